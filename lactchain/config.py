@@ -1,0 +1,194 @@
+"""Configuration: frozen dataclasses, filled from defaults < YAML files < command line.
+
+`parse` is the only door to jsonargparse. A config class is a frozen dataclass whose fields are
+plain values or further config classes (or `None` for one that may be left out); the string under
+a field is its help text, and `__post_init__` raises `ValueError("field: expected ..., got ...")`
+for values that make no sense.
+"""
+
+import argparse
+import difflib
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jsonargparse
+import yaml
+
+from lactchain.errors import ConfigError
+
+Config = TypeVar("Config")
+
+jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """jsonargparse's help (types and defaults) with the description's line breaks kept."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML that jsonargparse reads back: text such as '1e-5' is quoted, as it stays text."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+_Dumper.add_representer(tuple, yaml.SafeDumper.represent_list)
+
+
+def parse(
+    config_class: type[Config], argv: Sequence[str] | None = None, description: str | None = None
+) -> Config:
+    """The configuration that files and command line ask for.
+
+    `--config FILE` may be repeated, later files win, and single options such as
+    `--critic.lora.r 8` win over files. `--help` and `--print_config` print and exit.
+
+    Args:
+        config_class: a frozen dataclass.
+        argv: the arguments, those of the process by default.
+        description: what `--help` begins with, usually the docstring of the script.
+
+    Raises:
+        ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
+            the message names the key.
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = jsonargparse.ArgumentParser(
+        usage="%(prog)s [--config FILE ...] [--key value ...]",
+        description=description,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument(
+        "--config",
+        action=jsonargparse.ActionConfigFile,
+        metavar="FILE",
+        help="YAML file with any of the keys below; may be repeated, later files win.",
+    )
+    parser.add_class_arguments(config_class, fail_untyped=True)
+    for path in _config_files(argv):
+        load(path)
+    try:
+        namespace = parser.parse_args(argv)
+    except argparse.ArgumentError as error:
+        raise ConfigError(_explain(str(error), config_class)) from error
+    typed = {argument.split("=")[0] for argument in argv}
+    return _build(config_class, namespace.as_dict(), typed)
+
+
+def dump(config: Any) -> str:
+    """YAML of a config dataclass, which is itself a valid `--config` file."""
+    return yaml.dump(asdict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is not a YAML mapping.
+    """
+    try:
+        loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a YAML file, got {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected YAML, got {' '.join(str(error).split())}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path}: expected a YAML mapping, got {type(loaded).__name__}")
+    return loaded
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys at which two nested mappings differ, with both values.
+
+    A missing key counts as `None`, so leaving an optional part out equals setting it to null.
+    """
+    flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
+    keys = [*flat_a, *(key for key in flat_b if key not in flat_a)]
+    pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def command_line_only(default: Any) -> Any:
+    """A config field that no file can set, for switches that let foreign code run."""
+    return field(default=default, metadata={"command_line_only": True})
+
+
+def _config_files(argv: Sequence[str]) -> Iterator[str]:
+    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
+        if argument == "--config" and following:
+            yield following
+        elif argument.startswith("--config="):
+            yield argument.removeprefix("--config=")
+
+
+def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
+
+
+def _nested_class(annotation: Any) -> type | None:
+    """The config class behind `Nested` or `Nested | None`, None for a plain value."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    candidates = typing.get_args(annotation) if is_union else (annotation,)
+    return next((c for c in candidates if isinstance(c, type) and is_dataclass(c)), None)
+
+
+def _build(
+    config_class: type[Config], values: dict[str, Any], typed: set[str], prefix: str = ""
+) -> Config:
+    """Instantiates inside out, so that a refused value is reported under its full key."""
+    annotations = typing.get_type_hints(config_class)
+    arguments = {}
+    for item in fields(config_class):
+        key, value = f"{prefix}{item.name}", values[item.name]
+        nested = _nested_class(annotations[item.name])
+        if nested and value is not None:
+            value = _build(nested, value, typed, f"{key}.")
+        guarded = "command_line_only" in item.metadata and value != item.default
+        if guarded and f"--{key}" not in typed:
+            raise ConfigError(f"{key}: a file cannot set this; add --{key} {value} to the command")
+        arguments[item.name] = value
+    try:
+        return config_class(**arguments)
+    except ValueError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+
+
+def _keys(config_class: type, prefix: str = "") -> Iterator[str]:
+    for name, annotation in typing.get_type_hints(config_class).items():
+        yield f"{prefix}{name}"
+        nested = _nested_class(annotation)
+        if nested:
+            yield from _keys(nested, f"{prefix}{name}.")
+
+
+def _explain(message: str, config_class: type) -> str:
+    """One line out of jsonargparse's several: which key, what was expected, what it got."""
+    path = ".".join(re.findall(r'Parser key "([^"]+)"', message))
+    unknown = re.search(
+        r"(?:unrecognized arguments: --|accept option '|Option ')([\w.-]+)", message
+    )
+    if unknown:
+        group = re.search(r"Group '([^']+)'", message)
+        parents = [path] if path else [group[1]] if group else []
+        key = ".".join([*parents, unknown[1]])
+        near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
+        return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
+    if wrong and path:
+        expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")
+        return f"{path}: expected {expected}, got {wrong[2]}"
+    return " ".join(message.split())
