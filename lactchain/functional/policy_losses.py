@@ -1,0 +1,78 @@
+"""Losses of policies, one number per row; the caller takes the (masked, weighted) mean."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def simpo_loss(
+    chosen_logps: Tensor, rejected_logps: Tensor, beta: float, target_margin: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """SimPO, −log σ(β(ℓ_w − ℓ_l) − γ_m), (B,): a preference loss without a reference model.
+
+    The implicit reward of an answer is β times its average log-probability; the chosen one should
+    lead by γ_m. Source: Meng, Xia & Chen 2024, "SimPO", equation 6.
+
+    Args:
+        chosen_logps: (B,) log-probability of the chosen answer, averaged over its tokens, ℓ_w.
+        rejected_logps: (B,) the same for the rejected answer, ℓ_l.
+        beta: scale of the reward; the paper uses 2.0 to 2.5.
+        target_margin: the paper's γ, TRL's `simpo_gamma`, in reward units.
+
+    Returns:
+        The losses, and per pair the metrics `rewards/chosen`, `rewards/rejected`,
+        `rewards/margins` and `rewards/accuracies` (does the chosen answer lead?), all (B,).
+    """
+    if chosen_logps.shape != rejected_logps.shape:
+        raise ValueError(
+            f"chosen_logps, rejected_logps: expected equal shapes, got "
+            f"{tuple(chosen_logps.shape)} and {tuple(rejected_logps.shape)}"
+        )
+    chosen_rewards, rejected_rewards = beta * chosen_logps, beta * rejected_logps
+    margins = chosen_rewards - rejected_rewards
+    metrics = {
+        "rewards/chosen": chosen_rewards.detach(),
+        "rewards/rejected": rejected_rewards.detach(),
+        "rewards/margins": margins.detach(),
+        "rewards/accuracies": (margins.detach() > 0).to(margins.dtype),
+    }
+    return -F.logsigmoid(margins - target_margin), metrics
+
+
+def ppo_clip_loss(
+    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, clip_range: float
+) -> Tensor:
+    """Clipped surrogate −min(ρA, clip(ρ, 1 − ε, 1 + ε) A) with ρ = exp(log π − log π_old), (B,).
+
+    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equation 7.
+    """
+    ratios = (logps - behaviour_logps.detach()).exp()
+    advantages = advantages.detach()
+    clipped = ratios.clamp(1.0 - clip_range, 1.0 + clip_range)
+    return -torch.minimum(ratios * advantages, clipped * advantages)
+
+
+def deterministic_policy_gradient_loss(actions: Tensor, action_gradients: Tensor) -> Tensor:
+    """A loss whose gradient is −∇_a Q(s, a)|_{a = π(s)} ∇_θ π(s), (B,).
+
+    Written with ½‖(∇_a Q + a).stop − a‖², so that the critic needs no gradient of its own.
+    Source: Silver et al. 2014, "Deterministic policy gradient algorithms", equation 9; Lillicrap
+    et al. 2015, equation 6; RLax `policy_gradients.dpg_loss`.
+
+    Args:
+        actions: (B, D) actions π(s) of the policy, with gradient.
+        action_gradients: (B, D) ∇_a Q(s, a) of the online critic at these actions.
+    """
+    targets = (action_gradients + actions).detach()
+    return 0.5 * (targets - actions).square().sum(dim=-1)
+
+
+def advantage_weights(advantages: Tensor, temperature: float, max_weight: float = 20.0) -> Tensor:
+    """Weights min(exp(A / T), w_max) of log-likelihoods, without gradient, (B,).
+
+    Source: Peng et al. 2019, "Advantage-weighted regression", algorithm 1; the bound of 20 is
+    theirs.
+    """
+    bound = torch.tensor(max_weight, dtype=advantages.dtype, device=advantages.device)
+    # Bounded before the exponential: exp of a large advantage overflows.
+    return (advantages.detach() / temperature).minimum(bound.log()).exp()

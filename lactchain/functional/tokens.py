@@ -1,0 +1,55 @@
+"""Token-level plumbing: padding, masked means, log-probabilities of given tokens."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+def pad(
+    sequences: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right"
+) -> Tensor:
+    """Ids of B sequences of different lengths as one tensor (B, L), filled up with `value`."""
+    longest = max(len(sequence) for sequence in sequences)
+    fill = [[value] * (longest - len(sequence)) for sequence in sequences]
+    if side == "right":
+        rows = [[*sequence, *rest] for sequence, rest in zip(sequences, fill, strict=True)]
+    elif side == "left":
+        rows = [[*rest, *sequence] for sequence, rest in zip(sequences, fill, strict=True)]
+    else:
+        raise ValueError(f"side: expected 'left' or 'right', got {side!r}")
+    return torch.tensor(rows, dtype=torch.long)
+
+
+def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """Mean of the entries where `mask` is true, over `dim` or over everything.
+
+    Masked entries may hold anything, NaN included. A row with an empty mask is 0/0 and comes out
+    as NaN on purpose: a row without tokens has no mean, and must be dropped before.
+    """
+    mask = mask.bool()
+    total = x.masked_fill(~mask, 0.0)
+    if dim is None:
+        return total.sum() / mask.sum()
+    return total.sum(dim=dim) / mask.sum(dim=dim)
+
+
+def token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """Log-probability of each given token in float32, log softmax(logits)[token], (B, L).
+
+    Gathers first and subtracts log Σ exp, so that no second (B, L, V) tensor of log-probabilities
+    is made and kept for the backward pass.
+
+    Args:
+        logits: (B, L, V), already shifted: `logits[:, l]` predicts `token_ids[:, l]`.
+        token_ids: (B, L).
+    """
+    if logits.shape[:-1] != token_ids.shape:
+        raise ValueError(
+            f"logits, token_ids: expected (B, L, V) and (B, L), got {tuple(logits.shape)} "
+            f"and {tuple(token_ids.shape)}"
+        )
+    logits = logits.float()
+    chosen = logits.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
+    return chosen - logits.logsumexp(dim=-1)
