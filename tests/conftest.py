@@ -1,0 +1,44 @@
+"""What holds for every test: one thread, no network, no telemetry, no window, no colour.
+
+The settings go into the environment before anything heavy is imported, so that they also hold for
+the processes that tests start.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+OFFLINE = str(Path(__file__).parent / "offline")
+ROOT = Path(__file__).parent.parent
+
+os.environ.update(
+    OMP_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+    TOKENIZERS_PARALLELISM="false",
+    HF_HUB_OFFLINE="1",
+    HF_HUB_DISABLE_TELEMETRY="1",
+    HF_HUB_DISABLE_PROGRESS_BARS="1",
+    TRL_EXPERIMENTAL_SILENCE="1",
+    CI="1",
+    MPLBACKEND="Agg",
+    NO_COLOR="1",
+    PYTHONPATH=os.pathsep.join(filter(None, [OFFLINE, os.environ.get("PYTHONPATH")])),
+)
+os.environ.pop("HF_TOKEN", None)
+
+sys.path.insert(0, OFFLINE)
+import sitecustomize  # noqa: E402, F401  - importing it blocks the sockets of this process
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A folder for one run, not yet there."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT

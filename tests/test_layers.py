@@ -1,0 +1,51 @@
+"""Imports go one way, and the light layers stay light."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "lactchain"
+# A unit may import units of a lower number, and itself.
+LAYERS = {
+    "types": 1.0, "errors": 1.0, "functional": 1.0, "config": 1.1, "console": 1.1, "settings": 1.2,
+    "environments": 2.0, "models": 2.0, "distributed": 2.0, "checkpoints": 2.0, "run": 2.1,
+    "data": 3.0, "trainers": 4.0, "baselines": 4.0, "search": 5.0, "inspection": 5.0,
+}  # fmt: skip
+HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate"}
+FILES = sorted(
+    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in LAYERS
+)
+
+
+def imports(nodes):
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def unit_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_to_lower_layers(path):
+    unit = unit_of(path)
+    names = [name.split(".") for name in imports(ast.walk(ast.parse(path.read_text())))]
+    ours = {parts[1] for parts in names if parts[0] == "lactchain"} - {unit}
+    assert all(LAYERS[other] < LAYERS[unit] for other in ours), f"{unit} imports {ours}"
+    assert "scripts" not in {parts[0] for parts in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_light_layers_import_nothing_heavy(path):
+    tree, unit = ast.parse(path.read_text()), unit_of(path)
+    never = (
+        HEAVY if unit in ("environments", "inspection", "types", "config", "settings") else set()
+    )
+    at_import = HEAVY if unit not in ("models", "trainers", "baselines", "functional") else set()
+    found = {name.split(".")[0] for name in imports(ast.walk(tree))} & never
+    found |= {name.split(".")[0] for name in imports(tree.body)} & (at_import | {"trl", "datasets"})
+    assert not found, f"{path} imports {found}"
