@@ -1,0 +1,158 @@
+"""Parquet files that notice damage: every bit is covered, and a bad row group is named.
+
+The files are plain parquet with page checksums, so any tool reads them. Page checksums leave the
+page headers and the footer uncovered. The sha256 of the whole file covers those too: it sits in
+the footer's metadata and is computed with its own 64 digits set to zero.
+
+Text is stored as parquet strings. Only a column in which some text is not valid UTF-8 (lone
+surrogates, which a model can well produce) is stored as bytes; both read back verbatim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lactchain.errors import DataError
+from lactchain.run import atomic_write
+
+ROWS_PER_GROUP = 4096
+KIND_KEY, VERSION_KEY, DIGEST_KEY = "lactchain.kind", "lactchain.version", "lactchain.sha256"
+UNSEALED = "0" * 64
+# In the footer a metadata value follows its key as thrift's type byte and length: string, 64 bytes.
+DIGEST_MARK = DIGEST_KEY.encode() + b"\x18\x40"
+
+encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def write_table(path: str | Path, table: pa.Table, kind: str, version: int) -> None:
+    """Writes a table beside `path` and renames it, so that `path` is whole or absent.
+
+    Args:
+        kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
+        version: schema version of that kind; readers refuse another one.
+
+    Raises:
+        DiskError: when the file cannot be written.
+    """
+    metadata = {KIND_KEY: kind, VERSION_KEY: str(version), DIGEST_KEY: UNSEALED}
+    buffer = io.BytesIO()
+    options = {"compression": "zstd", "write_page_checksum": True, "store_schema": False}
+    with pq.ParquetWriter(buffer, table.schema, **options) as writer:
+        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        writer.add_key_value_metadata(metadata)
+    head, _, tail = _split_at_digest(buffer.getvalue())
+    atomic_write(Path(path), head + _digest(head, tail) + tail)
+
+
+def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
+    """Reads a file, or every `*.parquet` of a folder in the order of their names.
+
+    Raises:
+        DataError: naming the file, and the row group where one is damaged.
+    """
+    tables = [_read_file(file, kind, version) for file in _files(Path(path))]
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def text_column(texts: Sequence[str]) -> pa.Array:
+    """A column of N texts, as strings or, where UTF-8 cannot hold them, as bytes."""
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
+
+
+def list_column(rows: Sequence[Sequence[Any]], values: pa.Array) -> pa.Array:
+    """A column of N lists, as long as `rows` are; `values` are their elements one after another."""
+    offsets = np.cumsum([0, *(len(row) for row in rows)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def text_lists(rows: Sequence[Sequence[str]]) -> pa.Array:
+    """A column of N lists of texts."""
+    return list_column(rows, text_column(flatten(rows)))
+
+
+def number_lists(rows: Sequence[Sequence[float]], dtype: pa.DataType) -> pa.Array:
+    """A column of N lists of numbers."""
+    return list_column(rows, pa.array(flatten(rows), dtype))
+
+
+def flatten(rows: Iterable[Iterable[Any]]) -> list[Any]:
+    """The elements of all rows, one after another."""
+    return [value for row in rows for value in row]
+
+
+def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """A column as Python values, lists as tuples; many times faster than `to_pylist`."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_list(column.type):
+        offsets = column.offsets.to_numpy().tolist()
+        values = to_python(column.values)
+        return [tuple(values[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]
+    values = column.to_numpy(zero_copy_only=False).tolist()
+    if pa.types.is_binary(column.type):
+        return [value.decode("utf-8", "surrogatepass") for value in values]
+    return values
+
+
+def _files(path: Path) -> list[Path]:
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise DataError(f"{path}: expected a parquet file or a folder of them, found none")
+    return files
+
+
+def _read_file(path: Path, kind: str, version: int) -> pa.Table:
+    content = path.read_bytes()
+    head, digest, tail = _split_at_digest(content)
+    if not digest:
+        raise DataError(f"{path}: cut short, or not a file of LactChain: it has no checksum")
+    if digest != _digest(head, tail):
+        raise DataError(f"{path}: damaged, {_damaged_part(content)}; write it again")
+    table = pq.read_table(io.BytesIO(content))
+    metadata = table.schema.metadata
+    found = (metadata[KIND_KEY.encode()].decode(), int(metadata[VERSION_KEY.encode()]))
+    if found != (kind, version):
+        raise DataError(
+            f"{path}: expected {kind} of schema version {version}, "
+            f"got {found[0]} of schema version {found[1]}"
+        )
+    return table
+
+
+def _damaged_part(content: bytes) -> str:
+    """Where a file whose digest is wrong is damaged, as far as the page checksums tell."""
+    try:
+        file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
+    except (pa.ArrowException, OSError, ValueError):
+        return "in its footer"
+    for index in range(file.num_row_groups):
+        try:
+            file.read_row_group(index)
+        except (pa.ArrowException, OSError, ValueError):
+            return f"in row group {index} of {file.num_row_groups}"
+    return "outside the pages of its row groups"
+
+
+def _split_at_digest(content: bytes) -> tuple[bytes, bytes, bytes]:
+    """What stands before the digest, the digest (empty if there is none), what stands behind."""
+    start = content.rfind(DIGEST_MARK) + len(DIGEST_MARK)
+    if start < len(DIGEST_MARK):
+        return content, b"", b""
+    end = start + len(UNSEALED)
+    return content[:start], content[start:end], content[end:]
+
+
+def _digest(head: bytes, tail: bytes) -> bytes:
+    return hashlib.sha256(head + UNSEALED.encode() + tail).hexdigest().encode()

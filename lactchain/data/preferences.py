@@ -1,0 +1,252 @@
+"""From scored answers to preference pairs: best against worst of K answers to one state.
+
+`chain_advantages` scores answers by a critic, `make_pairs` turns scored answers into pairs and
+counts what it drops and why, `write_pairs` and `read_pairs` keep them in parquet (schema
+version 1: one row per pair, a column per field of `PreferencePair`, `state` as JSON text).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lactchain.data import parquet
+from lactchain.errors import DataError
+from lactchain.types import Action, PreferencePair
+
+KIND, VERSION = "pairs", 1
+RANKS = ("advantage", "return")
+DROP_REASONS = {
+    "non_finite": "a score or a return of the state's answers is NaN or infinite",
+    "equal_text": "the state has no further two answers that read differently",
+    "equal_tokens": "the two answers are the same tokens",
+    "empty": "one of the two answers has no text",
+    "tie": "the two answers score the same",
+    "margin": "the two scores lie closer together than min_margin",
+}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """K answers to one state, each played in the environment and scored.
+
+    Attributes:
+        observation: the text that was answered.
+        actions: K answers.
+        returns: K numbers that the answers earned in the environment, by the chain alone or with
+            what followed it, as the caller has it.
+        advantages: K scores by the critic (`chain_advantages`); empty where there is no critic.
+        env_id, seed, state: where it happened; `state` is what JSON can hold.
+    """
+
+    observation: str
+    actions: tuple[Action, ...]
+    returns: tuple[float, ...]
+    advantages: tuple[float, ...] = ()
+    env_id: str = ""
+    seed: int = 0
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        num_actions, lengths = len(self.actions), (len(self.advantages), len(self.returns))
+        if lengths[0] not in (0, num_actions) or lengths[1] != num_actions:
+            raise ValueError(
+                f"expected an advantage (or none at all) and a return for each of {num_actions} "
+                f"actions, got {lengths[0]} advantages and {lengths[1]} returns"
+            )
+
+    def scores(self, rank: str) -> tuple[float, ...]:
+        """What "advantage" or "return" ranks the answers by (K,).
+
+        Raises:
+            ValueError: when `rank` is neither, or is "advantage" and no critic scored the answers.
+        """
+        if rank not in RANKS:
+            raise ValueError(f"rank: expected one of {RANKS}, got {rank!r}")
+        if rank == "advantage" and not self.advantages and self.actions:
+            raise ValueError("rank: expected answers scored by a critic; got none, rank by return")
+        return self.advantages if rank == "advantage" else self.returns
+
+
+def chain_advantages(
+    rewards: np.ndarray,
+    num_actions: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+    terminated: np.ndarray,
+    gamma: float,
+    discount_per: str = "action",
+) -> np.ndarray:
+    """Advantage of each chain (B,): A = r + (1 − terminated)·γ^k·V(next state) − V(state).
+
+    The founding text writes the advantage once as R − V and once as Q − R. R − V is right: it is
+    what the critic's stage trains, and the second would prefer the worse chain. So both stages
+    use it, with the one-chain return r + γ^k·V(next state) in the place of R.
+
+    Args:
+        rewards: (B,) r of each chain, discounted inside it as `discount_per` says.
+        num_actions: (B,) primitive actions k that each chain took; an unparsable answer counts
+            as one.
+        values, next_values: (B,) V of the states before and after.
+        terminated: (B,) whether the state after is terminal, so that its value is 0.
+        gamma: discount per primitive action, or per chain (then k is read as 1).
+    """
+    discounts = gamma ** (np.asarray(num_actions) if discount_per == "action" else 1.0)
+    alive = 1.0 - np.asarray(terminated, dtype=float)
+    return np.asarray(rewards) + alive * discounts * np.asarray(next_values) - np.asarray(values)
+
+
+def make_pairs(
+    candidates: Sequence[Candidates],
+    *,
+    rank: str = "advantage",
+    min_margin: float = 0.0,
+    num_pairs_per_state: int = 1,
+) -> tuple[list[PreferencePair], dict[str, int]]:
+    """Best answer against worst, then second best against second worst, and so on.
+
+    Answers that read the same count as one, with the mean of their scores: in an environment with
+    chance that is the better estimate, in any other it changes nothing.
+
+    Args:
+        rank: "advantage" ranks by the critic, "return" by what the answers earned.
+        min_margin: smallest difference of scores, in return units; a tie is never a pair.
+        num_pairs_per_state: pairs that each state may give.
+
+    Returns:
+        The pairs, and for each of `DROP_REASONS` that occurred how many pairs it cost. Together
+        they are `len(candidates) * num_pairs_per_state`.
+
+    Raises:
+        DataError: when every pair was dropped, with the counts.
+        ValueError: when the answers have no score of that rank.
+    """
+    pairs: list[PreferencePair] = []
+    dropped: Counter[str] = Counter()
+    for state in candidates:
+        if not np.isfinite([*state.scores(rank), *state.returns]).all():
+            dropped["non_finite"] += num_pairs_per_state
+            continue
+        ranked = _ranked_answers(state, rank)
+        matches = min(num_pairs_per_state, len(ranked) // 2)
+        dropped["equal_text"] += num_pairs_per_state - matches
+        for place in range(matches):
+            chosen, rejected = ranked[place], ranked[-1 - place]
+            reason = _reason_to_drop(chosen, rejected, min_margin)
+            if reason is None:
+                pairs.append(_pair(state, chosen, rejected))
+            else:
+                dropped[reason] += 1
+    if candidates and not pairs:
+        raise DataError(_nothing_left(dropped))
+    return pairs, dict(+dropped)
+
+
+def write_pairs(path: str | Path, pairs: Sequence[PreferencePair]) -> None:
+    """Writes pairs to one parquet file, whole or not at all; `prompt chosen rejected` as in TRL.
+
+    Raises:
+        DataError: when a state holds what JSON cannot (NaN, an array).
+        DiskError: when the file cannot be written.
+    """
+    parquet.write_table(path, _to_table(pairs), KIND, VERSION)
+
+
+def read_pairs(path: str | Path) -> list[PreferencePair]:
+    """Reads the pairs of a file, or of every `*.parquet` of a folder by name, verbatim.
+
+    Raises:
+        DataError: when a file is missing, damaged (naming the row group) or of another schema.
+    """
+    table = parquet.read_table(path, KIND, VERSION)
+    columns = {name: parquet.to_python(table[name]) for name in table.column_names}
+    columns["state"] = [json.loads(text) for text in columns["state"]]
+    rows = zip(*columns.values(), strict=True)
+    return [PreferencePair(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A distinct answer to a state, with the means over the times it was given."""
+
+    action: Action
+    score: float
+    episode_return: float
+
+
+def _ranked_answers(state: Candidates, rank: str) -> list[_Answer]:
+    """The distinct answers, best score first; ties in the order they were given."""
+    places: dict[str, list[int]] = {}
+    for index, action in enumerate(state.actions):
+        places.setdefault(action.text, []).append(index)
+    scores, returns = np.array(state.scores(rank)), np.array(state.returns)
+    answers = [
+        _Answer(state.actions[same[0]], float(scores[same].mean()), float(returns[same].mean()))
+        for same in places.values()
+    ]
+    return sorted(answers, key=lambda answer: -answer.score)
+
+
+def _reason_to_drop(chosen: _Answer, rejected: _Answer, min_margin: float) -> str | None:
+    if not (chosen.action.text and rejected.action.text):
+        return "empty"
+    if chosen.action.token_ids and chosen.action.token_ids == rejected.action.token_ids:
+        return "equal_tokens"
+    margin = chosen.score - rejected.score
+    if margin == 0.0:
+        return "tie"
+    return "margin" if margin < min_margin else None
+
+
+def _pair(state: Candidates, chosen: _Answer, rejected: _Answer) -> PreferencePair:
+    return PreferencePair(
+        prompt=state.observation,
+        chosen=chosen.action.text,
+        rejected=rejected.action.text,
+        chosen_token_ids=chosen.action.token_ids,
+        rejected_token_ids=rejected.action.token_ids,
+        chosen_value=chosen.score,
+        rejected_value=rejected.score,
+        chosen_return=chosen.episode_return,
+        rejected_return=rejected.episode_return,
+        env_id=state.env_id,
+        seed=state.seed,
+        state=state.state,
+    )
+
+
+def _nothing_left(dropped: Counter[str]) -> str:
+    counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in (+dropped).items())
+    return (
+        f"expected preference pairs, but all {dropped.total()} were dropped: {counts}. "
+        "Sample more answers per state, sample at a higher temperature, or lower min_margin"
+    )
+
+
+def _to_table(pairs: Sequence[PreferencePair]) -> pa.Table:
+    def of(name: str) -> list[Any]:
+        return [getattr(pair, name) for pair in pairs]
+
+    texts = ("prompt", "chosen", "rejected", "env_id")
+    token_ids = ("chosen_token_ids", "rejected_token_ids")
+    numbers = ("chosen_value", "rejected_value", "chosen_return", "rejected_return")
+    return pa.table(
+        {name: parquet.text_column(of(name)) for name in texts}
+        | {name: parquet.number_lists(of(name), pa.int32()) for name in token_ids}
+        | {name: pa.array(of(name), pa.float64()) for name in numbers}
+        | {"seed": pa.array(of("seed"), pa.uint64()), "state": _state_column(of("state"))}
+    )
+
+
+def _state_column(states: Sequence[Mapping[str, Any]]) -> pa.Array:
+    try:
+        return parquet.text_column([parquet.encode_json(state) for state in states])
+    except (TypeError, ValueError) as error:
+        raise DataError(f"state of a pair: expected what JSON can hold, {error}") from error

@@ -1,0 +1,182 @@
+"""Trajectories in parquet, one row per episode, and the flat view that critics learn from.
+
+Schema (version 1), T the number of chains of the episode:
+
+| column | type | |
+|---|---|---|
+| env_id, policy | string | |
+| seed | uint64 | |
+| terminated, truncated | bool | |
+| observations | list of T + 1 strings | |
+| actions, stop_reasons | list of T strings | |
+| token_ids, logprobs | list of T lists of int32, double | |
+| rewards | list of T doubles | undiscounted, per chain |
+| infos | list of T + 1 strings | JSON |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lactchain.data import parquet
+from lactchain.errors import DataError
+from lactchain.types import Action, Trajectory
+
+KIND, VERSION = "trajectories", 1
+
+
+def write_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> None:
+    """Writes episodes to one parquet file, whole or not at all.
+
+    Raises:
+        DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
+        DiskError: when the file cannot be written.
+    """
+    parquet.write_table(path, _to_table(trajectories), KIND, VERSION)
+
+
+def read_trajectories(path: str | Path) -> list[Trajectory]:
+    """Reads the episodes of a file, or of every `*.parquet` of a folder by name.
+
+    Everything comes back verbatim, but infos as JSON has them: tuples as lists.
+
+    Raises:
+        DataError: when a file is missing, damaged (naming the row group) or of another schema.
+    """
+    table = parquet.read_table(path, KIND, VERSION)
+    columns = {name: parquet.to_python(table[name]) for name in table.column_names}
+    actions = [
+        tuple(map(Action, *answers))
+        for answers in zip(
+            columns.pop("actions"),
+            columns.pop("token_ids"),
+            columns.pop("logprobs"),
+            columns.pop("stop_reasons"),
+            strict=True,
+        )
+    ]
+    infos = _parse_infos(columns.pop("infos"))
+    columns |= {"actions": actions, "infos": infos}
+    rows = zip(*columns.values(), strict=True)
+    return [Trajectory(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """N chains of any number of episodes, one after another; row n is one chain.
+
+    Attributes:
+        observations: N texts in which the policy answered.
+        actions: N answers.
+        rewards: (N,) reward r of each chain, discounted inside it as `discount_per` says.
+        discounts: (N,) what multiplies the value of the next observation: γ^k (or γ per chain)
+            times (1 − terminated).
+        next_observations: N texts in which the chain ended.
+        terminated, truncated: (N,) whether the episode ended there, and how.
+        returns: (N,) Monte-Carlo returns, R = r + discount · R of the next row of the episode.
+        episodes: (N,) index of the trajectory that the row belongs to.
+    """
+
+    observations: list[str]
+    actions: list[Action]
+    rewards: np.ndarray
+    discounts: np.ndarray
+    next_observations: list[str]
+    terminated: np.ndarray
+    truncated: np.ndarray
+    returns: np.ndarray
+    episodes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+
+def transitions(
+    trajectories: Sequence[Trajectory],
+    gamma: float,
+    discount_per: str = "action",
+    final_values: Sequence[float] | None = None,
+) -> Transitions:
+    """The flat view of episodes, in their order.
+
+    Args:
+        gamma: discount, per primitive action or per chain.
+        discount_per: "action" (the semi-Markov return) or "chain".
+        final_values: value of the last observation of each trajectory, which the returns of
+            episodes that were cut bootstrap from; 0 for each when not given.
+    """
+    values = np.zeros(len(trajectories)) if final_values is None else final_values
+    last = np.cumsum([len(t) for t in trajectories if len(t)], dtype=int) - 1
+    terminated, truncated = np.zeros((2, sum(map(len, trajectories))), dtype=bool)
+    terminated[last] = [t.terminated for t in trajectories if len(t)]
+    truncated[last] = [t.truncated for t in trajectories if len(t)]
+    discounts = _concatenate(t.chain_discounts(gamma, discount_per) for t in trajectories)
+    return Transitions(
+        observations=parquet.flatten(t.observations[:-1] for t in trajectories),
+        actions=parquet.flatten(t.actions for t in trajectories),
+        rewards=_concatenate(t.chain_rewards(gamma, discount_per) for t in trajectories),
+        discounts=discounts * ~terminated,
+        next_observations=parquet.flatten(t.observations[1:] for t in trajectories),
+        terminated=terminated,
+        truncated=truncated,
+        returns=_concatenate(
+            t.returns(gamma, discount_per, value)
+            for t, value in zip(trajectories, values, strict=True)
+        ),
+        episodes=np.repeat(np.arange(len(trajectories)), [len(t) for t in trajectories]),
+    )
+
+
+def _concatenate(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0), *arrays])
+
+
+def _to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
+    episodes = [t.actions for t in trajectories]
+    answers = parquet.flatten(episodes)
+    token_ids, logprobs = [a.token_ids for a in answers], [a.logprobs for a in answers]
+    observations = [t.observations for t in trajectories]
+    rewards = [t.rewards for t in trajectories]
+    column = parquet.list_column
+    columns = {
+        "env_id": parquet.text_column([t.env_id for t in trajectories]),
+        "seed": pa.array([t.seed for t in trajectories], pa.uint64()),
+        "policy": parquet.text_column([t.policy for t in trajectories]),
+        "terminated": pa.array([t.terminated for t in trajectories], pa.bool_()),
+        "truncated": pa.array([t.truncated for t in trajectories], pa.bool_()),
+        "observations": parquet.text_lists(observations),
+        "actions": column(episodes, parquet.text_column([a.text for a in answers])),
+        "token_ids": column(episodes, parquet.number_lists(token_ids, pa.int32())),
+        "logprobs": column(episodes, parquet.number_lists(logprobs, pa.float64())),
+        "stop_reasons": column(episodes, parquet.text_column([a.stop_reason for a in answers])),
+        "rewards": parquet.number_lists(rewards, pa.float64()),
+        "infos": column(observations, parquet.text_column(_infos_as_json(trajectories))),
+    }
+    return pa.table(columns)
+
+
+def _parse_infos(rows: Sequence[Sequence[str]]) -> list[tuple[Mapping[str, Any], ...]]:
+    # One document is parsed three times faster than its parts one by one.
+    parsed = iter(json.loads(f"[{','.join(parquet.flatten(rows))}]"))
+    return [tuple(islice(parsed, len(row))) for row in rows]
+
+
+def _infos_as_json(trajectories: Sequence[Trajectory]) -> list[str]:
+    texts = []
+    for index, trajectory in enumerate(trajectories):
+        try:
+            texts += map(parquet.encode_json, trajectory.infos)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"trajectory {index} ({trajectory.env_id}, seed {trajectory.seed}): "
+                f"infos: expected what JSON can hold, {error}"
+            ) from error
+    return texts

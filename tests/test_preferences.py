@@ -1,0 +1,175 @@
+"""Preference pairs: who wins, what is dropped and why, and that files keep them verbatim."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from lactchain.data.preferences import (
+    DROP_REASONS,
+    Candidates,
+    chain_advantages,
+    make_pairs,
+    read_pairs,
+    write_pairs,
+)
+from lactchain.data.trajectories import read_trajectories
+from lactchain.errors import DataError
+from lactchain.types import Action, PreferencePair
+
+
+def candidates(*answers: tuple[str, float], returns=None, **changes) -> Candidates:
+    """A state whose answers are (text, advantage); token ids are the letters."""
+    return Candidates(
+        observation=changes.pop("observation", "where?"),
+        actions=tuple(Action(text, tuple(map(ord, text))) for text, _ in answers),
+        advantages=tuple(advantage for _, advantage in answers),
+        returns=returns or tuple(10.0 * advantage for _, advantage in answers),
+        **changes,
+    )
+
+
+def test_advantage_by_hand():
+    # A chain of 2 actions, a terminal one, an unparsable answer (k = 1, stays where it was).
+    advantages = chain_advantages(
+        rewards=np.array([1.0, 1.0, -0.1]),
+        num_actions=np.array([2, 3, 1]),
+        values=np.array([0.5, 0.5, 0.4]),
+        next_values=np.array([0.8, 100.0, 0.4]),
+        terminated=np.array([False, True, False]),
+        gamma=0.5,
+    )
+    np.testing.assert_allclose(advantages, [1.0 + 0.25 * 0.8 - 0.5, 0.5, -0.1 + 0.2 - 0.4])
+
+
+def test_advantage_reads_a_chain_as_one_step_when_gamma_is_per_chain():
+    advantage = chain_advantages([0.0], [5], [0.0], [1.0], [False], 0.5, discount_per="chain")
+    np.testing.assert_allclose(advantage, [0.5])
+
+
+def test_best_is_chosen_and_worst_rejected():
+    state = candidates(
+        ("b", 0.2), ("worst", -1.0), ("best", 0.9), env_id="e", seed=4, state={"x": 1}
+    )
+    pairs, dropped = make_pairs([state])
+    assert dropped == {}
+    assert pairs == [
+        PreferencePair(
+            prompt="where?",
+            chosen="best",
+            rejected="worst",
+            chosen_token_ids=tuple(map(ord, "best")),
+            rejected_token_ids=tuple(map(ord, "worst")),
+            chosen_value=0.9,
+            rejected_value=-1.0,
+            chosen_return=9.0,
+            rejected_return=-10.0,
+            env_id="e",
+            seed=4,
+            state={"x": 1},
+        )
+    ]
+
+
+def test_ranking_by_return_needs_no_critic():
+    actions = (Action("a"), Action("b"))
+    state = Candidates("where?", actions, returns=(0.0, 1.0))
+    (pair,), _ = make_pairs([state], rank="return")
+    assert (pair.chosen, pair.chosen_value, pair.rejected_value) == ("b", 1.0, 0.0)
+    with pytest.raises(ValueError, match="rank by return"):
+        make_pairs([state])
+    with pytest.raises(ValueError, match="rank: expected one of"):
+        make_pairs([state], rank="luck")
+
+
+def test_several_pairs_per_state_pair_off_from_the_ends():
+    state = candidates(("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0), ("e", 0.0))
+    pairs, dropped = make_pairs([state], num_pairs_per_state=3)
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [("a", "e"), ("b", "d")]
+    assert dropped == {"equal_text": 1}
+
+
+def test_equal_answers_count_once_with_the_mean_of_their_scores():
+    state = candidates(("lucky", 1.0), ("sure", 0.8), ("lucky", 0.0), returns=(2.0, 1.0, 4.0))
+    (pair,), dropped = make_pairs([state])
+    assert (pair.chosen, pair.rejected, pair.rejected_value) == ("sure", "lucky", 0.5)
+    assert pair.rejected_return == 3.0
+    assert dropped == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (candidates(("same", 1.0), ("same", 1.0)), "equal_text"),
+        (candidates(("alone", 1.0)), "equal_text"),
+        (candidates(), "equal_text"),
+        (candidates(("a", 0.5), ("b", 0.5)), "tie"),
+        (candidates(("a", 0.5), ("b", 0.45)), "margin"),
+        (candidates(("a", 1.0), ("", 0.0)), "empty"),
+        (candidates(("", 1.0), ("a", 0.0)), "empty"),
+        (candidates(("a", float("nan")), ("b", 0.0)), "non_finite"),
+        (candidates(("a", 1.0), ("b", 0.0), returns=(0.0, float("inf"))), "non_finite"),
+        (
+            Candidates("?", (Action("a", (1,)), Action("a ", (1,))), (1.0, 0.0), (1.0, 0.0)),
+            "equal_tokens",
+        ),
+    ],
+)
+def test_pairs_that_teach_nothing_are_dropped_and_counted(state, reason):
+    good = candidates(("a", 1.0), ("b", 0.0))
+    pairs, dropped = make_pairs([good, state], min_margin=0.1)
+    assert len(pairs) == 1
+    assert dropped == {reason: 1}
+    assert reason in DROP_REASONS
+
+
+def test_pairs_and_drops_add_up():
+    draw = np.random.default_rng(0)
+    texts = ["", "a", "b", "c", "d"]
+    states = [
+        candidates(*((str(draw.choice(texts)), float(draw.integers(3))) for _ in range(6)))
+        for _ in range(200)
+    ]
+    for num_pairs, min_margin in itertools.product((1, 2, 3), (0.0, 1.5)):
+        pairs, dropped = make_pairs(states, num_pairs_per_state=num_pairs, min_margin=min_margin)
+        assert len(pairs) + sum(dropped.values()) == len(states) * num_pairs
+        assert all(pair.margin >= min_margin and pair.margin > 0 for pair in pairs)
+        assert all(pair.chosen != pair.rejected for pair in pairs)
+
+
+def test_nothing_left_is_an_error_with_the_counts():
+    states = [candidates(("a", 1.0), ("a", 1.0))] * 2 + [candidates(("a", 0.0), ("b", 0.0))]
+    with pytest.raises(DataError, match="all 3 were dropped: 2 because .*; 1 because .*"):
+        make_pairs(states)
+
+
+def test_no_states_give_no_pairs():
+    assert make_pairs([]) == ([], {})
+
+
+def test_scores_that_do_not_fit_the_answers_are_refused():
+    with pytest.raises(ValueError, match="1 advantages and 2 returns"):
+        Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), (1.0,))
+
+
+def test_pairs_come_back_equal_from_files(tmp_path):
+    hostile = "\ud800 \x00 \x1b[31m </script> $x$ [bold]"
+    first, _ = make_pairs([candidates(("a", 1 / 3), ("b", 0.0), state={"x": 1, "pos": [1, 2]})])
+    second = [PreferencePair(hostile, hostile, "b", env_id=hostile, state={hostile: hostile})]
+    write_pairs(tmp_path / "1.parquet", first)
+    write_pairs(tmp_path / "2.parquet", second)
+    assert read_pairs(tmp_path / "1.parquet") == first
+    assert read_pairs(tmp_path) == first + second
+
+
+def test_pairs_are_no_trajectories(tmp_path):
+    write_pairs(tmp_path / "pairs.parquet", [PreferencePair("p", "a", "b")])
+    with pytest.raises(DataError, match="expected trajectories"):
+        read_trajectories(tmp_path / "pairs.parquet")
+
+
+def test_a_state_that_json_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(DataError, match="state of a pair"):
+        write_pairs(
+            tmp_path / "p.parquet", [PreferencePair("p", "a", "b", state={"x": np.ones(1)})]
+        )

@@ -1,0 +1,121 @@
+"""Trajectories, pairs and grammars: derived numbers, checks on construction, and their text."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from lactchain.types import Action, ChainGrammar, PreferencePair, Trajectory
+
+HOSTILE = "</script><img src=x onerror=alert(1)> & $x$ \x1b[31m [bold]"
+
+
+def episode(**changes) -> Trajectory:
+    """Two chains: two actions that earn 1 and 2, then an unparsable answer at a cost of 0.5."""
+    values = {
+        "env_id": "test/World-v0",
+        "seed": 0,
+        "observations": ("start", "middle", "end"),
+        "actions": (Action('["a", "b"]'), Action("what?", stop_reason="length")),
+        "rewards": (3.0, -0.5),
+        "infos": (
+            {},
+            {"executed": ["a", "b"], "rewards": [1.0, 2.0]},
+            {"executed": [], "rewards": []},
+        ),
+        "terminated": False,
+        "truncated": True,
+    }
+    return Trajectory(**(values | changes))
+
+
+def test_returns_discount_each_action_and_charge_penalties_when_the_answer_is_given():
+    # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5, an unparsable answer counts as one action.
+    np.testing.assert_allclose(episode().chain_rewards(0.5), [2.0, -0.5])
+    np.testing.assert_allclose(episode().chain_discounts(0.5), [0.25, 0.5])
+    np.testing.assert_allclose(episode().returns(0.5), [2.0 - 0.125, -0.5])
+    assert episode().num_actions == (2, 1)
+
+
+def test_returns_discount_each_chain():
+    np.testing.assert_allclose(episode().chain_rewards(0.5, "chain"), [3.0, -0.5])
+    np.testing.assert_allclose(episode().chain_discounts(0.5, "chain"), [0.5, 0.5])
+    np.testing.assert_allclose(episode().returns(0.5, "chain"), [2.75, -0.5])
+
+
+def test_a_cut_episode_bootstraps_and_a_terminated_one_does_not():
+    np.testing.assert_allclose(episode().returns(0.5, final_value=8.0), [2.875, 3.5])
+    ended = episode(terminated=True, truncated=False)
+    np.testing.assert_allclose(ended.returns(0.5, final_value=8.0), [1.875, -0.5])
+
+
+def test_undiscounted_return_is_the_sum_of_rewards():
+    assert episode().episode_return == 2.5
+    assert episode().returns(1.0)[0] == 2.5
+
+
+def test_an_episode_without_steps_has_no_returns():
+    empty = episode(observations=("start",), actions=(), rewards=(), infos=({},))
+    assert len(empty) == 0
+    assert empty.episode_return == 0.0
+    assert empty.returns(0.9).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards", "infos"])
+def test_lengths_that_do_not_fit_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"{name}: expected"):
+        episode(**{name: getattr(episode(), name)[:-1]})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rewards_that_are_not_finite_are_refused(bad):
+    with pytest.raises(ValueError, match="rewards: expected finite"):
+        episode(rewards=(bad, 0.0))
+
+
+def test_a_trajectory_reads_as_a_transcript():
+    text = str(episode(policy="script"))
+    assert text.splitlines() == [
+        "test/World-v0, seed 0, script",
+        "[0] start",
+        '    > ["a", "b"]    +3',
+        "[1] middle",
+        "    > what?    -0.5",
+        "[2] end",
+        "truncated, return +2.5",
+    ]
+
+
+def test_html_of_trajectories_and_pairs_is_escaped():
+    trajectory = episode(env_id=HOSTILE, observations=(HOSTILE,) * 3, policy=HOSTILE)
+    pair = PreferencePair(HOSTILE, HOSTILE, HOSTILE)
+    for rendered in (trajectory._repr_html_(), pair._repr_html_()):
+        assert "<img" not in rendered and "</script" not in rendered
+        assert "&lt;img src=x onerror=alert(1)&gt; &amp; $x$ \x1b[31m [bold]" in rendered
+
+
+def test_margin_is_the_difference_of_values():
+    assert PreferencePair("p", "a", "b", chosen_value=1.5, rejected_value=-0.5).margin == 2.0
+
+
+def test_values_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        episode().seed = 1
+
+
+def test_a_grammar_renders_the_letters_of_a_json_list():
+    grammar = ChainGrammar(("move forward", "turn left"))
+    assert grammar.render([0, 1]) == '["move forward", "turn left"]'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"action_names": ()}, "at least one name"),
+        ({"action_names": ("a", "a")}, "different names"),
+        ({"action_names": ("a",), "max_chain_length": 0}, "at least 1"),
+    ],
+)
+def test_impossible_grammars_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ChainGrammar(**arguments)
