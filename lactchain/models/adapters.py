@@ -1,0 +1,262 @@
+"""LoRA adapters by PEFT, with the checks that PEFT leaves out.
+
+PEFT only warns when the keys of an adapter do not fit its host, and says nothing when the base is
+another one than it was trained on. Both are errors here: beside each adapter stands a small
+`lactchain_adapter.json` that says which base and tokenizer it belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Literal
+
+import torch
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    prepare_model_for_kbit_training,
+    set_peft_model_state_dict,
+)
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from lactchain.errors import DataError
+from lactchain.settings import LoraSettings
+
+Task = Literal["CAUSAL_LM", "SEQ_CLS"]
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+SEAL_FILE = "lactchain_adapter.json"
+
+SAMPLE_BYTES = 1 << 20
+"""Of a weight file this much is hashed at its beginning (the header) and at each of 16 places."""
+
+
+def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftModel:
+    """A new adapter on `model`, to be trained; it changes nothing yet.
+
+    The head of a sequence classifier is trained whole and saved with the adapter. Draws from
+    torch's global random state: seed before.
+    """
+    return _host(
+        _prepared(model),
+        LoraConfig(
+            r=lora.r,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=lora.target_modules,
+            task_type=task,
+        ),
+    )
+
+
+def save_adapter(model: PeftModel, directory: str | Path) -> None:
+    """Writes the adapter and its seal; the base stays where it is."""
+    # "auto" would ask the hub whether the vocabulary was resized.
+    model.save_pretrained(directory, save_embedding_layers=False)
+    seal_adapter(directory, base_folder(model))
+
+
+def seal_adapter(directory: str | Path, base: str | Path) -> None:
+    """Writes beside an adapter what it belongs to, and the hashes of its files."""
+    directory, base = Path(directory), Path(base)
+    seal = {
+        "schema_version": 1,
+        "base": str(base),
+        "base_fingerprint": base_fingerprint(base),
+        "tokenizer_fingerprint": tokenizer_fingerprint(base),
+        "sha256": {name: _sha256(directory / name) for name in ADAPTER_FILES},
+    }
+    (directory / SEAL_FILE).write_text(json.dumps(seal, indent=1) + "\n", "utf-8")
+
+
+def load_adapter(
+    model: PreTrainedModel, directory: str | Path, *, trainable: bool = False
+) -> PeftModel:
+    """`model` with the adapter in `directory`, after checking that they belong together.
+
+    Args:
+        trainable: go on training it. Otherwise the whole model is frozen, and an adapter that was
+            never trained is refused, since it changes nothing.
+
+    Raises:
+        DataError: files missing or damaged, another base or tokenizer, keys or shapes that do not
+            fit, or no effect on the outputs.
+    """
+    directory = Path(directory)
+    check_adapter(directory, base_folder(model))
+    settings = PeftConfig.from_pretrained(directory)
+    if settings.peft_type != "LORA":
+        raise DataError(f"{directory}: expected a LORA adapter, got {settings.peft_type}")
+    settings.inference_mode = not trainable
+    peft_model = _host(_prepared(model) if trainable else model, settings)
+    load_adapter_weights(peft_model, directory)
+    trained = any(p.any() for name, p in peft_model.named_parameters() if "lora_B" in name)
+    if not trained and not trainable:
+        raise DataError(f"{directory}: this adapter was never trained, it changes nothing")
+    if trained and adapter_effect(peft_model) == 0.0:
+        raise DataError(f"{directory}: this adapter does not change the outputs of its base")
+    return peft_model.train(trainable)
+
+
+def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
+    """Reads an adapter's weights into the adapter that `model` has; keys and shapes must agree."""
+    file = Path(directory) / "adapter_model.safetensors"
+    try:
+        weights = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{file}: missing or damaged ({error})") from error
+    expected = {key: w.shape for key, w in adapter_weights(model).items()}
+    got = {key: w.shape for key, w in weights.items()}
+    wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
+    if wrong:
+        key = wrong[0]
+        raise DataError(
+            f"{file}: does not fit this model in {len(wrong)} of {len(expected)} weights, such as "
+            f"{key}: expected {_shape(expected.get(key))}, got {_shape(got.get(key))}"
+        )
+    set_peft_model_state_dict(model, weights)
+
+
+def adapter_weights(model: PeftModel) -> dict[str, torch.Tensor]:
+    """What `save_adapter` writes: LoRA matrices and trained heads, by PEFT's own keys."""
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
+@torch.inference_mode()
+def adapter_effect(model: PeftModel) -> float:
+    """Largest change that the adapter makes to the outputs on a few tokens."""
+    was_training = model.training
+    model.eval()
+    ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]
+    mask = torch.ones_like(ids)
+    adapted = model(input_ids=ids, attention_mask=mask).logits
+    with model.disable_adapter():
+        plain = model(input_ids=ids, attention_mask=mask).logits
+    model.train(was_training)
+    return float((adapted - plain).abs().max())
+
+
+def merged_copy(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """The model to roll out with: adapter merged into a copy, in eval mode, without gradients.
+
+    A model without an adapter is returned as it is, in eval mode. Merging and unmerging in place
+    would drift in bfloat16 (20 cycles move logits by 0.02). A quantised base is copied but not
+    merged, which would round the update away; it is copied all the same, because a 4-bit model
+    that was used without gradients in eval mode gives none afterwards.
+    """
+    if not isinstance(model, PeftModel):
+        return model.eval()
+    duplicate = copy.deepcopy(model).requires_grad_(False)
+    duplicate.zero_grad()
+    if _is_quantised(model.get_base_model()):
+        return duplicate.eval()
+    return duplicate.merge_and_unload().eval()
+
+
+def check_adapter(directory: Path, base: Path) -> None:
+    """Raises `DataError` unless the adapter's files are whole and were trained on `base`."""
+    if not directory.is_dir():
+        raise DataError(f"{directory}: no such folder; expected a LoRA adapter")
+    if (directory / "config.json").is_file():
+        raise DataError(f"{directory}: holds a whole model, not an adapter; give it as `model`")
+    for name in (*ADAPTER_FILES, SEAL_FILE):
+        if not (directory / name).is_file():
+            raise DataError(f"{directory / name}: no such file; expected a LoRA adapter")
+    try:
+        seal = json.loads((directory / SEAL_FILE).read_text("utf-8"))
+        hashes = {name: seal["sha256"][name] for name in ADAPTER_FILES}
+        fingerprints = seal["base_fingerprint"], seal["tokenizer_fingerprint"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{directory / SEAL_FILE}: damaged ({error!r})") from error
+    for name, digest in hashes.items():
+        if _sha256(directory / name) != digest:
+            raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
+    for what, expected, got in zip(
+        ("base model", "tokenizer"),
+        fingerprints,
+        (base_fingerprint(base), tokenizer_fingerprint(base)),
+        strict=True,
+    ):
+        if expected != got:
+            raise DataError(
+                f"{directory}: was trained on another {what}: expected {seal['base']} "
+                f"({expected[:12]}), got {base} ({got[:12]})"
+            )
+
+
+def base_folder(model: PreTrainedModel | PeftModel) -> Path:
+    """The folder that the base of `model` was loaded from."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    folder = Path(base.name_or_path)
+    if not base.name_or_path or not folder.is_dir():
+        raise ValueError(
+            f"expected a model that was loaded from a folder, got {base.name_or_path!r}; "
+            "save it first"
+        )
+    return folder
+
+
+def base_fingerprint(folder: str | Path) -> str:
+    """Identity of a base model: sha256 over its architecture and a sample of its weight files.
+
+    Files up to 17 MB, all of a tiny model, are hashed whole; of larger ones the header, which lists
+    every tensor, and sixteen places: 7B takes milliseconds.
+    """
+    folder = Path(folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
+        config.pop(volatile, None)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for file in sorted(folder.glob("model*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            for place in range(17):
+                stream.seek(max(place * SAMPLE_BYTES, place * (size - SAMPLE_BYTES) // 16))
+                digest.update(stream.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(folder: str | Path) -> str:
+    """Identity of a tokenizer with its chat template."""
+    digest = hashlib.sha256()
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        file = Path(folder) / name
+        digest.update(file.read_bytes() if file.is_file() else b"none")
+    return digest.hexdigest()
+
+
+def _host(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:
+    with warnings.catch_warnings():
+        # PEFT 0.21 asks by the name that transformers 5.23 calls old.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return get_peft_model(model, settings)
+
+
+def _prepared(model: PreTrainedModel) -> PreTrainedModel:
+    """What LoRA on a quantised base needs; trainers switch gradient checkpointing on themselves."""
+    if _is_quantised(model):
+        return prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return model
+
+
+def _is_quantised(model: PreTrainedModel) -> bool:
+    return "quantization_config" in model.config.to_dict()
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _shape(shape: torch.Size | None) -> str:
+    return "none" if shape is None else str(tuple(shape))

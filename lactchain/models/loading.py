@@ -1,0 +1,236 @@
+"""Base models and tokenizers from a folder or hub id, checked before they are used.
+
+Nothing is downloaded here: `scripts/prepare_weights.py` does that, and every missing piece is an
+error that names its command. Weights are read from safetensors only, never from pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import attach_lora, load_adapter
+from lactchain.settings import ActorConfig, CriticConfig
+
+WEIGHTS_FOLDER = Path("weights")
+"""Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
+
+SMALL_MODEL_BYTES = 1 << 30
+"""Below this a progress bar would only flicker."""
+
+
+def load_actor(
+    config: ActorConfig, *, trainable: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The causal language model of `config` on this process's device, with its tokenizer.
+
+    Args:
+        trainable: keep gradients: of the adapter given, of a new one by `config.lora`, or of all
+            weights when there is neither. Otherwise the model comes frozen, in eval mode.
+
+    Raises:
+        DataError: weights, tokenizer or adapter are missing, damaged, or do not belong together.
+        ConfigError: quantisation without bitsandbytes or CUDA.
+    """
+    path = resolve_weights(config.model)
+    tokenizer = load_tokenizer(path, padding_side="left", chat=True)
+    model = load_base(AutoModelForCausalLM, path, config)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    if config.adapter is not None:
+        model = load_adapter(model, config.adapter, trainable=trainable)
+    elif trainable and config.lora is not None:
+        model = attach_lora(model, config.lora, "CAUSAL_LM")
+    elif not trainable:
+        model.requires_grad_(False)
+    return model.train(trainable), tokenizer
+
+
+def load_encoder(config: CriticConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The embedding model of `config` with a head of one value, zero at first, and its tokenizer.
+
+    Raises: as `load_actor`.
+    """
+    path = resolve_weights(config.model)
+    tokenizer = load_tokenizer(path, padding_side="right")
+    model = load_base(AutoModelForSequenceClassification, path, config, num_labels=1)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
+
+
+def load_base(
+    auto_class: type, path: Path, config: ActorConfig | CriticConfig, **kwargs
+) -> PreTrainedModel:
+    """A model from the folder `path`, every weight of its trunk accounted for."""
+    num_bytes = sum(file.stat().st_size for file in check_weights(path))
+    dtype = _dtype(config.dtype)
+    with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
+        model, info = auto_class.from_pretrained(
+            path,
+            dtype=dtype,
+            device_map={"": device()},
+            quantization_config=_quantization(config, dtype),
+            trust_remote_code=config.trust_remote_code,
+            use_safetensors=True,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **kwargs,
+        )
+    heads = {key for key in info["missing_keys"] if key.startswith("score.")}
+    wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
+    if wrong:
+        raise DataError(
+            f"{path}: expected weights of every layer, {len(wrong)} are missing or of another "
+            f"shape ({wrong[0]}, ...); {mend(path)}"
+        )
+    return model
+
+
+def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model's folder, with a padding token.
+
+    Args:
+        chat: a chat template is needed.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: expected a tokenizer, got {error}; {mend(path)}") from error
+    tokenizer.padding_side = padding_side
+    if chat and tokenizer.chat_template is None:
+        raise DataError(
+            f"{path}: expected a tokenizer with a chat template, got none; use an "
+            "instruction-tuned model, or put a chat_template.jinja into the folder"
+        )
+    if tokenizer.pad_token is None:
+        # Mistral-7B ships without one. A token that is never produced serves best; the end of
+        # sequence will do, since padding is told by the attention mask everywhere here.
+        tokenizer.pad_token = tokenizer.unk_token or tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        raise DataError(
+            f"{path}: expected a tokenizer with a pad token, or an unk or eos token to pad with, "
+            "got none; add a pad_token to its tokenizer_config.json"
+        )
+    return tokenizer
+
+
+def resolve_weights(model: str | Path) -> Path:
+    """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
+    for folder in (Path(model), WEIGHTS_FOLDER / model):
+        if folder.is_dir():
+            return folder
+    try:
+        return Path(snapshot_download(str(model), local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
+        ) from error
+
+
+def mend(model: str | Path) -> str:
+    """The command that makes or fetches a model anew."""
+    preset = "gridworld_tiny" if "tiny" in Path(model).name else "gridworld_mistral7b"
+    return f"run: python scripts/prepare_weights.py --config configs/prepare_weights/{preset}.yaml"
+
+
+def check_weights(path: Path) -> list[Path]:
+    """The weight files of a model's folder; each is there, and as long as its header says.
+
+    Raises:
+        DataError: naming the file that is missing or damaged.
+    """
+    config = _read_json(path / "config.json")
+    if "model_type" not in config:
+        raise DataError(f"{path / 'config.json'}: expected a model_type, got none; {mend(path)}")
+    index = path / "model.safetensors.index.json"
+    names = set(_read_json(index)["weight_map"].values()) if index.is_file() else set()
+    files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
+    for file in files:
+        if file.parent != path or not file.is_file():
+            raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
+    return files
+
+
+def device() -> torch.device:
+    """This process's accelerator, or the CPU where there is none or accelerate was told so."""
+    wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
+    if wants_cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+@contextmanager
+def quiet(progress: bool = False) -> Iterator[None]:
+    """Silences transformers' reports on loading and saving: what matters in them is checked."""
+    logging = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device().type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def _quantization(
+    config: ActorConfig | CriticConfig, dtype: torch.dtype
+) -> BitsAndBytesConfig | None:
+    if not (config.load_in_4bit or config.load_in_8bit):
+        return None
+    if find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "load_in_4bit, load_in_8bit need bitsandbytes: pip install 'lactchain[quantization]'"
+        )
+    if device().type != "cuda":
+        raise ConfigError("load_in_4bit, load_in_8bit need a CUDA device, there is none")
+    return BitsAndBytesConfig(
+        load_in_4bit=config.load_in_4bit,
+        load_in_8bit=config.load_in_8bit,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+        # The head of a critic is new and trained as it is.
+        llm_int8_skip_modules=["lm_head", "score"],
+    )
+
+
+def _read_json(file: Path) -> dict:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{file}: no such file; {mend(file.parent)}") from error
+    except ValueError as error:
+        raise DataError(f"{file}: damaged ({error}); {mend(file.parent)}") from error

@@ -1,0 +1,196 @@
+"""From a strategy and an observation to the tokens of a prompt.
+
+The strategy comes first and the observation last, so that all prompts of a run share a long prefix
+of tokens, whose keys and values are computed once (`PromptTemplate.prefix_ids`). How a state
+becomes the observation's text is the environment's template; how both become a conversation is the
+chat template of the model's tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import TemplateError
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from lactchain.errors import DataError
+
+_ROLE = "You are in a grid world and see your position, the way you face, and the goal. "
+_TASK = (
+    "Propose the sequence of moves that brings you to the goal. Each move is one of: {actions}. "
+    "Use at most {max_chain_length} moves. "
+)
+
+STRATEGIES: dict[str, str] = {
+    "none": "",
+    "direct": (
+        "Each move is one of: {actions}. Answer with a JSON list of at most {max_chain_length} "
+        "moves that reach the goal, and nothing else."
+    ),
+    "founding": (
+        "You are in grid world, propose a sequence of moves, each one of [{actions}], at most "
+        "{max_chain_length} of them. Answer with a JSON list of moves and nothing after it."
+    ),
+    "explain": (
+        _ROLE + _TASK + 'Answer with a JSON object and nothing after it: {"explain": "one sentence '
+        'on why", "moves": ["move", "move"]}'
+    ),
+    "code": (
+        "Write the code that solves the task below. Answer with one fenced code block and nothing "
+        "after it."
+    ),
+}
+"""The menu. `{actions}` and `{max_chain_length}` are filled in; all other braces stay."""
+
+# Stands for the observation while the chat template is rendered; no template knows this word.
+_SLOT = "LACTCHAIN-OBSERVATION-SLOT"
+
+# Observations of all kinds, to check a way of tokenising against the tokenizer's own.
+_PROBES = ("x", " x", "2 3 up 1 0", "At (2, 3).", "\nline", "", " ", "[1]", '"quoted"', "é漢🙂")
+
+
+def resolve_strategy(
+    strategy: str, action_names: Sequence[str] = (), max_chain_length: int = 9
+) -> str:
+    """The text of a strategy of the menu, or of the user's own, with its placeholders filled in.
+
+    Braces other than the two placeholders are left alone: a strategy may well show JSON.
+    """
+    text = STRATEGIES.get(strategy, strategy)
+    text = text.replace("{actions}", ", ".join(f'"{name}"' for name in action_names))
+    return text.replace("{max_chain_length}", str(max_chain_length))
+
+
+class PromptTemplate:
+    """Turns observations into prompts for one tokenizer and one strategy.
+
+    A prompt is three runs of tokens: `prefix_ids`, the same for every observation; the tokens of
+    the variable text; and what the chat template closes the turn with. Special tokens stand only
+    in the first and the last: the text of one inside an observation (`</s>`, say) is encoded as the
+    plain characters that it is, and cannot end a turn.
+
+    Attributes:
+        strategy: the resolved text of the strategy.
+        prefix_ids: the tokens that `encode` begins with, whatever the observation.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        strategy: str = "none",
+        *,
+        action_names: Sequence[str] = (),
+        max_chain_length: int = 9,
+    ) -> None:
+        """Fits the prompt to the tokenizer.
+
+        Args:
+            tokenizer: a fast one with a chat template.
+            strategy: a name of `STRATEGIES`, or the text itself.
+            action_names, max_chain_length: fill the placeholders of the strategy.
+
+        Raises:
+            DataError: the tokenizer has no chat template, loses the observation in it, or cannot
+                encode special tokens as plain text.
+        """
+        self.strategy = resolve_strategy(strategy, action_names, max_chain_length)
+        self._before, self._after = _render_around_slot(tokenizer, self.strategy)
+        self._plain = _plain_tokenizer(tokenizer)
+        self._fit(tokenizer)
+
+    def render(self, observation: str) -> str:
+        """The prompt as text, for people and for datasets; tokens come from `encode`."""
+        return f"{self._before}{observation}{self._after}"
+
+    def encode(self, observation: str) -> list[int]:
+        """The token ids of the prompt for one observation."""
+        return self.encode_batch([observation])[0]
+
+    def encode_batch(self, observations: Sequence[str]) -> list[list[int]]:
+        """The token ids of the prompts for B observations, each its own length."""
+        texts = [f"{self._lead}{_encodable(text)}{self._tail}" for text in observations]
+        encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
+        return [
+            [*self.prefix_ids, *encoding.ids[self._num_anchor_ids :], *self._suffix_ids]
+            for encoding in encodings
+        ]
+
+    def _fit(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Finds the latest place to cut the prompt where the pieces give the tokens of the whole.
+
+        The candidates: before the white space at the end of the constant text, which byte-level
+        BPE glues to the next word; after the last special token; and both again behind a line
+        break that is taken away afterwards, since some tokenizers put a space before any text.
+        """
+        before, after = self._before, self._after
+        specials = _special_texts(tokenizer)
+        start = max((before.rfind(s) + len(s) for s in specials if s in before), default=0)
+        end = min((after.find(s) for s in specials if s in after), default=len(after))
+        self._tail = after[:end]
+        self._suffix_ids = _ids(tokenizer, after[end:])
+        for cut in (max(start, len(before.rstrip())), start):
+            for anchor in ("", "\n"):
+                self.prefix_ids = _ids(tokenizer, before[:cut])
+                self._lead = anchor + before[cut:]
+                self._num_anchor_ids = len(self._plain.encode(anchor, add_special_tokens=False))
+                if all(self.encode(text) == _ids(tokenizer, self.render(text)) for text in _PROBES):
+                    return
+        raise DataError(
+            f"tokenizer {tokenizer.name_or_path}: a prompt in pieces does not give the tokens of "
+            "the whole prompt; use a tokenizer without text normalisation"
+        )
+
+
+def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tuple[str, str]:
+    """The texts before and after the observation, the strategy as system text where that exists."""
+    if tokenizer.chat_template is None:
+        raise DataError(
+            f"tokenizer {tokenizer.name_or_path}: expected a chat template, got none; use an "
+            "instruction-tuned model, or put a chat_template.jinja into the model's folder"
+        )
+    user = {"role": "user", "content": _SLOT}
+    joined = {"role": "user", "content": f"{strategy}\n\n{_SLOT}"}
+    arrangements = [[{"role": "system", "content": strategy}, user], [joined]]
+    for messages in arrangements if strategy else [[user]]:
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError:  # this template knows no system role
+            continue
+        if text.count(_SLOT) == 1 and strategy.strip() in text.partition(_SLOT)[0]:
+            before, _, after = text.partition(_SLOT)
+            return before, after
+    raise DataError(
+        f"tokenizer {tokenizer.name_or_path}: expected its chat template to show the system text "
+        "and the user's text once each, in this order, and it does not"
+    )
+
+
+def _plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy that reads the text of special tokens as plain text; the original keeps its state."""
+    if not tokenizer.is_fast:
+        raise DataError(
+            f"tokenizer {tokenizer.name_or_path}: expected a fast tokenizer (a tokenizer.json in "
+            f"the model's folder), got {type(tokenizer).__name__}"
+        )
+    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    plain.encode_special_tokens = True
+    plain.no_padding()
+    plain.no_truncation()
+    return plain
+
+
+def _special_texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    return [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of a rendered prompt: its special tokens are read as such, and none is added."""
+    return tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+
+
+def _encodable(text: str) -> str:
+    """Replaces lone surrogates, which no tokenizer can encode, by U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

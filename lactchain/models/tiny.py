@@ -1,0 +1,171 @@
+"""Tiny Mistrals, built from a config instead of downloaded: the default models of a fresh machine.
+
+They are saved as any Hugging Face model is, and loaded back by the very code that loads
+`mistralai/Mistral-7B-Instruct-v0.3` and `Salesforce/SFR-Embedding-Mistral`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE
+from transformers import (
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from lactchain.models.loading import quiet
+
+BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]", "[/INST]")
+
+# What one token can at most hold. An action of a JSON list with the punctuation before it is one
+# piece, so a chain of k actions costs k + 2 tokens with `]` and the end of sequence. Digits stand
+# alone, as numbers of any size must be readable; a word takes its leading space with it.
+PIECES = (
+    r' ?(?:\["|, ")[^"\\\n]*"'
+    r"|\]"
+    r"| ?\p{L}+"
+    r"| ?\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+"
+    r"|\s+"
+)
+
+# Mistral's arrangement: the system text, when there is one, opens the first user turn, and the end
+# of sequence closes the assistant's. A prompt ends in `[/INST]`, which cannot merge with an answer.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% if messages[0]['role'] == 'system' %}"
+    "{% set system = messages[0]['content'] %}{% set turns = messages[1:] %}"
+    "{% else %}"
+    "{% set system = '' %}{% set turns = messages %}"
+    "{% endif %}"
+    "{% set opening = system + '\n\n' if system else '' %}"
+    "{% for turn in turns %}"
+    "{% if turn['role'] == 'user' %}"
+    "{{ '[INST]' + (opening if loop.first else '') + turn['content'] + '[/INST]' }}"
+    "{% elif turn['role'] == 'assistant' %}"
+    "{% generation %}{{ turn['content'] + eos_token }}{% endgeneration %}"
+    "{% else %}"
+    "{{ raise_exception('expected the roles system, user and assistant, in this order') }}"
+    "{% endif %}"
+    "{% endfor %}"
+)
+
+
+@dataclass(frozen=True)
+class TinyModelConfig:
+    """The shape of a tiny Mistral. The default has about 0.9 million parameters."""
+
+    hidden_size: int = 128
+    num_layers: int = 4
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    intermediate_size: int = 384
+    vocab_size: int = 1024
+    """At most; a small corpus fills fewer, and at least the 256 bytes and the special tokens."""
+    max_position_embeddings: int = 2048
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                "expected hidden_size divisible by num_heads and num_heads by num_kv_heads, got "
+                f"{self.hidden_size}, {self.num_heads}, {self.num_kv_heads}"
+            )
+        if self.vocab_size < 256 + len(SPECIAL_TOKENS):
+            raise ValueError(
+                f"vocab_size: expected at least {256 + len(SPECIAL_TOKENS)}, got {self.vocab_size}"
+            )
+
+    def mistral(self, tokenizer: PreTrainedTokenizerFast) -> MistralConfig:
+        """The same shape as transformers wants it, with the vocabulary of `tokenizer`."""
+        return MistralConfig(
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_kv_heads,
+            intermediate_size=self.intermediate_size,
+            max_position_embeddings=self.max_position_embeddings,
+            initializer_range=self.initializer_range,
+            vocab_size=len(tokenizer),
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            tie_word_embeddings=False,
+            sliding_window=None,
+        )
+
+
+def build_tiny_tokenizer(
+    corpus: Iterable[str], vocab_size: int = TinyModelConfig.vocab_size
+) -> PreTrainedTokenizerFast:
+    """Byte-level BPE trained on `corpus`, with a Mistral-style chat template.
+
+    Every text can be encoded and comes back verbatim: there is no unknown token. Merges stay inside
+    `PIECES`; a piece that occurs once in the corpus is not worth a token of its own.
+    """
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        extra_special_tokens=[OPEN, CLOSE],
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_tiny_actor(
+    path: str | Path, corpus: Iterable[str], config: TinyModelConfig | None = None, seed: int = 0
+) -> None:
+    """Writes an untrained actor and its tokenizer to the folder `path`.
+
+    Args:
+        corpus: texts of the environments, observations and answers, that the tokenizer learns from.
+        seed: of the weights; the global random state is left as it was.
+    """
+    config = config or TinyModelConfig()
+    tokenizer = build_tiny_tokenizer(corpus, config.vocab_size)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = MistralForCausalLM(config.mistral(tokenizer))
+    with quiet():
+        model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def build_tiny_encoder(path: str | Path, actor: str | Path) -> None:
+    """Writes an encoder that starts from the trunk of the tiny actor in the folder `actor`.
+
+    SFR-Embedding-Mistral is a fine-tuned Mistral-7B in the same way: same shape, same tokenizer.
+    The folder holds a bare `MistralModel`, which `AutoModelForSequenceClassification` loads with a
+    new head.
+    """
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(actor)
+    tokenizer.padding_side = "right"
+    with quiet():
+        actor_model = MistralForCausalLM.from_pretrained(actor, dtype="auto")
+        actor_model.model.save_pretrained(path)
+    tokenizer.save_pretrained(path)

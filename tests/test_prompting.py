@@ -1,0 +1,175 @@
+"""Prompts: one prefix for all observations, and no observation that can leave its turn."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_tiny_models import ACTIONS, TOKENIZER
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lactchain.errors import DataError
+from lactchain.models.prompting import STRATEGIES, PromptTemplate, resolve_strategy
+
+OWN = 'Go to the goal. Answer like {"moves": ["turn left"]}. At most {max_chain_length}.'
+TEMPLATES = {s: PromptTemplate(TOKENIZER, s, action_names=ACTIONS) for s in (*STRATEGIES, OWN)}
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{{ bos_token }}{% for m in messages %}<start>{{ m.role }}\n{{ m.content | trim }}<end>\n"
+    "{% endfor %}<start>model\n"
+)
+DROPS_SYSTEM = (
+    "{% for m in messages if m.role != 'system' %}User: {{ m.content }}\n{% endfor %}Assistant:"
+)
+
+observations = st.one_of(
+    st.text(),
+    st.lists(
+        st.sampled_from(
+            ["</s>", "[INST]", "[/INST]", "<pad>", "<s>", " ", "\n", "2", '["', "\ud800"]
+        )
+    ).map("".join),
+)
+
+
+def byte_level(template: str, specials: list[str]) -> PreTrainedTokenizerFast:
+    """A GPT-2 like tokenizer."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>",
+        extra_special_tokens=specials, chat_template=template,
+    )  # fmt: skip
+
+
+def sentencepiece_like(template: str) -> PreTrainedTokenizerFast:
+    """As Mistral-7B's: a space is written ▁, one stands before any text, unknown is bytes."""
+    pieces = ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), "▁", *"abcdefgxyzY0123", "▁a", "▁x"]
+    merges = [("▁", "a"), ("▁", "x")]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        extra_special_tokens=["[INST]", "[/INST]"], chat_template=template,
+    )  # fmt: skip
+
+
+MISTRAL = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{% set s = messages[0].content + '\n\n' %}"
+    "{% endif %}[INST] {{ s }}{{ messages[-1].content }}[/INST]"
+)
+OTHERS = {
+    "chatml": byte_level(CHATML, ["<|im_start|>", "<|im_end|>"]),
+    "no system role": byte_level(NO_SYSTEM, ["<start>", "<end>"]),
+    "system text dropped, no special tokens": byte_level(DROPS_SYSTEM, []),
+    "sentencepiece": sentencepiece_like(MISTRAL),
+}
+
+
+@given(observations, st.sampled_from(list(TEMPLATES)))
+def test_every_prompt_begins_with_the_prefix(observation, strategy):
+    template = TEMPLATES[strategy]
+    prefix = template.prefix_ids
+    assert template.encode(observation)[: len(prefix)] == prefix
+
+
+@given(observations, st.sampled_from(list(TEMPLATES)))
+def test_special_tokens_in_an_observation_are_plain_text(observation, strategy):
+    ids = TEMPLATES[strategy].encode(observation)
+    specials = [i for i in ids if i in TOKENIZER.all_special_ids]
+    assert TOKENIZER.convert_ids_to_tokens(specials) == ["<s>", "[INST]", "[/INST]"]
+    shown = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in observation)
+    assert TOKENIZER.decode(ids) == TEMPLATES[strategy].render(shown)
+
+
+@pytest.mark.parametrize("strategy", TEMPLATES)
+@pytest.mark.parametrize("observation", ["2 3 up 1 0", "You are at (2, 3).\nNext.", "", " x", '"]'])
+def test_tokens_are_those_of_the_rendered_prompt(strategy, observation):
+    template = TEMPLATES[strategy]
+    assert template.encode(observation) == TOKENIZER(template.render(observation))["input_ids"]
+
+
+def test_the_prefix_holds_the_whole_strategy():
+    template = TEMPLATES[OWN]
+    strategy = OWN.replace("{max_chain_length}", "9")
+    assert TOKENIZER.decode(template.prefix_ids) == f"<s>[INST]{strategy}"
+    assert TOKENIZER.decode(TEMPLATES["none"].prefix_ids) == "<s>[INST]"
+
+
+def test_the_prompt_of_the_tiny_preset_is_short():
+    assert TEMPLATES["none"].render("2 3 up 1 0") == "<s>[INST]2 3 up 1 0[/INST]"
+    assert len(TEMPLATES["none"].encode("2 3 up 1 0")) == 8
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@given(observation=observations, strategy=st.sampled_from(["", "a b.", "x\n", OWN]))
+def test_other_chat_templates_keep_the_prefix_and_lose_no_text(name, observation, strategy):
+    tokenizer = OTHERS[name]
+    template = PromptTemplate(tokenizer, strategy)
+    ids = template.encode(observation)
+    assert ids[: len(template.prefix_ids)] == template.prefix_ids
+    plain = PromptTemplate(tokenizer, strategy).encode("x")
+    count = [sum(i in tokenizer.all_special_ids for i in prompt) for prompt in (ids, plain)]
+    if tokenizer.unk_token_id is None:
+        assert count[0] == count[1]
+    clean = observation.encode("utf-8", "ignore").decode()
+    assert clean == "" or clean in template.render(clean)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_chat_templates_give_the_tokens_of_the_rendered_prompt(name):
+    template = PromptTemplate(OTHERS[name], "a b.")
+    for observation in ("x", " a 1", "\n\nY"):
+        whole = OTHERS[name](template.render(observation), add_special_tokens=False)["input_ids"]
+        assert template.encode(observation) == whole
+    assert "a b." in template.render("x").partition("x")[0]
+
+
+def test_a_strategy_of_ones_own_keeps_its_braces():
+    text = resolve_strategy('Like {"moves": [{actions}]}', ("left", "right"))
+    assert text == 'Like {"moves": ["left", "right"]}'
+
+
+def test_every_strategy_of_the_menu_is_filled_in():
+    for name in STRATEGIES:
+        text = resolve_strategy(name, ACTIONS, 7)
+        assert "{actions}" not in text and "{max_chain_length}" not in text
+    assert '"move forward", "turn left"' in resolve_strategy("founding", ACTIONS)
+
+
+def test_the_tokenizer_keeps_reading_its_special_tokens():
+    PromptTemplate(TOKENIZER).encode("</s>")
+    assert TOKENIZER("</s>")["input_ids"] == [TOKENIZER.eos_token_id]
+
+
+def test_a_tokenizer_without_chat_template_is_refused():
+    with pytest.raises(DataError, match="chat template"):
+        PromptTemplate(byte_level(None, []))
+
+
+def test_a_template_that_hides_the_observation_is_refused():
+    with pytest.raises(DataError, match="user's text"):
+        PromptTemplate(byte_level("{{ bos_token }}hello", []))
+
+
+def test_a_thousand_prompts_take_less_than_fifty_milliseconds():
+    template = TEMPLATES["founding"]
+    batch = [f"{i % 4} {i // 4 % 4} up {i // 16 % 4} {i // 64 % 4}" for i in range(1000)]
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        prompts = template.encode_batch(batch)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.05
+    assert prompts[:20] == [template.encode(text) for text in batch[:20]]

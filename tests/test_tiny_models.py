@@ -1,0 +1,146 @@
+"""The models of a fresh machine: what their tokens are, and that they load as any other model."""
+
+import json
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from lactchain.models.loading import quiet
+from lactchain.models.tiny import (
+    TinyModelConfig,
+    build_tiny_actor,
+    build_tiny_encoder,
+    build_tiny_tokenizer,
+)
+
+ACTIONS = ("move forward", "turn left")
+SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1,
+                        intermediate_size=48)  # fmt: skip
+
+
+def corpus() -> list[str]:
+    draw = random.Random(0)
+    chains = [json.dumps(draw.choices(ACTIONS, k=draw.randint(1, 9))) for _ in range(200)]
+    states = [
+        f"{draw.randrange(10)} {draw.randrange(10)} {draw.choice(['up', 'right', 'down', 'left'])} "
+        f"{draw.randrange(10)} {draw.randrange(10)}"
+        for _ in range(200)
+    ]
+    return chains + states
+
+
+TOKENIZER = build_tiny_tokenizer(corpus())
+
+
+def tokens(text: str) -> list[str]:
+    return TOKENIZER.convert_ids_to_tokens(TOKENIZER(text)["input_ids"])
+
+
+def test_an_action_of_a_json_list_is_one_token():
+    assert tokens('["move forward", "turn left"]') == ['["moveĠforward"', ',Ġ"turnĠleft"', "]"]
+
+
+@given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=9))
+def test_a_chain_costs_its_length_and_two_with_the_end_of_sequence(chain):
+    assert len(tokens(json.dumps(chain) + "</s>")) == len(chain) + 2
+
+
+def test_a_state_costs_one_token_per_field():
+    assert tokens("2 3 up 1 0") == ["2", "Ġ3", "Ġup", "Ġ1", "Ġ0"]
+
+
+def test_digits_stand_alone():
+    assert tokens("12 345") == ["1", "2", "Ġ3", "4", "5"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_every_text_comes_back_verbatim(text):
+    ids = TOKENIZER(text, split_special_tokens=True)["input_ids"]
+    assert TOKENIZER.decode(ids) == text
+    assert not set(ids) & set(TOKENIZER.all_special_ids)
+
+
+def test_the_chat_template_opens_with_the_system_text_and_closes_the_assistant_turn():
+    messages = [
+        {"role": "system", "content": "Go."},
+        {"role": "user", "content": "2 3"},
+        {"role": "assistant", "content": "[]"},
+        {"role": "user", "content": "1 0"},
+    ]
+    text = TOKENIZER.apply_chat_template(messages, tokenize=False)
+    assert text == "<s>[INST]Go.\n\n2 3[/INST][]</s>[INST]1 0[/INST]"
+    assert TOKENIZER.apply_chat_template(messages[1:2], tokenize=False) == "<s>[INST]2 3[/INST]"
+
+
+def test_padding_is_a_token_of_its_own_on_the_left():
+    assert TOKENIZER.padding_side == "left"
+    assert len(set(TOKENIZER.all_special_ids)) == 5
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    build_tiny_actor(folder / "actor", corpus(), SMALL, seed=3)
+    build_tiny_encoder(folder / "encoder", folder / "actor")
+    return folder
+
+
+def test_the_actor_loads_as_any_causal_model(folders):
+    with quiet():
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folders / "actor", output_loading_info=True
+        )
+    assert not any(info.values())
+    tokenizer = AutoTokenizer.from_pretrained(folders / "actor")
+    assert tokenizer.chat_template == TOKENIZER.chat_template
+    assert tokenizer.padding_side == "left"
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert model.generation_config.pad_token_id == tokenizer.pad_token_id
+
+
+def test_the_encoder_starts_from_the_trunk_of_the_actor(folders):
+    with quiet():
+        actor = AutoModelForCausalLM.from_pretrained(folders / "actor")
+        critic, info = AutoModelForSequenceClassification.from_pretrained(
+            folders / "encoder", num_labels=1, output_loading_info=True
+        )
+    assert info["missing_keys"] == {"score.weight"}
+    trunk = critic.model.state_dict()
+    for name, weight in actor.model.state_dict().items():
+        assert torch.equal(weight, trunk[name])
+    actor_tokens = json.loads((folders / "actor" / "tokenizer.json").read_text())
+    encoder_tokens = json.loads((folders / "encoder" / "tokenizer.json").read_text())
+    assert actor_tokens == encoder_tokens
+
+
+def test_the_same_seed_builds_the_same_files(folders, tmp_path):
+    state = torch.random.get_rng_state()
+    build_tiny_actor(tmp_path / "again", corpus(), SMALL, seed=3)
+    build_tiny_actor(tmp_path / "other", corpus(), SMALL, seed=4)
+    assert torch.equal(state, torch.random.get_rng_state())
+    first, again, other = (
+        (folder / "model.safetensors").read_bytes()
+        for folder in (folders / "actor", tmp_path / "again", tmp_path / "other")
+    )
+    assert first == again != other
+
+
+def test_the_default_shape_has_about_a_million_parameters():
+    with torch.device("meta"):
+        from transformers import MistralForCausalLM
+
+        model = MistralForCausalLM(TinyModelConfig().mistral(TOKENIZER))
+    assert 0.3e6 < sum(p.numel() for p in model.parameters()) < 3e6
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_heads": 3}, {"num_kv_heads": 3}, {"vocab_size": 100}], ids=str
+)
+def test_impossible_shapes_are_refused(wrong):
+    with pytest.raises(ValueError, match="expected"):
+        TinyModelConfig(**wrong)
