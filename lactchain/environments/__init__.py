@@ -1,0 +1,16 @@
+"""Environments, without torch: the grid world, text and chains for any discrete environment.
+
+Importing this package registers the Gymnasium ids. To add an environment, write a module and add
+one line here.
+"""
+
+import gymnasium
+
+gymnasium.register(
+    "lactchain/GridWorld-v0",
+    entry_point="lactchain.environments.gridworld:GridWorld",
+    vector_entry_point="lactchain.environments.gridworld:GridWorldVectorEnv",
+)
+gymnasium.register(
+    "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
+)
