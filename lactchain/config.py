@@ -87,7 +87,17 @@ def parse(
 
 def dump(config: Any) -> str:
     """YAML of a config dataclass, which is itself a valid `--config` file."""
-    return yaml.dump(asdict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return to_yaml(asdict(config))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config dataclass as the mapping that `load` reads from its YAML."""
+    return yaml.safe_load(dump(config))
+
+
+def to_yaml(settings: Mapping[str, Any]) -> str:
+    """YAML that `parse` and `load` read back as it was."""
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def load(path: str | Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ the processes that tests start.
 """
 
 import os
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,7 @@ os.environ.update(
 )
 os.environ.pop("HF_TOKEN", None)
 
-sys.path.insert(0, OFFLINE)
-import sitecustomize  # noqa: E402, F401  - importing it blocks the sockets of this process
+runpy.run_path(f"{OFFLINE}/sitecustomize.py")  # blocks the sockets of this process
 
 
 @pytest.fixture

@@ -1,0 +1,257 @@
+"""Checkpoints that are whole or refused: every byte is covered by a manifest, written last.
+
+A directory counts as a checkpoint when its `manifest.json` verifies: names, sizes and SHA-256 of
+all files, the directory's own name, and a digest of the manifest itself. Files that another
+process reads are written beside their place and renamed into it.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lactchain.errors import DataError, DiskError
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_REMOVED = ".removed-"
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None]:
+    """Turns the failures of writing to `path` into a `DiskError` that says what was missing.
+
+    Args:
+        path: where the writing goes.
+        num_bytes: how much is to be written, where it is known.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        raise DiskError(_disk_message(Path(path), num_bytes, error.strerror)) from error
+
+
+def _disk_message(path: Path, num_bytes: int | None, reason: str) -> str:
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    need = "" if num_bytes is None else f", need {num_bytes:,} bytes"
+    free = shutil.disk_usage(existing).free
+    return f"{path}: could not be written ({reason}){need}, free {free:,} bytes"
+
+
+def atomic_write(path: str | Path, data: bytes | str) -> None:
+    """Writes a file that is, for every reader and after every crash, the old one or the new one.
+
+    Raises:
+        DiskError: the disk is full or read-only; the old file is untouched.
+    """
+    path = Path(path)
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk_errors(path, len(content)):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_directory(path.parent)
+
+
+def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
+    """Declares a directory complete: all its files reach the disk, then their manifest does.
+
+    Args:
+        directory: holds the files, subdirectories included.
+        extra: what else the manifest records and `verify_manifest` returns: parent checkpoint,
+            base model, versions, ...; values that JSON can hold.
+
+    Raises:
+        DataError: the directory holds a symbolic link.
+        DiskError: the disk is full or read-only.
+    """
+    directory = Path(directory)
+    reserved = {"schema_version", "name", "files"} & set(extra)
+    if reserved:
+        raise ValueError(f"extra: expected none of the manifest's own keys, got {sorted(reserved)}")
+    paths = _files(directory)
+    with disk_errors(directory):
+        for path in paths:
+            _sync_file(path)
+        for folder in {path.parent for path in paths} | {directory}:
+            _sync_directory(folder)
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "name": directory.absolute().name,
+        **json.loads(json.dumps(extra)),  # as reading gives it back: keys are text, tuples lists
+        "files": {str(path.relative_to(directory)): _describe(path) for path in paths},
+    }
+    atomic_write(directory / MANIFEST, _serialise(manifest))
+
+
+def verify_manifest(directory: str | Path) -> dict[str, Any]:
+    """The manifest of a directory all of whose bytes are as they were written.
+
+    Raises:
+        DataError: naming the file that is missing, foreign, cut, changed or a symbolic link.
+    """
+    directory = Path(directory)
+    manifest = _read_manifest(directory / MANIFEST)
+    found = {str(path.relative_to(directory)): path for path in _files(directory)}
+    recorded = manifest["files"]
+    for name in recorded:
+        if name not in found:
+            raise DataError(f"{directory / name}: missing, though {MANIFEST} lists it")
+    for name, path in found.items():
+        if name not in recorded:
+            raise DataError(f"{path}: not listed in {MANIFEST}; remove it if it is yours")
+        size = path.stat().st_size
+        if size != recorded[name]["size"]:
+            raise DataError(f"{path}: expected {recorded[name]['size']} bytes, got {size}")
+        if _sha256(path) != recorded[name]["sha256"]:
+            raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
+    return manifest
+
+
+def latest_checkpoint(directory: str | Path, **expected: Any) -> Path | None:
+    """The newest `checkpoint-N` that verifies, None when there is none.
+
+    Args:
+        directory: holds the checkpoints.
+        expected: entries that the manifest must have, such as `run_id`; a checkpoint of another
+            run is skipped.
+
+    What is skipped is logged in one line each, with the reason.
+    """
+    for path in _newest_first(directory):
+        reason = _reason_to_skip(path, expected)
+        if reason is None:
+            return path
+        log.warning("skipped %s: %s", path, reason)
+    return None
+
+
+def prune_checkpoints(directory: str | Path, keep: int) -> None:
+    """Removes checkpoints older than the `keep` newest ones that verify.
+
+    Call it when a new manifest is written: nothing goes before something newer is known to be
+    good. A removal that is cut short leaves no half checkpoint behind.
+    """
+    num_valid = 0
+    for path in _newest_first(directory):
+        if num_valid >= keep:
+            _remove(path)
+        elif _reason_to_skip(path, {}) is None:
+            num_valid += 1
+    for leftover in Path(directory).glob(f"{_REMOVED}*"):
+        shutil.rmtree(leftover)
+
+
+def discard_damaged(directory: str | Path) -> None:
+    """Removes checkpoints that do not verify, so that training can write them anew."""
+    for path in _newest_first(directory):
+        if _reason_to_skip(path, {}) is not None:
+            _remove(path)
+
+
+def _newest_first(directory: str | Path) -> list[Path]:
+    directory = Path(directory)
+    if not directory.is_dir():
+        return []
+    found = [p for p in directory.iterdir() if p.is_dir() and _CHECKPOINT.fullmatch(p.name)]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+
+
+def _reason_to_skip(path: Path, expected: Mapping[str, Any]) -> str | None:
+    try:
+        manifest = verify_manifest(path)
+    except DataError as error:
+        return str(error)
+    for key, value in {"name": path.name, **expected}.items():
+        if manifest.get(key) != value:
+            return f"{key}: expected {value!r}, got {manifest.get(key)!r}"
+    return None
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint in one step for all who look; its files go after that."""
+    doomed = path.with_name(f"{_REMOVED}{path.name}")
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def _files(directory: Path) -> list[Path]:
+    """All files below a directory, without its manifest; sorted.
+
+    Raises:
+        DataError: one of them is a symbolic link or no plain file.
+    """
+    own = (directory / MANIFEST, directory / f".{MANIFEST}.tmp")
+    paths = sorted(path for path in directory.rglob("*") if path not in own)
+    for path in paths:
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise DataError(f"{path}: expected a plain file, got a link or special file")
+    return [path for path in paths if path.is_file()]
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _serialise(manifest: Mapping[str, Any]) -> str:
+    """The one text of a manifest, closed by the digest of all before it."""
+    body = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return f'{{\n"digest": "{digest}",\n"manifest": {body}\n}}\n'
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode()
+        manifest = json.loads(text)["manifest"]
+        intact = _serialise(manifest) == text
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing, the directory was never completed") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: damaged, it is no manifest") from error
+    if not intact:
+        raise DataError(f"{path}: damaged, its digest does not match")
+    if manifest.get("schema_version") != SCHEMA_VERSION:
+        version = manifest.get("schema_version")
+        raise DataError(f"{path}: expected schema version {SCHEMA_VERSION}, got {version}")
+    return manifest
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

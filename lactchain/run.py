@@ -1,0 +1,356 @@
+"""Runs: one folder each, the same command continues it, and every way to end has its exit code.
+
+A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`, `metrics.jsonl`,
+whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
+"""
+
+import fcntl
+import hashlib
+import inspect
+import json
+import logging
+import math
+import os
+import random
+import re
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from lactchain import distributed
+from lactchain.checkpoints import (
+    atomic_write,
+    disk_errors,
+    latest_checkpoint,
+    prune_checkpoints,
+    verify_manifest,
+    write_manifest,
+)
+from lactchain.config import differences, load, parse, to_dict, to_yaml
+from lactchain.console import console, plain, table
+from lactchain.errors import ConfigError, Interrupted, LactChainError
+from lactchain.provenance import describe_environment, provenance
+
+__all__ = [
+    "HARMLESS",
+    "Run",
+    "atomic_write",
+    "console",
+    "disk_errors",
+    "latest_checkpoint",
+    "launch",
+    "plain",
+    "provenance",
+    "prune_checkpoints",
+    "read_metrics",
+    "seed_everything",
+    "stop_requested",
+    "table",
+    "verify_manifest",
+    "write_manifest",
+]
+
+# Fields that may change when a run continues, since they do not change what it computes.
+HARMLESS = frozenset(
+    {
+        "run_dir",
+        "resume",
+        "report_to",
+        "log_every_updates",
+        "save_every_updates",
+        "keep_checkpoints",
+    }
+)
+TELEMETRY_OFF = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+}
+_SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
+
+Config = TypeVar("Config")
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """One run folder, open for one group of processes; rank 0 writes, the others only read.
+
+    Use it as a context manager, or call `finish`: both let go of the folder.
+
+    Attributes:
+        directory: the folder.
+        id: equal for runs of equal configuration (but for harmless fields); manifests carry it,
+            so that a checkpoint of another run is never resumed.
+    """
+
+    def __init__(self, directory: Path, run_id: str, lock: IO[str] | None) -> None:
+        self.directory = directory
+        self.id = run_id
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls,
+        run_dir: str | Path,
+        config: Any,
+        *,
+        resume: str = "auto",
+        identity_exclude: frozenset[str] = HARMLESS,
+    ) -> "Run":
+        """Creates the folder, or continues the run in it.
+
+        Args:
+            run_dir: the folder.
+            config: the config dataclass of the run.
+            resume: auto; never, which refuses a folder with a run; must, which refuses one without.
+            identity_exclude: names of fields, at any depth, that may differ from those in the
+                folder; a difference is logged. Any other is refused.
+
+        Raises:
+            ConfigError: the folder belongs to another configuration or to no run at all, another
+                process works in it, or `resume` does not allow it.
+            DiskError: the folder cannot be written.
+        """
+        directory = Path(run_dir)
+        settings = _redact(to_dict(config))
+        identity = json.dumps(_without(settings, identity_exclude), sort_keys=True)
+        run_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        lock = None
+        if distributed.is_main():
+            with disk_errors(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+                lock = _lock(directory)
+            with ExitStack() as on_failure:
+                on_failure.callback(lock.close)
+                _check_folder(directory, settings, resume, identity_exclude)
+                atomic_write(directory / "config.yaml", to_yaml(settings))
+                environment = _to_json(describe_environment(), indent=2)
+                atomic_write(directory / "environment.json", environment)
+                _drop_torn_line(directory / "metrics.jsonl")
+                on_failure.pop_all()
+        distributed.barrier()
+        return cls(directory, run_id, lock)
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets another process work in the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def path(self, name: str) -> Path:
+        """Where a file or folder of this run is; the folder that holds it is made."""
+        path = self.directory / name
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is complete."""
+        return (self.directory / "summary.json").exists()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `finish` was given."""
+        return json.loads((self.directory / "summary.json").read_text())
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json`, which marks the run as complete, and closes the run."""
+        if distributed.is_main():
+            atomic_write(self.directory / "summary.json", _to_json(summary, indent=2))
+        self.close()
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Appends one record to `metrics.jsonl`.
+
+        Args:
+            metrics: numbers under keys such as `train/loss`; NaN and infinities become null.
+            step: what the record is plotted against.
+        """
+        if distributed.is_main():
+            path = self.directory / "metrics.jsonl"
+            line = _to_json({"step": step, "time": round(time.time(), 3), **metrics})
+            with disk_errors(path, len(line)), open(path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def truncate_metrics(self, step: int) -> None:
+        """Drops the records after a step, when a run resumes from there."""
+        path = self.directory / "metrics.jsonl"
+        if distributed.is_main() and path.exists():
+            kept = (record for record in read_metrics(self.directory) if record["step"] <= step)
+            atomic_write(path, "".join(_to_json(record) + "\n" for record in kept))
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
+    path = Path(run_dir) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    return [json.loads(line) for line in whole_lines.splitlines()]
+
+
+def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
+    """Runs a script: configuration, signals, `main(config)`, exit code.
+
+    A `LactChainError` ends the script with its one line and its exit code; the module docstring of
+    `main` is what `--help` begins with.
+    """
+    os.environ.update(TELEMETRY_OFF)
+    prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
+    logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
+    logging.getLogger("lactchain").setLevel(logging.INFO)
+    try:
+        config = parse(config_class, description=inspect.getmodule(main).__doc__)
+        distributed.check_launcher()
+        _listen_to_signals()
+        main(config)
+    except LactChainError as error:
+        label = "" if isinstance(error, Interrupted) else "error: "
+        sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+_requested_signal = 0
+
+
+def stop_requested() -> int:
+    """The number of the signal that asked this process to stop, 0 if none did.
+
+    Whoever works in a loop polls it, saves, and raises `Interrupted` with that number.
+    """
+    return _requested_signal
+
+
+def _listen_to_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _request_stop)
+
+
+def _request_stop(number: int, _: FrameType | None) -> None:
+    global _requested_signal
+    if _requested_signal:
+        os._exit(128 + number)
+    _requested_signal = number
+    os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
+
+
+def seed_everything(seed: int, threads: int | None = None) -> None:
+    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split."""
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+_locks: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+# A forked worker that outlives its parent must not keep the folder locked.
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
+
+
+def _lock(directory: Path) -> IO[str]:
+    """Holds `directory/lock` until it is closed or this process dies, however it dies."""
+    lock = open(directory / "lock", "a+")  # noqa: SIM115  - open for as long as the run is
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        raise ConfigError(
+            f"{directory}: process {lock.read().strip()} works in this folder; "
+            "wait for it, or choose another with --run.run_dir"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    _locks.add(lock)
+    return lock
+
+
+def _check_folder(
+    directory: Path, settings: Mapping[str, Any], resume: str, harmless: frozenset[str]
+) -> None:
+    stored = directory / "config.yaml"
+    foreign = [p.name for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
+    if not stored.exists() and foreign:
+        raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
+    if not stored.exists() and resume == "must":
+        raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
+    if stored.exists() and resume == "never":
+        raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
+    if stored.exists():
+        _check_identity(directory, differences(load(stored), settings), harmless)
+
+
+def _check_identity(
+    directory: Path, changed: Mapping[str, tuple[Any, Any]], harmless: frozenset[str]
+) -> None:
+    lines = {key: f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items()}
+    refused = [key for key in changed if harmless.isdisjoint(key.split("."))]
+    if refused:
+        raise ConfigError(
+            f"{directory}: made by another configuration ({'; '.join(lines[k] for k in refused)}); "
+            "choose another folder with --run.run_dir, or the old configuration with "
+            f"--config {directory}/config.yaml"
+        )
+    for line in lines.values():
+        log.info("%s: continues with a harmless change: %s", directory, line)
+
+
+def _without(settings: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {
+        key: _without(value, names) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if key not in names
+    }
+
+
+def _redact(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without what looks like a secret: a text under a key that says so."""
+    return {
+        key: _redact(value)
+        if isinstance(value, Mapping)
+        else "<redacted>"
+        if isinstance(value, str) and _SECRET.search(key)
+        else value
+        for key, value in settings.items()
+    }
+
+
+def _drop_torn_line(path: Path) -> None:
+    if path.exists():
+        content = path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            atomic_write(path, content[: content.rfind(b"\n") + 1])
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The value as JSON can hold it: numpy scalars as numbers, NaN and infinities as null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(entry) for entry in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
