@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -64,22 +65,39 @@ def load_actor(
     return model.train(trainable), tokenizer
 
 
-def load_encoder(config: CriticConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The embedding model of `config` with a head of one value, zero at first, and its tokenizer.
+def load_encoder(
+    config: CriticConfig, *, new_head: bool = True
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
-    Raises: as `load_actor`.
+    Args:
+        new_head: the head starts at zero. Otherwise the folder must hold a trained one.
+
+    Raises:
+        DataError, ConfigError: as `load_actor`.
     """
     path = resolve_weights(config.model)
     tokenizer = load_tokenizer(path, padding_side="right")
-    model = load_base(AutoModelForSequenceClassification, path, config, num_labels=1)
+    tokenizer.truncation_side = "left"
+    model = load_base(
+        AutoModelForSequenceClassification, path, config, new_head=new_head, num_labels=1
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
+    model.score = model.score.float()
+    if new_head:
+        torch.nn.init.zeros_(model.score.weight)
     return model, tokenizer
 
 
 def load_base(
-    auto_class: type, path: Path, config: ActorConfig | CriticConfig, **kwargs
+    auto_class: type,
+    path: Path,
+    config: ActorConfig | CriticConfig,
+    *,
+    new_head: bool = False,
+    **kwargs: Any,
 ) -> PreTrainedModel:
-    """A model from the folder `path`, every weight of its trunk accounted for."""
+    """A model from the folder `path`, every weight accounted for but those of a new head."""
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     dtype = _dtype(config.dtype)
     with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
@@ -95,7 +113,7 @@ def load_base(
             output_loading_info=True,
             **kwargs,
         )
-    heads = {key for key in info["missing_keys"] if key.startswith("score.")}
+    heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
     if wrong:
         raise DataError(

@@ -109,7 +109,7 @@ class PromptTemplate:
 
     def encode_batch(self, observations: Sequence[str]) -> list[list[int]]:
         """The token ids of the prompts for B observations, each its own length."""
-        texts = [f"{self._lead}{_encodable(text)}{self._tail}" for text in observations]
+        texts = [f"{self._lead}{encodable(text)}{self._tail}" for text in observations]
         encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
         return [
             [*self.prefix_ids, *encoding.ids[self._num_anchor_ids :], *self._suffix_ids]
@@ -191,6 +191,6 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Replaces lone surrogates, which no tokenizer can encode, by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

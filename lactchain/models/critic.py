@@ -1,0 +1,269 @@
+"""The critic: an embedding model whose pooled token is read as a value in return units."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from peft import PeftModel
+from safetensors.torch import load_model
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import (
+    ADAPTER_FILES,
+    attach_lora,
+    load_adapter,
+    load_adapter_weights,
+    save_adapter,
+)
+from lactchain.models.loading import load_encoder, quiet
+from lactchain.models.prompting import encodable
+from lactchain.settings import CriticConfig
+
+CONFIG_FILE = "critic_config.json"
+SCHEMA_VERSION = 1
+
+MEANING = ("mode", "gamma", "discount_per", "pooling", "max_length")
+"""Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
+
+
+class EmbeddingCritic(nn.Module):
+    """V(s), or Q(s, chain), by a linear head in float32 on the last real token of an encoder.
+
+    A causal encoder's last token has seen the whole text (SFR-Embedding-Mistral pools the same
+    way); `pooling: mean` is for encoders that were trained so. With actions the text read is the
+    observation, a line break, and the chain.
+
+    Attributes:
+        model: the sequence classifier with one label, as PEFT wraps it when there is an adapter.
+        tokenizer: pads on the right.
+        config: what the values mean: mode, gamma, discount_per, pooling.
+        value_scale: the head's output times this is the value, so that a head that was made for
+            numbers around 1 also serves returns of 100.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | PeftModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: CriticConfig,
+        value_scale: float = 1.0,
+    ) -> None:
+        if not value_scale > 0:
+            raise ValueError(f"value_scale: expected a positive number, got {value_scale}")
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self.value_scale = value_scale
+
+    @classmethod
+    def from_config(
+        cls, config: CriticConfig, *, trainable: bool = False, value_scale: float = 1.0
+    ) -> Self:
+        """The critic of `config.checkpoint`, or a new one whose values are all 0.
+
+        Args:
+            trainable: keep gradients: of adapter and head, or of all weights without an adapter.
+            value_scale: of a new critic; a checkpoint has its own.
+
+        Raises:
+            ConfigError: the checkpoint's values mean something else than the configuration says.
+            DataError: weights or adapter are missing, damaged, or do not belong together.
+        """
+        if config.checkpoint is not None:
+            return cls._from_checkpoint(config, trainable)
+        model, tokenizer = load_encoder(config)
+        if trainable and config.lora is not None:
+            model = attach_lora(model, config.lora, "SEQ_CLS")
+        elif not trainable:
+            model.requires_grad_(False)
+        return cls(model, tokenizer, config, value_scale).train(trainable)
+
+    @classmethod
+    def load(cls, directory: str | Path, *, trainable: bool = False) -> Self:
+        """The critic that `save` wrote, on the base it was trained on.
+
+        Raises:
+            DataError: as `from_config`.
+        """
+        stored = _read_config(Path(directory))
+        meaning = {name: stored[name] for name in MEANING}
+        config = CriticConfig(model=stored["model"], checkpoint=str(directory), **meaning)
+        return cls._from_checkpoint(config, trainable)
+
+    @classmethod
+    def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
+        directory = Path(config.checkpoint)
+        stored = _read_config(directory)
+        for name in MEANING:
+            if stored[name] != getattr(config, name):
+                raise ConfigError(
+                    f"critic.{name}: expected {stored[name]!r}, as {directory} was trained with, "
+                    f"got {getattr(config, name)!r}"
+                )
+        adapted = (directory / ADAPTER_FILES[0]).is_file()
+        model, tokenizer = load_encoder(
+            config if adapted else replace(config, model=str(directory)), new_head=adapted
+        )
+        if adapted:
+            model = load_adapter(model, directory, trainable=trainable)
+        elif not trainable:
+            model.requires_grad_(False)
+        return cls(model, tokenizer, config, stored["value_scale"]).train(trainable)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes adapter and head, or all weights when there is no adapter, and what they mean."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.model, PeftModel):
+            save_adapter(self.model, directory)
+        else:
+            with quiet():
+                self.model.save_pretrained(directory)
+            self.tokenizer.save_pretrained(directory)
+        config = asdict(self.config)
+        stored = {
+            "schema_version": SCHEMA_VERSION,
+            "model": self.config.model,
+            **{name: config[name] for name in MEANING},
+            "value_scale": self.value_scale,
+        }
+        (directory / CONFIG_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+
+    def load_weights(self, directory: str | Path) -> None:
+        """Reads what `save` wrote into this critic, to go on training where it stood."""
+        directory = Path(directory)
+        self.value_scale = _read_config(directory)["value_scale"]
+        if isinstance(self.model, PeftModel):
+            load_adapter_weights(self.model, directory)
+        else:
+            load_model(self.model, directory / "model.safetensors")
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Values (B,) in return units of B texts (B, L), padded on either side."""
+        peft = isinstance(self.model, PeftModel)
+        classifier = self.model.get_base_model() if peft else self.model
+        # The classifier's own forward pools by the pad token's id, which may be the id of the end
+        # of sequence, and multiplies every token by the head.
+        hidden = classifier.base_model(
+            input_ids=input_ids, attention_mask=attention_mask, use_cache=False
+        ).last_hidden_state
+        pooled = pool(hidden, attention_mask, self.config.pooling)
+        with torch.autocast(pooled.device.type, enabled=False):
+            return self.value_scale * classifier.score(pooled.float()).squeeze(-1)
+
+    def values(
+        self,
+        observations: Sequence[str],
+        actions: Sequence[str] | None = None,
+        batch_size: int = 256,
+    ) -> np.ndarray:
+        """V(s) of B observations (B,), or Q(s, chain) when `actions` are given.
+
+        Equal texts are computed once, and texts of similar length together.
+
+        Raises:
+            ValueError: actions for a critic of states, or none for a critic of chains.
+        """
+        texts = self.texts(observations, actions)
+        unique = list(dict.fromkeys(texts))
+        ids = self.tokenize(unique)
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        values = dict.fromkeys(unique, 0.0)
+        was_training = self.training
+        self.eval()
+        with torch.inference_mode():
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                batch = self.collate([ids[i] for i in rows])
+                for i, value in zip(rows, self(**batch).tolist(), strict=True):
+                    values[unique[i]] = value
+        self.train(was_training)
+        return np.array([values[text] for text in texts], dtype=np.float32)
+
+    def texts(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> list[str]:
+        """What the encoder reads: the observations, with the chains behind them in that mode."""
+        expects_actions = self.config.mode == "action_value"
+        if expects_actions != (actions is not None):
+            given = "none" if actions is None else "some"
+            raise ValueError(f"actions: a critic of mode {self.config.mode} was given {given}")
+        if actions is None:
+            return list(observations)
+        return [f"{o}\n{a}" for o, a in zip(observations, actions, strict=True)]
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of B texts, at most `max_length` each; what is too long loses its beginning.
+
+        The text of a special token is encoded as the plain characters that it is.
+        """
+        if not texts:
+            return []
+        rows = self.tokenizer(
+            [encodable(text) for text in texts],
+            truncation=True,
+            max_length=self.config.max_length,
+            split_special_tokens=True,
+        )["input_ids"]
+        return [row or [self.tokenizer.eos_token_id] for row in rows]
+
+    def collate(self, rows: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
+        """Pads B rows on the right: `input_ids` and `attention_mask` (B, L) on this device."""
+        batch = self.tokenizer.pad(
+            {"input_ids": [list(row) for row in rows]}, padding_side="right", return_tensors="pt"
+        )
+        return {name: batch[name].to(self.device) for name in ("input_ids", "attention_mask")}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.device
+
+    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
+        """As transformers' models have it: `transformers.Trainer` calls it."""
+        self._let_inputs_require_gradients()
+        self.model.activation_checkpointing_enable(**kwargs)
+
+    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
+        """The same, by the name that transformers before 5.23 calls."""
+        self._let_inputs_require_gradients()
+        self.model.gradient_checkpointing_enable(**kwargs)
+
+    def _let_inputs_require_gradients(self) -> None:
+        """Frozen embeddings give no gradient that recomputed layers could start from."""
+        if isinstance(self.model, PeftModel):
+            self.model.enable_input_require_grads()
+
+
+def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """One embedding (B, D) per row of `hidden` (B, L, D): its last real token, or their mean."""
+    if pooling == "last":
+        positions = torch.arange(hidden.shape[1], device=hidden.device)
+        last = (positions * attention_mask).argmax(dim=1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = attention_mask.unsqueeze(-1).to(torch.float32)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    file = directory / CONFIG_FILE
+    try:
+        stored = json.loads(file.read_text("utf-8"))
+        missing = {*MEANING, "model", "value_scale"} - stored.keys()
+    except FileNotFoundError as error:
+        raise DataError(f"{file}: no such file; expected a folder that a critic saved") from error
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{file}: damaged ({error})") from error
+    if missing:
+        raise DataError(f"{file}: damaged, {sorted(missing)} are missing")
+    if stored.get("schema_version") != SCHEMA_VERSION:
+        version = stored.get("schema_version")
+        raise DataError(f"{file}: expected schema version {SCHEMA_VERSION}, got {version}")
+    return stored

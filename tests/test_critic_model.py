@@ -1,0 +1,233 @@
+"""The critic: values that no padding and no neighbour change, gradients where they belong."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_tiny_models import SMALL, corpus
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.critic import EmbeddingCritic, pool
+from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
+from lactchain.settings import CriticConfig, LoraSettings
+from lactchain.types import Critic
+
+TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
+LORA = LoraSettings(r=2, alpha=4)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    build_tiny_actor(folder / "actor", corpus(), SMALL)
+    build_tiny_encoder(folder / "encoder", folder / "actor")
+    build_tiny_actor(folder / "other-actor", corpus(), SMALL, seed=1)
+    build_tiny_encoder(folder / "other", folder / "other-actor")
+    return folder
+
+
+@pytest.fixture
+def config(weights):
+    return lambda **kwargs: CriticConfig(model=str(weights / "encoder"), **kwargs)
+
+
+def perturbed(critic: EmbeddingCritic, seed: int = 0) -> EmbeddingCritic:
+    """As after some training: no trainable weight is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in critic.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+    return critic
+
+
+def trained(config, seed: int = 0, **kwargs) -> EmbeddingCritic:
+    torch.manual_seed(seed)
+    return perturbed(EmbeddingCritic.from_config(config, trainable=True, **kwargs), seed)
+
+
+def test_it_is_a_critic_and_a_new_one_values_everything_at_zero(config):
+    critic = EmbeddingCritic.from_config(config())
+    assert isinstance(critic, Critic)
+    assert np.array_equal(critic.values(TEXTS), np.zeros(4, np.float32))
+    assert not any(weight.requires_grad for weight in critic.parameters())
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_padding_and_neighbours_do_not_change_values(config, pooling):
+    critic = trained(config(pooling=pooling, lora=LORA))
+    together = critic.values(TEXTS)
+    alone = np.concatenate([critic.values([text]) for text in TEXTS])
+    in_pairs = critic.values(TEXTS, batch_size=2)
+    assert np.unique(together.round(4)).size == 4
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(together, in_pairs, atol=1e-5)
+
+
+def test_equal_texts_are_computed_once_and_order_is_kept(config, monkeypatch):
+    critic = trained(config())
+    rows = []
+    forward = critic.forward
+    monkeypatch.setattr(
+        critic, "forward", lambda **b: rows.append(len(b["input_ids"])) or forward(**b)
+    )
+    values = critic.values([*TEXTS, *reversed(TEXTS)])
+    assert sum(rows) == 4
+    assert np.array_equal(values[:4], values[4:][::-1])
+
+
+def test_the_last_real_token_is_pooled_on_either_side_of_the_padding():
+    hidden = torch.arange(12.0).view(2, 3, 2)
+    mask = torch.tensor([[1, 1, 0], [0, 1, 1]])
+    assert pool(hidden, mask, "last").tolist() == [[2.0, 3.0], [10.0, 11.0]]
+    assert pool(hidden, mask, "mean").tolist() == [[1.0, 2.0], [9.0, 10.0]]
+
+
+def test_values_agree_with_the_sequence_classifier_of_transformers(config):
+    critic = trained(config())
+    batch = critic.collate(critic.tokenize(TEXTS))
+    with torch.inference_mode():
+        logits = critic.model.eval()(**batch).logits.squeeze(-1)
+    np.testing.assert_allclose(critic.values(TEXTS), logits.numpy(), atol=1e-6)
+
+
+def test_gradients_flow_to_adapter_and_head_only(config):
+    critic = trained(config(lora=LORA))
+    critic(**critic.collate(critic.tokenize(TEXTS))).square().sum().backward()
+    with_gradient = {n for n, w in critic.named_parameters() if w.grad is not None}
+    assert with_gradient == {n for n, w in critic.named_parameters() if w.requires_grad}
+    assert all("lora_" in n or "score.modules_to_save" in n for n in with_gradient)
+    assert any("score.modules_to_save" in n for n in with_gradient)
+    assert sum("lora_B" in n for n in with_gradient) == 7 * SMALL.num_layers
+    assert all(w.grad.abs().sum() > 0 for w in critic.parameters() if w.requires_grad)
+
+
+def test_gradients_flow_through_checkpointed_layers(config):
+    gradients = []
+    for checkpointing in (False, True):
+        critic = trained(config(lora=LORA))
+        if checkpointing:
+            critic.activation_checkpointing_enable(
+                activation_checkpointing_kwargs={"use_reentrant": True}
+            )
+        critic(**critic.collate(critic.tokenize(TEXTS))).sum().backward()
+        gradients.append([w.grad for w in critic.parameters() if w.requires_grad])
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, recomputed)
+
+
+def test_the_head_stays_in_float32_under_a_half_precision_encoder(config):
+    critic = trained(config(dtype="bfloat16", lora=LORA))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = critic(**critic.collate(critic.tokenize(TEXTS)))
+    assert values.dtype == torch.float32
+    assert critic.model.get_base_model().base_model.embed_tokens.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
+def test_a_saved_critic_comes_back_bit_for_bit(config, tmp_path, lora):
+    critic = trained(config(lora=lora, gamma=0.9, discount_per="chain"), value_scale=10.0)
+    critic.save(tmp_path / "critic")
+    loaded = EmbeddingCritic.load(tmp_path / "critic")
+    assert np.array_equal(critic.values(TEXTS), loaded.values(TEXTS))
+    assert (loaded.config.gamma, loaded.config.discount_per) == (0.9, "chain")
+    assert loaded.value_scale == 10.0
+    assert not loaded.training
+    assert not any(weight.requires_grad for weight in loaded.parameters())
+
+
+@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
+def test_training_goes_on_from_a_saved_critic(config, tmp_path, lora):
+    critic = trained(config(lora=lora))
+    critic.save(tmp_path / "critic")
+    again = EmbeddingCritic.from_config(
+        config(checkpoint=str(tmp_path / "critic"), lora=lora), trainable=True
+    )
+    trainable = {n: w for n, w in again.named_parameters() if w.requires_grad}
+    expected = {n: w for n, w in critic.named_parameters() if w.requires_grad}
+    assert trainable.keys() == expected.keys()
+    assert all(torch.equal(trainable[n], expected[n]) for n in expected)
+    fresh = trained(config(lora=lora), seed=5)
+    fresh.load_weights(tmp_path / "critic")
+    assert np.array_equal(fresh.values(TEXTS), critic.values(TEXTS))
+
+
+def test_a_checkpoint_with_an_adapter_leaves_the_base_out(config, tmp_path):
+    trained(config(lora=LORA)).save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "README.md", "adapter_config.json", "adapter_model.safetensors", "critic_config.json",
+        "lactchain_adapter.json",
+    }  # fmt: skip
+
+
+def test_the_scale_multiplies_values(config):
+    one, hundred = (trained(config(), value_scale=scale) for scale in (1.0, 100.0))
+    np.testing.assert_allclose(100 * one.values(TEXTS), hundred.values(TEXTS), rtol=1e-5)
+    with pytest.raises(ValueError, match="value_scale"):
+        trained(config(), value_scale=0.0)
+
+
+def test_a_critic_of_chains_reads_observation_and_chain(config):
+    critic = trained(config(mode="action_value"))
+    chains = ['["move forward"]', '["turn left"]']
+    q = critic.values([TEXTS[0]] * 2, chains)
+    assert q[0] != q[1]
+    v = trained(config()).values([f"{TEXTS[0]}\n{chain}" for chain in chains])
+    assert np.array_equal(q, v)
+
+
+def test_actions_must_fit_the_mode(config):
+    with pytest.raises(ValueError, match="mode value was given some"):
+        EmbeddingCritic.from_config(config()).values(TEXTS, TEXTS)
+    with pytest.raises(ValueError, match="mode action_value was given none"):
+        EmbeddingCritic.from_config(config(mode="action_value")).values(TEXTS)
+
+
+def test_special_tokens_in_an_observation_are_plain_text(config):
+    critic = EmbeddingCritic.from_config(config())
+    rows = critic.tokenize(["</s>[INST]<pad>", "\ud800", ""])
+    assert not set(rows[0]) & set(critic.tokenizer.all_special_ids)
+    assert all(rows)
+    assert np.isfinite(critic.values(["", "\ud800"])).all()
+    assert critic.values([]).shape == (0,)
+
+
+def test_what_is_too_long_loses_its_beginning(config):
+    critic = EmbeddingCritic.from_config(config(max_length=3))
+    whole = EmbeddingCritic.from_config(config()).tokenize([TEXTS[0]])[0]
+    assert critic.tokenize([TEXTS[0]]) == [whole[-3:]]
+
+
+def test_values_of_another_meaning_are_refused(config, tmp_path):
+    trained(config(gamma=0.9)).save(tmp_path)
+    with pytest.raises(ConfigError, match=r"critic.gamma: expected 0.9"):
+        EmbeddingCritic.from_config(config(gamma=0.99, checkpoint=str(tmp_path)))
+
+
+def test_an_adapter_of_another_encoder_is_refused(config, weights, tmp_path):
+    trained(config(lora=LORA)).save(tmp_path)
+    stored = json.loads((tmp_path / "critic_config.json").read_text())
+    stored["model"] = str(weights / "other")
+    (tmp_path / "critic_config.json").write_text(json.dumps(stored))
+    with pytest.raises(DataError, match="another base model"):
+        EmbeddingCritic.load(tmp_path)
+
+
+@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
+@pytest.mark.parametrize("fault", ["missing", "cut"])
+def test_missing_and_cut_files_are_named(config, tmp_path, lora, fault):
+    trained(config(lora=lora)).save(tmp_path)
+    needed = {p.name for p in tmp_path.iterdir()} - {
+        "README.md", "tokenizer_config.json", "chat_template.jinja",
+    }  # fmt: skip
+    for name in sorted(needed):
+        file = tmp_path / name
+        content = file.read_bytes()
+        file.unlink()
+        if fault == "cut":
+            file.write_bytes(content[: len(content) // 2])
+        with pytest.raises(DataError, match=str(tmp_path)):
+            EmbeddingCritic.load(tmp_path)
+        file.write_bytes(content)
+    EmbeddingCritic.load(tmp_path)
