@@ -99,13 +99,13 @@ def load_adapter(
     settings.inference_mode = not trainable
     peft_model = _host(_prepared(model) if trainable else model, settings)
     load_adapter_weights(peft_model, directory)
-    if not trainable:
-        peft_model.requires_grad_(False)  # PEFT leaves the heads trainable
     trained = any(p.any() for name, p in peft_model.named_parameters() if "lora_B" in name)
     if not trained and not trainable:
         raise DataError(f"{directory}: this adapter was never trained, it changes nothing")
     if trained and adapter_effect(peft_model) == 0.0:
         raise DataError(f"{directory}: this adapter does not change the outputs of its base")
+    if not trainable:
+        peft_model.requires_grad_(False)  # PEFT leaves the heads trainable
     return peft_model.train(trainable)
 
 
