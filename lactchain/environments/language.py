@@ -180,6 +180,14 @@ class LanguageEnv(gym.Env[str, str]):
             raise ConfigError(f"{self.env}: expected a view with `states`, and it has none")
         return self.view.states(self.env)
 
+    def texts(self, state: State) -> tuple[str, ...]:
+        """Every observation that states this state: plain, after a bump, after an invalid answer.
+
+        Leaves the environment at the beginning of an episode in that state.
+        """
+        plain, _ = self.reset(options={"state": state})
+        return plain, self._text(self.view.bump_feedback), self._text(INVALID_FEEDBACK)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:

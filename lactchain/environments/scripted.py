@@ -1,0 +1,145 @@
+"""Policies that need no model: random, optimal, a mixture of two, and the person at the keyboard.
+
+All satisfy `lactchain.types.Policy`: each row of a batch draws from its own seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lactchain.environments.exact import optimal_chains, tabular_model
+from lactchain.environments.language import LanguageEnv
+from lactchain.types import Action, ChainGrammar, Policy
+
+_MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its parts
+
+
+class RandomChains:
+    """Chains of random actions, their length uniform in 1, …, `max_chain_length`.
+
+    Args:
+        grammar: the actions, and the letters of an answer.
+        max_chain_length: None stands for the longest legal chain.
+    """
+
+    name = "random"
+
+    def __init__(self, grammar: ChainGrammar, max_chain_length: int | None = None) -> None:
+        self.grammar = grammar
+        self.max_chain_length = max_chain_length or grammar.max_chain_length
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws from `seeds[b]` alone."""
+        return [self._answer(seed) for _, seed in zip(observations, seeds, strict=True)]
+
+    def _answer(self, seed: int) -> Action:
+        rng = np.random.default_rng(seed)
+        length = rng.integers(1, self.max_chain_length + 1)
+        chain = rng.integers(len(self.grammar.action_names), size=length)
+        return Action(self.grammar.render(chain.tolist()))
+
+
+class OptimalChains:
+    """The shortest path to the goal from the state that the text states, cut to a legal chain.
+
+    Reads the text alone: the environment serves only to render all its states, once, and is left
+    reset in one of them.
+
+    Args:
+        env: an environment with a deterministic exact model.
+
+    Raises:
+        ValueError: two states with different shortest paths read the same, or the model is
+            stochastic or has states without a way to the goal.
+    """
+
+    name = "optimal"
+
+    def __init__(self, env: LanguageEnv) -> None:
+        grammar = env.grammar
+        model = tabular_model(env.env)
+        chains = optimal_chains(model, grammar.max_chain_length)
+        self._answers: dict[str, str] = {}
+        for state, chain in zip(model.non_terminal_states, chains, strict=True):
+            answer = grammar.render(chain)
+            for text in env.texts(state):
+                if self._answers.setdefault(text, answer) != answer:
+                    raise ValueError(
+                        f"template: expected a text for each state, but several read {text!r}"
+                    )
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; the seeds do not matter.
+
+        Raises:
+            ValueError: a text states no state of the environment.
+        """
+        return [self._answer(text) for text, _ in zip(observations, seeds, strict=True)]
+
+    def _answer(self, text: str) -> Action:
+        if text not in self._answers:
+            raise ValueError(f"observation: expected a state of the environment, got {text!r}")
+        return Action(self._answers[text])
+
+
+class Mixture:
+    """Each answer comes from one of two policies, by a coin of its own.
+
+    Args:
+        competent: acts in `competent_fraction` of the rows.
+        other: acts in the rest.
+        competent_fraction: a probability.
+    """
+
+    def __init__(self, competent: Policy, other: Policy, competent_fraction: float) -> None:
+        if not 0 <= competent_fraction <= 1:
+            raise ValueError(
+                f"competent_fraction: expected a probability, got {competent_fraction}"
+            )
+        self.competent, self.other = competent, other
+        self.competent_fraction = competent_fraction
+        self.name = f"{competent_fraction:g} {competent.name}, else {other.name}"
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws from `seeds[b]` alone."""
+        coins = [np.random.default_rng((seed, _MIXTURE_STREAM)).random() for seed in seeds]
+        answers: dict[int, Action] = {}
+        for policy, chosen in ((self.competent, True), (self.other, False)):
+            rows = [b for b, coin in enumerate(coins) if (coin < self.competent_fraction) == chosen]
+            acted = policy.act([observations[b] for b in rows], [seeds[b] for b in rows])
+            answers.update(zip(rows, acted, strict=True))
+        return [answers[b] for b in range(len(observations))]
+
+
+class HumanPolicy:
+    """The person at the keyboard.
+
+    Numbers of actions, such as `0 0 1`, are put into the format of an answer; anything else is
+    the answer, letter for letter.
+
+    Args:
+        grammar: the actions, and the letters of an answer.
+        ask: shows a text and returns the line that was typed.
+    """
+
+    name = "human"
+
+    def __init__(self, grammar: ChainGrammar, ask: Callable[[str], str] = input) -> None:
+        self.grammar = grammar
+        self.ask = ask
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Asks for B answers, one after the other; the seeds do not matter."""
+        return [self._answer(text) for text, _ in zip(observations, seeds, strict=True)]
+
+    def _answer(self, text: str) -> Action:
+        names = self.grammar.action_names
+        legend = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+        line = self.ask(f"{text}\n[{legend}] > ")
+        numbers = {str(number): number for number in range(len(names))}
+        words = line.split()
+        if words and all(word in numbers for word in words):
+            return Action(self.grammar.render([numbers[word] for word in words]))
+        return Action(line)
