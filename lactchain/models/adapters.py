@@ -93,16 +93,17 @@ def load_adapter(
     """
     directory = Path(directory)
     check_adapter(directory, base_folder(model))
-    settings = PeftConfig.from_pretrained(directory)
-    if settings.peft_type != "LORA":
-        raise DataError(f"{directory}: expected a LORA adapter, got {settings.peft_type}")
+    settings = LoraConfig.from_pretrained(directory)
+    settings.base_model_name_or_path = model.name_or_path  # the same base, it may have moved
     settings.inference_mode = not trainable
     peft_model = _host(_prepared(model) if trainable else model, settings)
     load_adapter_weights(peft_model, directory)
     trained = any(p.any() for name, p in peft_model.named_parameters() if "lora_B" in name)
     if not trained and not trainable:
         raise DataError(f"{directory}: this adapter was never trained, it changes nothing")
-    if trained and adapter_effect(peft_model) == 0.0:
+    # A 4-bit model that was used without gradients in eval mode gives none afterwards.
+    testable = not (trainable and _is_quantised(model))
+    if trained and testable and adapter_effect(peft_model) == 0.0:
         raise DataError(f"{directory}: this adapter does not change the outputs of its base")
     if not trainable:
         peft_model.requires_grad_(False)  # PEFT leaves the heads trainable
@@ -152,8 +153,8 @@ def merged_copy(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
 
     A model without an adapter is returned as it is, in eval mode. Merging and unmerging in place
     would drift in bfloat16 (20 cycles move logits by 0.02). A quantised base is copied but not
-    merged, which would round the update away; it is copied all the same, because a 4-bit model
-    that was used without gradients in eval mode gives none afterwards.
+    merged, which would round the update away; it is copied all the same, so that the model in
+    training is never used without gradients in eval mode (see `load_adapter`).
     """
     if not isinstance(model, PeftModel):
         return model.eval()
@@ -182,6 +183,9 @@ def check_adapter(directory: Path, base: Path) -> None:
     for name, digest in hashes.items():
         if _sha256(directory / name) != digest:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
+    kind = json.loads((directory / ADAPTER_FILES[0]).read_text("utf-8"))["peft_type"]
+    if kind != "LORA":
+        raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
     for what, expected, got in zip(
         ("base model", "tokenizer"),
         fingerprints,

@@ -20,6 +20,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from transformers import (
+    CONFIG_MAPPING,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -53,7 +54,7 @@ def load_actor(
         ConfigError: quantisation without bitsandbytes or CUDA.
     """
     path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, padding_side="left", chat=True)
+    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
     model = load_base(AutoModelForCausalLM, path, config)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
@@ -77,7 +78,7 @@ def load_encoder(
         DataError, ConfigError: as `load_actor`.
     """
     path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, padding_side="right")
+    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="right")
     tokenizer.truncation_side = "left"
     model = load_base(
         AutoModelForSequenceClassification, path, config, new_head=new_head, num_labels=1
@@ -99,6 +100,12 @@ def load_base(
 ) -> PreTrainedModel:
     """A model from the folder `path`, every weight accounted for but those of a new head."""
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
+    model_type = _read_json(path / "config.json").get("model_type")
+    if model_type not in CONFIG_MAPPING and not config.trust_remote_code:
+        raise DataError(
+            f"{path / 'config.json'}: expected a model_type that transformers knows, got "
+            f"{model_type!r}; a model with code of its own needs trust_remote_code"
+        )
     dtype = _dtype(config.dtype)
     with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
@@ -123,16 +130,19 @@ def load_base(
     return model
 
 
-def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    path: Path, trust_remote_code: bool = False, *, padding_side: str, chat: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder, with a padding token.
 
     Args:
         chat: a chat template is needed.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: expected a tokenizer, got {error}; {mend(path)}") from error
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        _read_json(path / name)
+    tokenizer = AutoTokenizer.from_pretrained(
+        path, local_files_only=True, trust_remote_code=trust_remote_code
+    )
     tokenizer.padding_side = padding_side
     if chat and tokenizer.chat_template is None:
         raise DataError(
@@ -176,9 +186,6 @@ def check_weights(path: Path) -> list[Path]:
     Raises:
         DataError: naming the file that is missing or damaged.
     """
-    config = _read_json(path / "config.json")
-    if "model_type" not in config:
-        raise DataError(f"{path / 'config.json'}: expected a model_type, got none; {mend(path)}")
     index = path / "model.safetensors.index.json"
     names = set(_read_json(index)["weight_map"].values()) if index.is_file() else set()
     files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
@@ -247,8 +254,8 @@ def _quantization(
 
 def _read_json(file: Path) -> dict:
     try:
-        return json.loads(file.read_text("utf-8"))
+        return dict(json.loads(file.read_text("utf-8")))
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file; {mend(file.parent)}") from error
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error}); {mend(file.parent)}") from error

@@ -1,0 +1,409 @@
+"""Models, tokenizers and adapters: loaded whole and belonging together, or refused by name."""
+
+import json
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from test_tiny_models import SMALL, corpus
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import (
+    ADAPTER_FILES,
+    SEAL_FILE,
+    adapter_effect,
+    base_fingerprint,
+    load_adapter_weights,
+    merged_copy,
+    save_adapter,
+    seal_adapter,
+    tokenizer_fingerprint,
+)
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import device, load_actor, load_encoder, quiet
+from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
+from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+
+IDS = torch.tensor([[5, 60, 280, 7]])
+LORA = LoraSettings(r=2, alpha=4)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    build_tiny_actor(folder / "actor", corpus(), SMALL)
+    build_tiny_encoder(folder / "encoder", folder / "actor")
+    build_tiny_actor(folder / "other", corpus(), SMALL, seed=1)
+    build_tiny_actor(folder / "other-tokenizer", corpus()[::2], SMALL)
+    return folder
+
+
+@pytest.fixture
+def actor(weights, tmp_path):
+    """A copy of the actor's folder to damage."""
+    return shutil.copytree(weights / "actor", tmp_path / "actor")
+
+
+@pytest.fixture
+def config(weights):
+    return ActorConfig(model=str(weights / "actor"))
+
+
+def trained(config: ActorConfig, seed: int = 0):
+    torch.manual_seed(seed)
+    model, _ = load_actor(replace(config, lora=LORA), trainable=True)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(0, 0.1)
+    return model
+
+
+@pytest.fixture
+def adapter(config, tmp_path) -> Path:
+    save_adapter(trained(config), tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def edit_json(file: Path, **changes) -> None:
+    content = json.loads(file.read_text())
+    kept = {key: value for key, value in content.items() if key not in changes}
+    file.write_text(json.dumps(kept | {k: v for k, v in changes.items() if v is not None}))
+
+
+def rewrite(adapter: Path, change) -> None:
+    """Changes the weights of an adapter and seals them anew, as another program might."""
+    file = adapter / ADAPTER_FILES[1]
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    seal_adapter(adapter, json.loads((adapter / SEAL_FILE).read_text())["base"])
+
+
+# --- base models ---------------------------------------------------------------------------------
+
+
+def test_an_actor_comes_frozen_or_trainable(config):
+    model, tokenizer = load_actor(config)
+    assert not model.training and not any(w.requires_grad for w in model.parameters())
+    assert model.dtype == torch.float32 and tokenizer.padding_side == "left"
+    model, _ = load_actor(config, trainable=True)
+    assert model.training and all(w.requires_grad for w in model.parameters())
+    model, _ = load_actor(replace(config, lora=LORA), trainable=True)
+    assert {"lora_" in n for n, w in model.named_parameters() if w.requires_grad} == {True}
+
+
+def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch):
+    monkeypatch.chdir(weights.parent)
+    monkeypatch.setattr("lactchain.models.loading.WEIGHTS_FOLDER", weights)
+    model, _ = load_actor(ActorConfig(model="actor"))
+    expected, _ = load_actor(config)
+    assert torch.equal(model(IDS).logits, expected(IDS).logits)
+
+
+def test_half_precision_is_loaded_on_request(config):
+    assert load_actor(replace(config, dtype="bfloat16"))[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("model", "preset"),
+    [("weights/tiny-gone", "tiny"), ("nobody/no-model", "mistral7b"), ("no such thing", "mistral")],
+)
+def test_missing_weights_name_the_command_that_makes_them(model, preset):
+    with pytest.raises(DataError, match=rf"{model}.*prepare_weights.py --config .*{preset}"):
+        load_actor(ActorConfig(model=model))
+
+
+def cut(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def text(file: Path) -> None:
+    file.write_text("<html>Access to this model is restricted</html>")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, empty, text])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+)
+def test_missing_and_damaged_files_are_named(actor, name, damage):
+    damage(actor / name)
+    with pytest.raises(DataError, match=f"{name}.*prepare_weights"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+def test_a_missing_layer_is_named(actor):
+    file = actor / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"layers\.1\.mlp\.up_proj"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+def test_weights_of_another_shape_are_refused(actor, weights):
+    edit_json(actor / "config.json", intermediate_size=64)
+    with pytest.raises(DataError, match="another shape"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+@pytest.mark.parametrize("shard", ["model-00002.safetensors", "../secret.safetensors", "/etc/x"])
+def test_an_index_must_list_files_of_its_folder(actor, shard):
+    index = {"weight_map": {"model.embed_tokens.weight": shard}}
+    (actor / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(DataError, match="expected a weight file"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('a pickle was run')",)
+
+
+def test_pickled_weights_are_never_read(actor):
+    (actor / "model.safetensors").unlink()
+    (actor / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(DataError, match="model.safetensors"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+def test_code_of_a_model_is_not_run(actor):
+    (actor / "bomb.py").write_text("raise SystemExit('code of the model was run')")
+    auto_map = {"AutoConfig": "bomb.Config", "AutoModelForCausalLM": "bomb.Model"}
+    edit_json(actor / "config.json", auto_map=auto_map)
+    load_actor(ActorConfig(model=str(actor)))
+    edit_json(actor / "config.json", model_type="bomb")
+    with pytest.raises(DataError, match="trust_remote_code"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+def test_without_a_pad_token_another_takes_its_place(actor):
+    file = actor / "tokenizer_config.json"
+    edit_json(file, pad_token=None, unk_token="<pad>")
+    model, tokenizer = load_actor(ActorConfig(model=str(actor)))
+    assert tokenizer.pad_token == "<pad>"  # as Mistral-7B-Instruct-v0.3: unk is never produced
+    edit_json(file, unk_token=None)
+    model, tokenizer = load_actor(ActorConfig(model=str(actor)))
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id == model.config.pad_token_id
+    edit_json(file, eos_token=None)
+    with pytest.raises(DataError, match="pad token"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, tmp_path):
+    (actor / "chat_template.jinja").unlink()
+    with pytest.raises(DataError, match="chat template"):
+        load_actor(ActorConfig(model=str(actor)))
+    encoder = shutil.copytree(weights / "encoder", tmp_path / "encoder")
+    (encoder / "chat_template.jinja").unlink()
+    load_encoder(CriticConfig(model=str(encoder)))
+
+
+@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+def test_quantisation_needs_bitsandbytes_and_cuda(config, bits, monkeypatch):
+    monkeypatch.setattr("lactchain.models.loading.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'lactchain\[quantization\]'"):
+        load_actor(replace(config, **{bits: True}))
+    monkeypatch.setattr("lactchain.models.loading.find_spec", lambda name: name)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="CUDA"):
+        load_actor(replace(config, **{bits: True}))
+
+
+def test_the_device_is_that_of_the_process(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert device() == torch.device("cuda", 1)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert device() == torch.device("cpu")
+
+
+def test_loading_is_silent(config, adapter, capfd):
+    load_actor(replace(config, adapter=str(adapter)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_quiet_leaves_the_settings_as_they_were():
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    with pytest.raises(KeyError), quiet():
+        raise KeyError
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+def test_an_adapter_comes_back_bit_for_bit(config, adapter):
+    model, _ = load_actor(replace(config, adapter=str(adapter)))
+    expected = trained(config).eval()
+    assert torch.equal(model(IDS).logits, expected(IDS).logits)
+    assert not any(w.requires_grad for w in model.parameters())
+    assert not model.training
+    assert adapter_effect(model) > 0
+
+
+def test_training_goes_on_from_an_adapter(config, adapter):
+    model, _ = load_actor(replace(config, adapter=str(adapter)), trainable=True)
+    names = {n for n, w in model.named_parameters() if w.requires_grad}
+    assert names == {n for n, w in trained(config).named_parameters() if w.requires_grad}
+    model(IDS, labels=IDS).loss.backward()
+    assert all(w.grad.any() for n, w in model.named_parameters() if n in names)
+
+
+def test_weights_can_be_read_into_an_adapter_in_use(config, adapter):
+    model = trained(config, seed=1)
+    load_adapter_weights(model, adapter)
+    assert torch.equal(model.eval()(IDS).logits, trained(config).eval()(IDS).logits)
+
+
+def test_an_adapter_holds_no_base_weights(adapter):
+    keys = load_file(adapter / ADAPTER_FILES[1]).keys()
+    assert len(keys) == 2 * 7 * SMALL.num_layers
+    assert all("lora_" in key for key in keys)
+
+
+def test_a_new_adapter_changes_nothing_and_only_training_may_start_from_it(config, tmp_path):
+    model, _ = load_actor(replace(config, lora=LORA), trainable=True)
+    assert adapter_effect(model) == 0
+    save_adapter(model, tmp_path)
+    fresh = replace(config, adapter=str(tmp_path))
+    load_actor(fresh, trainable=True)
+    with pytest.raises(DataError, match="never trained"):
+        load_actor(fresh)
+
+
+def test_an_adapter_of_another_base_is_refused(adapter, weights):
+    with pytest.raises(DataError, match="another base model: expected .*actor"):
+        load_actor(ActorConfig(model=str(weights / "other"), adapter=str(adapter)))
+
+
+def test_an_adapter_of_another_tokenizer_is_refused(adapter, actor):
+    (actor / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with pytest.raises(DataError, match="another tokenizer"):
+        load_actor(ActorConfig(model=str(actor), adapter=str(adapter)))
+
+
+def test_a_base_may_move(adapter, actor):
+    load_actor(ActorConfig(model=str(actor), adapter=str(adapter)))
+
+
+def one_model_more(weights):
+    return {key.replace("model.model.", "model.model.model."): w for key, w in weights.items()}
+
+
+def one_key_less(weights):
+    return dict(sorted(weights.items())[1:])
+
+
+def one_key_more(weights):
+    return {**weights, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}
+
+
+def another_rank(weights):
+    return {k: torch.cat([w, w], dim=0 if "lora_A" in k else 1) for k, w in weights.items()}
+
+
+@pytest.mark.parametrize("change", [one_model_more, one_key_less, one_key_more, another_rank])
+def test_keys_and_shapes_must_fit(config, adapter, change):
+    rewrite(adapter, change)
+    with pytest.raises(DataError, match="does not fit this model"):
+        load_actor(replace(config, adapter=str(adapter)))
+
+
+def test_an_adapter_without_effect_is_refused(config, adapter):
+    rewrite(adapter, lambda w: {k: v * ("lora_B" in k) for k, v in w.items()})
+    with pytest.raises(DataError, match="does not change the outputs"):
+        load_actor(replace(config, adapter=str(adapter)))
+
+
+def test_adapters_of_actor_and_critic_do_not_swap(config, adapter, weights, tmp_path):
+    critic_config = CriticConfig(model=str(weights / "encoder"), lora=LORA)
+    critic = EmbeddingCritic.from_config(critic_config, trainable=True)
+    critic.save(tmp_path / "critic")
+    with pytest.raises(DataError, match="another base model"):
+        load_actor(replace(config, adapter=str(tmp_path / "critic")))
+    seal_adapter(tmp_path / "critic", config.model)
+    with pytest.raises(DataError, match="does not fit this model"):
+        load_actor(replace(config, adapter=str(tmp_path / "critic")))
+
+
+def test_another_kind_of_adapter_is_refused(config, adapter):
+    edit_json(adapter / ADAPTER_FILES[0], peft_type="IA3", feedforward_modules=[])
+    seal_adapter(adapter, config.model)
+    with pytest.raises(DataError, match="expected a LORA adapter"):
+        load_actor(replace(config, adapter=str(adapter)))
+
+
+def test_a_whole_model_is_no_adapter(config, weights):
+    with pytest.raises(DataError, match="whole model"):
+        load_actor(replace(config, adapter=str(weights / "other")))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, empty, text])
+@pytest.mark.parametrize("name", [*ADAPTER_FILES, SEAL_FILE])
+def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name, damage):
+    damage(adapter / name)
+    with pytest.raises(DataError, match=name):
+        load_actor(replace(config, adapter=str(adapter)))
+
+
+def test_every_flipped_bit_of_an_adapter_is_found(config, adapter):
+    draw = torch.Generator().manual_seed(0)
+    for name in ADAPTER_FILES:
+        content = (adapter / name).read_bytes()
+        for bit in torch.randint(8 * len(content), (20,), generator=draw).tolist():
+            flipped = bytearray(content)
+            flipped[bit // 8] ^= 1 << bit % 8
+            (adapter / name).write_bytes(flipped)
+            with pytest.raises(DataError, match=name):
+                load_actor(replace(config, adapter=str(adapter)))
+        (adapter / name).write_bytes(content)
+
+
+def test_a_missing_adapter_is_named(config, tmp_path):
+    with pytest.raises(DataError, match="gone"):
+        load_actor(replace(config, adapter=str(tmp_path / "gone")))
+
+
+def test_merging_copies_and_leaves_the_original_alone(config):
+    model = trained(config)
+    before = {key: w.clone() for key, w in get_peft_model_state_dict(model).items()}
+    merged = merged_copy(model)
+    torch.testing.assert_close(merged(IDS).logits, model.eval()(IDS).logits)
+    assert not any("lora" in name for name, _ in merged.named_parameters())
+    assert not any(w.requires_grad for w in merged.parameters())
+    assert not merged.training
+    after = get_peft_model_state_dict(model)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert any(w.requires_grad for w in model.parameters())
+
+
+def test_a_model_without_adapter_is_its_own_merged_copy(config):
+    model, _ = load_actor(config, trainable=True)
+    assert merged_copy(model) is model
+    assert not model.training
+
+
+def test_fingerprints_tell_bases_apart_and_ignore_what_does_not_matter(weights, actor):
+    original = base_fingerprint(weights / "actor")
+    assert base_fingerprint(actor) == original != base_fingerprint(weights / "other")
+    edit_json(actor / "config.json", transformers_version="9.9", dtype="bfloat16")
+    assert base_fingerprint(actor) == original
+    file = actor / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert base_fingerprint(actor) != original
+    assert tokenizer_fingerprint(actor) == tokenizer_fingerprint(weights / "actor")
+    assert tokenizer_fingerprint(actor) != tokenizer_fingerprint(weights / "other-tokenizer")
