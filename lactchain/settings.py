@@ -300,3 +300,24 @@ class SimPOConfig:
         check(self.beta > 0, "beta", "a positive number", self.beta)
         check(self.target_margin >= 0, "target_margin", "at least 0", self.target_margin)
         check(self.nll_weight >= 0, "nll_weight", "at least 0", self.nll_weight)
+
+
+@dataclass(frozen=True)
+class RegressionConfig:
+    """How the critic learns from returns."""
+
+    loss: Literal["mse", "smooth_l1"] = "mse"
+    """mse: the values become mean returns; smooth_l1: rare huge returns count less, and skewed
+    returns are valued towards their median."""
+    td_lambda: float = 1.0
+    """1: Monte-Carlo returns (founding document); below, lambda-returns that mix in the critic's
+    own values of later states, computed anew at each epoch."""
+    aggregate_duplicates: bool = True
+    """Under mse: rows of equal text become one row with their mean target, weighted by their
+    number. The loss is the same but for a constant, at a fraction of the time where states recur."""
+    eval_fraction: float = 0.1
+    """Share of the episodes held out, on which R2 and RMSE are measured; 0: none."""
+
+    def __post_init__(self) -> None:
+        check(0 <= self.td_lambda <= 1, "td_lambda", "a number in [0, 1]", self.td_lambda)
+        check(0 <= self.eval_fraction < 1, "eval_fraction", "a share below 1", self.eval_fraction)

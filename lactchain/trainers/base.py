@@ -1,0 +1,390 @@
+"""What the trainers share: arguments, verified checkpoints, exact resume, stops that lose nothing.
+
+`GuardedTrainer` is mixed in before `transformers.Trainer` (or a subclass of TRL's), which does the
+training. It adds what a long run needs: a step whose loss or gradient is not finite is never taken;
+a signal saves and stops; a checkpoint counts only once its manifest is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from peft import PeftModel
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput
+
+from lactchain import distributed
+from lactchain.checkpoints import (
+    discard_damaged,
+    latest_checkpoint,
+    prune_checkpoints,
+    verify_manifest,
+    write_manifest,
+)
+from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
+from lactchain.models.adapters import base_folder, seal_adapter
+from lactchain.run import Run, provenance, stop_requested
+from lactchain.settings import TrainingConfig
+
+NEVER = 10**9
+"""A number of updates that no run reaches."""
+
+
+def training_arguments(
+    settings: TrainingConfig,
+    output_dir: str | Path,
+    seed: int,
+    *,
+    report_to: Iterable[str] = (),
+    bf16: bool = False,
+    arguments_class: type[TrainingArguments] = TrainingArguments,
+    **more: Any,
+) -> TrainingArguments:
+    """The arguments of `transformers.Trainer` for our settings on the machine at hand.
+
+    Args:
+        output_dir: folder of the `checkpoint-N/`.
+        report_to: trackers beside the local metrics.jsonl.
+        bf16: compute in mixed precision; only done where there is CUDA.
+        arguments_class: a subclass for trainers that bring their own, such as TRL's.
+        more: further arguments that the trainer in question fixes.
+
+    Raises:
+        ConfigError: `settings.extra` holds an argument that does not exist or is set elsewhere.
+    """
+    on_cuda = torch.cuda.is_available()
+    known = arguments_class.__dataclass_fields__
+    # The name before transformers 5.23 or so; the new release warns of the old name.
+    renamed = "activation_checkpointing" in known
+    checkpointing = "activation_checkpointing" if renamed else "gradient_checkpointing"
+    fixed: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "seed": seed,
+        "data_seed": seed,
+        "num_train_epochs": settings.num_epochs,
+        "max_steps": settings.max_steps,
+        "learning_rate": settings.learning_rate,
+        "per_device_train_batch_size": settings.batch_size,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        "lr_scheduler_type": settings.lr_scheduler_type,
+        # Below 1 transformers reads the number as a share of the steps.
+        "warmup_steps": min(settings.warmup_ratio, math.nextafter(1.0, 0.0)),
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.max_grad_norm,
+        "optim": settings.optim,
+        checkpointing: settings.gradient_checkpointing,
+        "save_strategy": "steps",
+        "save_steps": settings.save_every_updates or NEVER,
+        "save_total_limit": None,  # it rotates before the new checkpoint is verified
+        "logging_steps": settings.log_every_updates,
+        "logging_nan_inf_filter": False,
+        "report_to": list(report_to),
+        "bf16": bf16 and on_cuda,
+        "use_cpu": not on_cuda,
+        "dataloader_pin_memory": on_cuda,
+        "remove_unused_columns": False,
+        "ddp_find_unused_parameters": False,
+        "ddp_timeout": int(distributed.TIMEOUT.total_seconds()),
+        **more,
+    }
+    for name in settings.extra:
+        if name not in known:
+            raise ConfigError(
+                f"training.extra.{name}: no such argument of {arguments_class.__name__}"
+            )
+        if name in fixed:
+            raise ConfigError(
+                f"training.extra.{name}: set by the trainer itself or by a field of `training`"
+            )
+    defaults = {"disable_tqdm": False, "per_device_eval_batch_size": settings.batch_size}
+    return arguments_class(**{**defaults, **fixed, **settings.extra})
+
+
+class GuardedTrainer:
+    """Mixin before `transformers.Trainer`: checked steps, verified checkpoints, window metrics.
+
+    Args:
+        run: receives the metrics, and the batch that made a step non-finite.
+        keep_checkpoints: how many verified checkpoints stay.
+        facts: further entries of each manifest, such as the fingerprint of the base model.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        run: Run,
+        keep_checkpoints: int = 2,
+        facts: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = run
+        self.keep_checkpoints = keep_checkpoints
+        self.facts = facts or {}
+        self.stopped = False
+        self.parent_checkpoint: str | None = None
+        self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
+        self._windows = {True: MetricWindow(), False: MetricWindow()}
+        for callback in (GuardCallback(self), ManifestCallback(self), MetricsCallback(self.run)):
+            self.add_callback(callback)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
+        """One forward and backward pass; remembers the batch until the update has been checked."""
+        loss = super().training_step(model, inputs, *args)
+        self._micro_batches.append((inputs, loss))
+        return loss
+
+    def check_update(self) -> None:
+        """Called before the optimiser steps: all processes agree to go on, to save, or to fail.
+
+        Raises:
+            NonFiniteError: on every process, if a loss or gradient on any is NaN or infinite. The
+                batch is written to the run's folder, the weights are those before the step.
+        """
+        losses = torch.stack([loss.float() for _, loss in self._micro_batches])
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        finite_gradient = nn.utils.get_total_norm(gradients).isfinite()
+        flags = torch.stack(
+            [
+                ~losses.isfinite().all(),
+                ~finite_gradient.to(losses.device),
+                torch.tensor(stop_requested() > 0, device=losses.device),
+            ]
+        )
+        bad_loss, bad_gradient, stop = (self.accelerator.reduce(flags.int()) > 0).tolist()
+        if bad_loss or bad_gradient:
+            self._fail(losses.tolist(), "loss" if bad_loss else "gradient")
+        self._micro_batches.clear()
+        self.stopped = stop
+
+    def _fail(self, losses: list[float], what: str) -> None:
+        step, rank = self.state.global_step + 1, self.args.process_index
+        path = Path(self.run.path(f"nonfinite/step-{step}-rank-{rank}.safetensors"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        batches = {
+            f"{index}.{name}": tensor.contiguous()
+            for index, (inputs, _) in enumerate(self._micro_batches)
+            for name, tensor in inputs.items()
+            if isinstance(tensor, Tensor)
+        }
+        save_file(batches, path, metadata={"losses": json.dumps([str(loss) for loss in losses])})
+        raise NonFiniteError(
+            f"step {step}, rank {rank}: the {what} is not finite (losses {losses}); the step was "
+            f"not taken, its batch is in {path}. Lower training.learning_rate or "
+            "training.max_grad_norm, then give the same command to go on from the last checkpoint"
+        )
+
+    def record(self, **metrics: Tensor) -> None:
+        """Adds numbers to the metrics of the current logging window, which logs their mean."""
+        self._windows[self.model.training].add(metrics)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, with the means over all processes of what was recorded since the last time."""
+        training = self.model.training
+        prefix = "" if training else "eval_"
+        means = self._windows[training].pop(self.accelerator)
+        logs |= {f"{prefix}{name}": mean for name, mean in means.items()}
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves; refuses weights that are not finite, and never writes into an older attempt."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and not parameter.isfinite().all():
+                raise NonFiniteError(
+                    f"step {self.state.global_step}: {name} is not finite, no checkpoint is "
+                    "written; give the same command with a lower training.learning_rate"
+                )
+        super()._save_checkpoint(model, trial)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
+        super()._save(output_dir, state_dict)
+        directory = Path(output_dir or self.args.output_dir)
+        (directory / "training_args.bin").unlink()
+        if isinstance(self.model, PeftModel):
+            seal_adapter(directory, base_folder(self.model))
+
+
+class RunTrainer(GuardedTrainer, transformers.Trainer):
+    """Base of the trainers whose `compute_loss` returns the mean over its batch."""
+
+    loss_is_scaled_for_ga = False
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor, None, None]:
+        """The loss of one batch; metrics go through `record`."""
+        with torch.no_grad():
+            loss = self.compute_loss(model, self._prepare_inputs(inputs))
+        return loss.detach(), None, None
+
+
+def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
+    """Trains from the newest valid checkpoint in the trainer's folder, or from the start.
+
+    Args:
+        trainer: a `GuardedTrainer`.
+        allow_inexact: go on although the checkpoint was written with another number of processes
+            or threads; the result is then not that of an uninterrupted run.
+
+    Raises:
+        Interrupted: a signal asked to stop; the state is saved.
+        NonFiniteError: see `GuardedTrainer.check_update`.
+        DataError: the checkpoint does not fit this launch.
+    """
+    checkpoint = _newest_checkpoint(trainer)
+    if checkpoint is None:
+        output = trainer.train()
+    else:
+        _check_conditions(trainer, checkpoint, allow_inexact)
+        trainer.parent_checkpoint = checkpoint.name
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        if state.global_step >= state.max_steps:
+            trainer._load_from_checkpoint(str(checkpoint))
+            return TrainOutput(state.global_step, math.nan, {})
+        output = trainer.train(resume_from_checkpoint=str(checkpoint))
+    if trainer.stopped:
+        raise Interrupted(
+            stop_requested() or signal.SIGTERM,
+            f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}, saved in "
+            f"{trainer.args.output_dir}; give the same command to go on",
+        )
+    return output
+
+
+def _newest_checkpoint(trainer: Any) -> Path | None:
+    """The checkpoint of this run to go on from; removes damaged ones, which it logs."""
+    output_dir = trainer.args.output_dir
+    newest = latest_checkpoint(output_dir, run_id=trainer.run.id)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        discard_damaged(output_dir)
+    trainer.accelerator.wait_for_everyone()
+    return newest
+
+
+def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> None:
+    """Refuses a checkpoint of another number of processes or threads, or without random states."""
+    recorded, current = verify_manifest(checkpoint), provenance()
+    rank = trainer.args.process_index
+    random_states = f"rng_state_{rank}.pth" if trainer.args.world_size > 1 else "rng_state.pth"
+    problems = [
+        f"{name} was {recorded[name]}, is {current[name]}"
+        for name in ("world_size", "threads")
+        if recorded[name] != current[name]
+    ]
+    if not (checkpoint / random_states).is_file():
+        problems.append(f"{random_states} is missing")
+    if problems and not allow_inexact:
+        raise DataError(
+            f"{checkpoint}: {'; '.join(problems)}, so that the run would not go on exactly; "
+            "launch it as before, or allow an inexact continuation"
+        )
+
+
+class GuardCallback(TrainerCallback):
+    """Checks each update before it is taken, and stops after it when that was asked for."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Raises `NonFiniteError` instead of letting a bad step happen."""
+        self.trainer.check_update()
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """Saves and ends the training, if a signal came; an evaluation due now is left out."""
+        if self.trainer.stopped and state.global_step < state.max_steps:
+            control.should_save = True
+            control.should_evaluate = False
+            control.should_training_stop = True
+
+
+class ManifestCallback(TrainerCallback):
+    """Declares each checkpoint valid once all processes wrote their part; then prunes old ones."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_save(self, args, state, control, **kwargs) -> None:
+        """Writes the manifest, last of all files."""
+        trainer = self.trainer
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        trainer.accelerator.wait_for_everyone()
+        if trainer.is_world_process_zero():
+            write_manifest(checkpoint, self._facts(state))
+            prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
+        trainer.accelerator.wait_for_everyone()
+        trainer.parent_checkpoint = checkpoint.name
+
+    def _facts(self, state: TrainerState) -> dict[str, Any]:
+        return {
+            "run_id": self.trainer.run.id,
+            "parent": self.trainer.parent_checkpoint,
+            "global_step": state.global_step,
+            "max_steps": state.max_steps,
+            "trainable": [n for n, p in self.trainer.model.named_parameters() if p.requires_grad],
+            **provenance(),
+            **self.trainer.facts,
+        }
+
+
+class MetricsCallback(TrainerCallback):
+    """Sends what is logged to metrics.jsonl: `train/loss`, `eval/r2`, `rewards/margins`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def on_log(self, args, state, control, logs: dict[str, float], **kwargs) -> None:
+        """Appends one record."""
+        metrics = {metric_key(name): value for name, value in logs.items()}
+        self.run.log(metrics, step=state.global_step)
+
+
+def metric_key(name: str) -> str:
+    """Our spelling of the name that transformers gives a metric.
+
+    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`; what
+    has a slash stays.
+    """
+    if name.startswith("eval_"):
+        return f"eval/{name.removeprefix('eval_')}"
+    if name.startswith("train_"):  # the summary of a whole training
+        return f"time/{name}"
+    return name if "/" in name else f"train/{name}"
+
+
+class MetricWindow:
+    """Sums and counts of metrics since they were last logged, on the device that computed them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        """Adds every entry of each tensor."""
+        for name, values in metrics.items():
+            values = values.detach().double()
+            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
+            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
+
+    def pop(self, accelerator: Any) -> dict[str, float]:
+        """The means over all processes; the window starts anew."""
+        if not self._sums:
+            return {}
+        totals = accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
+        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
+        self._sums = {}
+        return means

@@ -1,0 +1,342 @@
+"""The critic's regression on returns: episodes → values in return units.
+
+`EpisodeTable` flattens episodes into rows (a text, a target) and knows how the targets follow from
+the critic's own values of later states: not at all for Monte-Carlo returns of episodes that
+terminated; at the last state of episodes that were cut; everywhere for TD(λ).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+from transformers import TrainerCallback, TrainingArguments
+
+from lactchain.functional.returns import lambda_returns
+from lactchain.functional.tokens import pad
+from lactchain.functional.value_losses import regression_loss
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.run import Run
+from lactchain.settings import RegressionConfig
+from lactchain.trainers.base import RunTrainer
+from lactchain.types import Trajectory
+
+TARGETS_FILE = "targets.safetensors"
+
+
+@dataclass(frozen=True)
+class EpisodeTable:
+    """E episodes of up to T decisions as arrays (T, E), on top of U different inputs.
+
+    Attributes:
+        inputs: token ids of the U different texts.
+        r_t: reward of each decision, discounted inside its chain.
+        discount_t: discount of the state after it, 0 where that is terminal.
+        input_tm1: which input each decision's text is.
+        input_t: which input the text after it is; any where the discount is 0.
+        cut_t: the episode was cut here, so that its return ends with the value of the text after.
+        is_row: which entries are decisions that have a target; the others are padding.
+    """
+
+    inputs: list[list[int]]
+    r_t: Tensor
+    discount_t: Tensor
+    input_tm1: Tensor
+    input_t: Tensor
+    cut_t: Tensor
+    is_row: Tensor
+
+    @classmethod
+    def from_trajectories(
+        cls, trajectories: Sequence[Trajectory], critic: EmbeddingCritic
+    ) -> EpisodeTable:
+        """The rows of all decisions, as the critic reads them and under its discount.
+
+        A critic of chains has no value for the last state of a cut episode, in which no chain was
+        chosen: there the last decision gives the bootstrap instead, and is not trained on.
+        """
+        texts: dict[str, int] = {}
+        columns = [_columns(t, critic, texts) for t in trajectories]
+        columns = [column for column in columns if len(column["r_t"])]
+        if not columns:
+            raise ValueError("expected at least one decision with a target, got none")
+        arrays = {name: pad_sequence([c[name] for c in columns]) for name in columns[0]}
+        return cls(inputs=critic.tokenize(list(texts)), **arrays)
+
+    def __len__(self) -> int:
+        return int(self.is_row.sum())
+
+    def needs_values(self, td_lambda: float) -> bool:
+        """Whether the targets depend on the critic."""
+        return td_lambda < 1.0 or bool((self.cut_t & (self.discount_t > 0)).any())
+
+    def row_inputs(self) -> Tensor:
+        """Which input each row reads, (N,)."""
+        return self.input_tm1[self.is_row]
+
+    def targets(self, values: Tensor, td_lambda: float = 1.0) -> Tensor:
+        """λ-returns of the rows, (N,), given the values of the inputs (U,); 1 is Monte Carlo."""
+        v_t = values.double()[self.input_t]
+        return lambda_returns(self.r_t, self.discount_t, v_t, td_lambda, self.cut_t)[self.is_row]
+
+    def scores(self, values: Tensor) -> dict[str, float]:
+        """How well the values of the inputs (U,) predict Monte-Carlo returns, over all rows."""
+        returns, predicted = self.targets(values), values.double()[self.row_inputs()]
+        squared_error = (predicted - returns).square().mean()
+        variance = returns.var(correction=0)
+        return {
+            "r2": (1 - squared_error / variance).item() if variance > 0 else math.nan,
+            "rmse": squared_error.sqrt().item(),
+            "value_mean": predicted.mean().item(),
+            "return_mean": returns.mean().item(),
+            "return_std": variance.sqrt().item(),
+        }
+
+
+def _columns(
+    trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]
+) -> dict[str, Tensor]:
+    """One episode's columns, each (T,); new texts are added to `texts`."""
+    config, steps = critic.config, len(trajectory)
+    of_chains = config.mode == "action_value"
+    read = critic.texts(
+        trajectory.observations[: steps if of_chains else steps + 1],
+        [action.text for action in trajectory.actions] if of_chains else None,
+    )
+    nodes = torch.tensor([texts.setdefault(text, len(texts)) for text in read])
+    rows = min(steps, len(nodes) - (not trajectory.terminated))
+    discount_t = torch.from_numpy(trajectory.chain_discounts(config.gamma, config.discount_per))
+    discount_t[-1:] *= not trajectory.terminated
+    cut_t = torch.zeros(rows, dtype=torch.bool)
+    cut_t[-1:] = not trajectory.terminated
+    after = torch.arange(1, rows + 1).clamp(max=len(nodes) - 1)
+    rewards = trajectory.chain_rewards(config.gamma, config.discount_per)
+    return {
+        "r_t": torch.from_numpy(rewards)[:rows].double(),
+        "discount_t": discount_t[:rows],
+        "input_tm1": nodes[:rows],
+        "input_t": nodes[after],
+        "cut_t": cut_t,
+        "is_row": torch.ones(rows, dtype=torch.bool),
+    }
+
+
+def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
+    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0."""
+    returns = np.concatenate([t.returns(gamma, discount_per) for t in trajectories])
+    return float(np.sqrt(np.mean(returns**2))) or 1.0
+
+
+def split_episodes(
+    trajectories: Sequence[Trajectory], eval_fraction: float, seed: int
+) -> tuple[list[Trajectory], list[Trajectory]]:
+    """Episodes to train on and episodes held out at random; whole ones, since rows correlate."""
+    order = np.random.default_rng(seed).permutation(len(trajectories))
+    held_out = int(len(trajectories) * eval_fraction)
+    return (
+        [trajectories[i] for i in order[held_out:]],
+        [trajectories[i] for i in order[:held_out]],
+    )
+
+
+class RegressionRows(Dataset):
+    """Rows of token ids, target and weight, whose targets can be renewed between epochs.
+
+    With `aggregate`, the n rows of one input become one: Σ_i (v − R_i)² = n (v − mean R)² + const,
+    so that with weight n / mean n the loss over all rows is kept, exactly but for a constant.
+    """
+
+    def __init__(self, table: EpisodeTable, aggregate: bool) -> None:
+        self.inputs = table.inputs
+        self._input_of = table.row_inputs()
+        self._group = torch.arange(len(table))
+        if aggregate:
+            self._input_of, self._group = self._input_of.unique(return_inverse=True)
+        self._counts = self._group.bincount().double()
+        self.weights = (self._counts / self._counts.mean()).float()
+        self.targets = torch.full((len(self),), math.nan)
+
+    def renew(self, row_targets: Tensor) -> None:
+        """Takes new targets, (N,) for the rows of the table."""
+        sums = torch.zeros(len(self), dtype=torch.double).index_add(0, self._group, row_targets)
+        self.targets = (sums / self._counts).float()
+
+    def __len__(self) -> int:
+        return len(self._input_of)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "input_ids": self.inputs[self._input_of[index]],
+            "target": self.targets[index].item(),
+            "weight": self.weights[index].item(),
+        }
+
+
+class RegressionCollator:
+    """Rows → right-padded `input_ids` and `attention_mask` (B, L), `target` and `weight` (B,)."""
+
+    def __init__(self, pad_token_id: int) -> None:
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """The batch of B rows."""
+        ids = [row["input_ids"] for row in rows]
+        batch = {
+            "input_ids": pad(ids, self.pad_token_id),
+            "attention_mask": pad([[1] * len(row) for row in ids], 0),
+        }
+        columns = {n: torch.tensor([r[n] for r in rows]) for n in rows[0] if n != "input_ids"}
+        return batch | columns
+
+
+class TrainedCritic(nn.Module):
+    """The critic as `transformers.Trainer` sees it.
+
+    Without its `config`, that is, which transformers would take for one of its own and write to.
+    """
+
+    def __init__(self, critic: EmbeddingCritic) -> None:
+        super().__init__()
+        self.critic = critic
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Values (B,)."""
+        return self.critic(input_ids, attention_mask)
+
+    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
+        """Called by transformers where `training.gradient_checkpointing` is set."""
+        self.critic.activation_checkpointing_enable(**kwargs)
+
+    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
+        """The same, in transformers before 5.23."""
+        self.critic.gradient_checkpointing_enable(**kwargs)
+
+
+class CriticTrainer(RunTrainer):
+    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
+
+    Targets that depend on the critic (the bootstrap of episodes that were cut, TD(λ)) are computed
+    anew at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within
+    an epoch goes on with the same numbers.
+
+    Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
+    the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and
+    `eval/return_std`. All but the loss are in return units.
+    """
+
+    def __init__(
+        self,
+        critic: EmbeddingCritic,
+        args: TrainingArguments,
+        table: EpisodeTable,
+        settings: RegressionConfig,
+        *,
+        run: Run,
+        eval_table: EpisodeTable | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.critic = critic
+        self.settings = settings
+        self.table = table
+        rows = RegressionRows(table, settings.aggregate_duplicates and settings.loss == "mse")
+        collator = RegressionCollator(critic.tokenizer.pad_token_id)
+        model = TrainedCritic(critic)
+        super().__init__(model, args, collator, rows, eval_table, run=run, **kwargs)
+        self._targets_epoch = -1
+        self.add_callback(TargetsCallback(self))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        """Weighted mean loss of B rows, in units of the critic's scale.
+
+        So neither learning rate nor gradient clipping depend on what a reward of 1 stands for.
+        """
+        values = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        scale = self.critic.value_scale
+        losses = regression_loss(values / scale, inputs["target"] / scale, self.settings.loss)
+        return (inputs["weight"] * losses).mean()
+
+    def renew_targets(self, epoch: int) -> None:
+        """Computes the targets of an epoch with the critic as it is; once per epoch."""
+        td_lambda = self.settings.td_lambda
+        if epoch == self._targets_epoch:
+            return
+        if self.table.needs_values(td_lambda):
+            values = self.values(self.table.inputs)
+            self.train_dataset.renew(self.table.targets(values, td_lambda))
+        elif self._targets_epoch < 0:
+            self.train_dataset.renew(self.table.targets(torch.zeros(len(self.table.inputs))))
+        self._targets_epoch = epoch
+
+    @torch.no_grad()
+    def values(self, inputs: Sequence[Sequence[int]]) -> Tensor:
+        """Values (U,) of U tokenised texts on the CPU, shared out among the processes."""
+        order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]))
+        loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])
+        self.model.eval()
+        batches = [self.accelerator.gather_for_metrics(self.model(**batch)) for batch in loader]
+        values = torch.empty(len(inputs))
+        values[order] = torch.cat(batches).float().cpu()
+        return values
+
+    def evaluate(
+        self,
+        eval_dataset: EpisodeTable | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Scores the critic on episodes, the held-out ones if none are given; logs and returns."""
+        table = eval_dataset or self.eval_dataset
+        scores = table.scores(self.values(table.inputs))
+        metrics = {f"{metric_key_prefix}_{name}": score for name, score in scores.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        self.critic.save(output_dir or self.args.output_dir)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save and self.table.needs_values(self.settings.td_lambda):
+            directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            save_file(
+                {"targets": self.train_dataset.targets},
+                directory / TARGETS_FILE,
+                metadata={"epoch": str(self._targets_epoch)},
+            )
+
+    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
+        self.critic.load_weights(checkpoint)
+        if self.table.needs_values(self.settings.td_lambda):
+            with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
+                self.train_dataset.targets = file.get_tensor("targets")
+                self._targets_epoch = int(file.metadata()["epoch"])
+
+
+class TargetsCallback(TrainerCallback):
+    """Renews the targets when an epoch begins, unless a checkpoint within it brought them."""
+
+    def __init__(self, trainer: CriticTrainer) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
+        """Renews them."""
+        self.trainer.renew_targets(int(state.epoch or 0))

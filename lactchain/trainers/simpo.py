@@ -1,0 +1,192 @@
+"""SimPO: preference pairs → a better actor, without a reference model.
+
+Rows are token ids, not text: what was sampled need not be the canonical tokenisation of what it
+reads as, and re-tokenising it would train on other tokens than the policy produced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+
+from lactchain.errors import DataError
+from lactchain.functional.policy_losses import simpo_loss
+from lactchain.functional.tokens import masked_mean, pad, token_logprobs
+from lactchain.run import Run
+from lactchain.settings import SimPOConfig
+from lactchain.trainers.base import RunTrainer
+from lactchain.types import PreferencePair
+
+PreferenceRow = dict[str, list[int]]
+"""`prompt_ids`, `chosen_ids` and `rejected_ids`; completions end with the end-of-sequence token."""
+
+
+def preference_rows(
+    pairs: Sequence[PreferencePair],
+    encode_prompt: Callable[[str], list[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None = None,
+) -> tuple[list[PreferenceRow], Counter[str]]:
+    """The rows to train on, and how many pairs were dropped for which reason.
+
+    Completions are the sampled ids where the pair has them; the text of others is encoded with
+    special tokens read as plain text, and closed with the end-of-sequence token.
+
+    Args:
+        encode_prompt: from an observation to the token ids of its prompt.
+        max_length: longest prompt and completion together, in tokens. Longer pairs are dropped,
+            not cut: a completion cut to nothing is a mean over no tokens.
+
+    Raises:
+        DataError: there were pairs, and none is left.
+    """
+    rows, dropped = [], Counter()
+    for pair in pairs:
+        row = {
+            "prompt_ids": list(encode_prompt(pair.prompt)),
+            "chosen_ids": _completion(pair.chosen, pair.chosen_token_ids, tokenizer),
+            "rejected_ids": _completion(pair.rejected, pair.rejected_token_ids, tokenizer),
+        }
+        reason = drop_reason(row, max_length)
+        if reason is None:
+            rows.append(row)
+        else:
+            dropped[reason] += 1
+    if pairs and not rows:
+        raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
+    return rows, dropped
+
+
+def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None:
+    """Why a row cannot be trained on, or None."""
+    completions = (row["chosen_ids"], row["rejected_ids"])
+    if not row["prompt_ids"]:
+        return "empty prompt"
+    if not all(completions):
+        return "empty completion"
+    if completions[0] == completions[1]:
+        return "equal completions"
+    longest = len(row["prompt_ids"]) + max(map(len, completions))
+    if max_length is not None and longest > max_length:
+        return "over-long"
+    return None
+
+
+def _completion(
+    text: str, token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    if token_ids or not text:
+        return list(token_ids)
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return [*ids, tokenizer.eos_token_id]
+
+
+class PreferenceCollator:
+    """Rows → right-padded `input_ids`, `attention_mask`, `completion_mask`, each (B, 2, L).
+
+    The middle axis is (chosen, rejected). Padding on the right keeps position 0 at the first token;
+    a causal model never looks at it.
+    """
+
+    def __init__(self, pad_token_id: int) -> None:
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, rows: Sequence[PreferenceRow]) -> dict[str, Tensor]:
+        """The batch of B rows."""
+        ids, attention, completion = [], [], []
+        for row in rows:
+            prompt = row["prompt_ids"]
+            for answer in (row["chosen_ids"], row["rejected_ids"]):
+                ids.append([*prompt, *answer])
+                attention.append([1] * len(ids[-1]))
+                completion.append([0] * len(prompt) + [1] * len(answer))
+        return {
+            "input_ids": pad(ids, self.pad_token_id).unflatten(0, (-1, 2)),
+            "attention_mask": pad(attention, 0).unflatten(0, (-1, 2)),
+            "completion_mask": pad(completion, 0).unflatten(0, (-1, 2)),
+        }
+
+
+class SimPOTrainer(RunTrainer):
+    """Trains a causal language model on preference pairs (Meng, Xia & Chen 2024, equation 6).
+
+    Departures: an optional negative log-likelihood of the chosen answers, the α of CPO (Xu et al.
+    2024, equation 5), weighted by `settings.nll_weight`.
+
+    Metrics, means over the logging window: `rewards/chosen`, `rewards/rejected`, `rewards/margins`
+    (β times average log-probabilities and their difference), `rewards/accuracies`, `logps/chosen`,
+    `logps/rejected` (average per token), `nll_loss`, `lengths/chosen`, `lengths/rejected` (tokens).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        rows: Sequence[PreferenceRow],
+        tokenizer: PreTrainedTokenizerBase,
+        settings: SimPOConfig,
+        *,
+        run: Run,
+        eval_rows: Sequence[PreferenceRow] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            args,
+            PreferenceCollator(tokenizer.pad_token_id),
+            rows,
+            eval_rows,
+            tokenizer,
+            run=run,
+            **kwargs,
+        )
+        self.settings = settings
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        """Mean loss of B pairs, from one forward pass over their 2B answers."""
+        logprobs, mask = completion_logprobs(
+            model,
+            *(inputs[k].flatten(0, 1) for k in ("input_ids", "attention_mask")),
+            inputs["completion_mask"].flatten(0, 1),
+        )
+        chosen_logps, rejected_logps = masked_mean(logprobs, mask, dim=1).unflatten(0, (-1, 2)).T
+        losses, metrics = simpo_loss(
+            chosen_logps, rejected_logps, self.settings.beta, self.settings.target_margin
+        )
+        nll = -masked_mean(logprobs[::2], mask[::2])
+        chosen_lengths, rejected_lengths = mask.sum(dim=1).unflatten(0, (-1, 2)).T
+        self.record(
+            **metrics,
+            **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
+            **{"lengths/chosen": chosen_lengths, "lengths/rejected": rejected_lengths},
+        )
+        return losses.mean() + self.settings.nll_weight * nll
+
+
+def completion_logprobs(
+    model: nn.Module, input_ids: Tensor, attention_mask: Tensor, completion_mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the tokens from the batch's first completion token on, and their mask.
+
+    The vocabulary is projected only there, not on the prompt, which is most of the batch.
+
+    Returns:
+        (B, L - start) log-probabilities in float32, and which of them belong to completions.
+    """
+    start = int(completion_mask.any(dim=0).int().argmax())
+    predicting = torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device)
+    logits = model(
+        input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=predicting
+    ).logits
+    return token_logprobs(logits, input_ids[:, start:]), completion_mask[:, start:].bool()
