@@ -84,7 +84,7 @@ def tabular_model(env: gym.Env) -> TabularModel:
     """The model of a `GridWorld`, or of Gymnasium's FrozenLake, CliffWalking or Taxi.
 
     Of Gymnasium's, it holds the states that can be reached from a start, as their table `P` has
-    them; terminal states entered with the highest reward are goals.
+    them.
 
     Raises:
         ValueError: the environment is none of these.
@@ -94,7 +94,8 @@ def tabular_model(env: gym.Env) -> TabularModel:
         return _gridworld_model(world)
     if isinstance(world, FrozenLakeEnv | CliffWalkingEnv | TaxiEnv):
         starts = np.flatnonzero(world.initial_state_distrib).tolist()
-        return _model_of_transitions(world.P, starts)
+        good = world.desc.ravel() == b"G" if isinstance(world, FrozenLakeEnv) else None
+        return _model_of_transitions(world.P, starts, good)
     raise ValueError(f"env: expected a GridWorld, FrozenLake, CliffWalking or Taxi, got {world}")
 
 
@@ -113,47 +114,50 @@ def _gridworld_model(world: GridWorld) -> TabularModel:
     )
 
 
-def _model_of_transitions(transitions: Mapping[Any, Any], starts: list[int]) -> TabularModel:
-    """The model of `P[state][action] = [(probability, next state, reward, terminated), ...]`."""
-    entered, reached = _explore(transitions, starts)
-    number = {state: position for position, state in enumerate(sorted(reached))}
+def _model_of_transitions(
+    transitions: Mapping[Any, Any], starts: list[int], good: np.ndarray | None
+) -> TabularModel:
+    """The model of `P[state][action] = [(probability, next state, reward, terminated), ...]`.
+
+    `good` says which states are good ones to end in; None: all of them.
+    """
+    reached, ended = _explore(transitions, starts)
+    numbers = {state: number for number, state in enumerate(sorted(reached))}
     num_actions = len(transitions[starts[0]])
     num_outcomes = max(len(outcomes) for s in reached for outcomes in transitions[s].values())
-    shape = (len(number), num_actions, num_outcomes)
+    shape = (len(numbers), num_actions, num_outcomes)
     next_state = np.broadcast_to(np.arange(shape[0])[:, None, None], shape).copy()
     probability, reward = np.zeros(shape), np.zeros(shape)
     probability[:, :, 0] = 1.0
-    for state in reached - entered.keys():
+    for state in reached - ended:
         for action, outcomes in transitions[state].items():
             for k, (p, successor, r, _) in enumerate(outcomes):
-                cell = number[state], action, k
-                next_state[cell], probability[cell], reward[cell] = number[successor], p, r
-    best = max(entered.values(), default=0.0)
-    ordered = sorted(reached)
+                cell = numbers[state], action, k
+                next_state[cell], probability[cell], reward[cell] = numbers[successor], p, r
+    terminal = np.array([state in ended for state in numbers])
     return TabularModel(
         next_state=next_state,
         probability=probability,
         reward=reward,
-        terminal=np.array([state in entered for state in ordered]),
-        goal=np.array([state in entered and entered[state] == best for state in ordered]),
-        states=tuple({"state": state} for state in ordered),
+        terminal=terminal,
+        goal=terminal if good is None else terminal & good[list(numbers)],
+        states=tuple({"state": state} for state in numbers),
     )
 
 
-def _explore(transitions: Mapping[Any, Any], starts: list[int]) -> tuple[dict[int, float], set]:
-    """Terminal states with the highest reward of entering them, and all states within reach."""
-    entered: dict[int, float] = {}
-    reached, frontier = set(starts), list(starts)
+def _explore(transitions: Mapping[Any, Any], starts: list[int]) -> tuple[set[int], set[int]]:
+    """All states within reach of a start, and those in which an episode ends."""
+    reached, ended, frontier = set(starts), set(), list(starts)
     while frontier:
         for outcomes in transitions[frontier.pop()].values():
-            for _, successor, reward, terminated in outcomes:
+            for _, successor, _, terminated in outcomes:
                 state = int(successor)
                 if terminated:
-                    entered[state] = max(reward, entered.get(state, reward))
+                    ended.add(state)
                 elif state not in reached:
                     frontier.append(state)
                 reached.add(state)
-    return entered, reached
+    return reached, ended
 
 
 def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:

@@ -1,0 +1,233 @@
+"""Exact values, against numbers worked out by hand and against play in the environment itself."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from lactchain.environments.exact import (
+    all_chains,
+    chain_values,
+    optimal_chain,
+    optimal_chains,
+    optimal_values,
+    pad_chains,
+    policy_values,
+    shortest_paths,
+    tabular_model,
+)
+from lactchain.environments.gridworld import GridWorld
+from lactchain.environments.language import language_env
+
+FORWARD, LEFT = 0, 1
+CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations
+
+
+def random_policy(num_states, chains, invalid, seed=0):
+    """Random distributions over chains, zeros among them, that sum to 1 − invalid."""
+    rng = np.random.default_rng(seed)
+    weights = rng.random((num_states, len(chains))) * (rng.random((num_states, len(chains))) < 0.3)
+    weights[:, 0] += 0.1
+    return (1 - invalid) * weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_optimal_values_of_the_grid_are_powers_of_gamma():
+    model = tabular_model(GridWorld())
+    distances = shortest_paths(model)
+    np.testing.assert_allclose(optimal_values(model, 0.9), 0.9 ** (distances - 1), rtol=1e-12)
+    assert (optimal_values(model, 1.0) == 1.0).all()
+    founding = tabular_model(GridWorld(reward="founding"))
+    np.testing.assert_allclose(optimal_values(founding, 1.0), 101.0 - distances)
+
+
+def distance(x, y, orientation, goal_x, goal_y):
+    """Fewest actions on a free grid: the turns to the first leg, the legs, the turn between them.
+
+    Second implementation: with left turns only, the order of the legs is the caller's to choose.
+    """
+    legs = [(1 if goal_x > x else 3, abs(goal_x - x)), (2 if goal_y > y else 0, abs(goal_y - y))]
+    legs = [leg for leg in legs if leg[1]]
+    costs = []
+    for order in (legs, legs[::-1]):
+        facing, cost = orientation, 0
+        for direction, steps in order:
+            cost += (facing - direction) % 4 + steps
+            facing = direction
+        costs.append(cost)
+    return min(costs)
+
+
+def test_shortest_paths_of_the_4x4_grid():
+    model = tabular_model(GridWorld())
+    expected = [distance(**state) for state in model.non_terminal_states]
+    assert shortest_paths(model).tolist() == expected
+    assert max(expected) == 9  # the documented longest
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"size": 5, "walls": [(1, 1), (2, 1), (3, 3)]}])
+def test_optimal_chains_walk_the_shortest_path_in_the_environment(kwargs):
+    world = GridWorld(**kwargs)
+    model = tabular_model(world)
+    distances = shortest_paths(model)
+    chains = optimal_chains(model, 100)
+    for state, chain, distance in zip(model.non_terminal_states, chains, distances, strict=True):
+        assert len(chain) == distance
+        world.reset(options={"state": state})
+        ends = [world.step(action)[2] for action in chain]
+        assert ends == [False] * (len(chain) - 1) + [True]
+    first = model.non_terminal_states[5]
+    assert optimal_chain(model, first, 2) == chains[5][:2]
+    assert model.row(first) == 5
+
+
+def test_gymnasium_worlds_have_their_known_values():
+    cliff = tabular_model(gym.make("CliffWalking-v1"))
+    assert shortest_paths(cliff)[cliff.row({"state": 36})] == 13
+    assert optimal_values(cliff, 1.0)[cliff.row({"state": 36})] == -13
+    assert len(cliff.non_terminal) == 37
+    lake = tabular_model(gym.make("FrozenLake-v1", is_slippery=False))
+    assert shortest_paths(lake)[0] == 6
+    assert lake.goal.sum() == 1
+    assert lake.terminal.sum() == 5
+    slippery = tabular_model(gym.make("FrozenLake-v1"))
+    # the well-known value of the start at gamma 0.99
+    assert optimal_values(slippery, 0.99)[0] == pytest.approx(0.5420, abs=1e-4)
+    # the best chance of ever reaching the goal; within Gymnasium's time limit it is 0.74
+    assert optimal_values(slippery, 1.0)[0] == pytest.approx(14 / 17)
+
+
+def test_policy_values_by_hand_with_gamma_per_action():
+    """A corridor of two cells; orientations up, right, down, left are rows 0 to 3."""
+    model = tabular_model(GridWorld(**CORRIDOR))
+    chains = pad_chains([(FORWARD,), (LEFT,), (LEFT, FORWARD)])
+    probabilities = np.array([[0, 1, 0], [0.5, 0.25, 0], [0, 0, 1], [0, 1, 0]])
+    values = policy_values(
+        model, chains, probabilities, gamma=0.5, invalid_penalty=-0.4, chain_cost=0.1
+    )
+    # down: turns to the right, steps on the goal: 0.5·1 − 0.1 = 0.4
+    # left: turns to down: −0.1 + 0.5·0.4 = 0.1;   up: turns to the left: −0.1 + 0.5·0.1 = −0.05
+    # right: half steps on the goal, a quarter turns up, a quarter is invalid:
+    #   v = 0.5·1 + 0.25·0.5·(−0.05) + 0.25·(−0.4 + 0.5·v) − 0.1  ⇒  v·0.875 = 0.29375
+    np.testing.assert_allclose(values, [-0.05, 0.29375 / 0.875, 0.4, 0.1])
+
+
+def test_policy_values_by_hand_with_gamma_per_chain():
+    model = tabular_model(GridWorld(**CORRIDOR, reward="founding"))
+    chains = pad_chains([(LEFT, FORWARD), (LEFT, LEFT, LEFT)])
+    probabilities = np.array([[0, 1], [0, 1], [1, 0], [1, 0]])
+    values = policy_values(model, chains, probabilities, 0.5, "chain")
+    # down: −1 + 100;  left: turns down, bumps: −2 + 0.5·99
+    # up: three turns to the right: −3 + 0.5·V(right);  right: three turns down: −3 + 0.5·99
+    np.testing.assert_allclose(values, [-3 + 0.5 * 46.5, 46.5, 99, 47.5])
+
+
+@pytest.mark.parametrize("discount_per", ["action", "chain"])
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("lactchain/GridWorld-v0", {"size": 3, "walls": [(1, 1)]}),
+        ("lactchain/GridWorld-v0", {"size": 2, "reward": "founding", "turn_right": True}),
+        ("FrozenLake-v1", {"is_slippery": False}),
+    ],
+)
+def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, discount_per):
+    """Second implementation: every chain is played from every state, then sweeps till they rest."""
+    gamma, invalid, penalty, cost = 0.8, 0.15, -0.3, 0.05
+    env = language_env(env_id, kwargs, chain_cost=cost, max_chains=2)
+    model = tabular_model(env.env)
+    chains = all_chains(model.next_state.shape[1], 3)
+    states = env.view_states()
+    rewards = np.zeros((len(states), len(chains)))
+    discounts, successors = np.zeros_like(rewards), np.zeros(rewards.shape, int)
+    for row, state in enumerate(states):
+        for column, chain in enumerate(chains):
+            env.reset(options={"state": state})
+            chain = chain[chain >= 0]
+            _, reward, terminated, _, info = env.step(env.grammar.render(chain))
+            steps = gamma ** np.arange(len(info["rewards"]))
+            per_action = discount_per == "action"
+            rewards[row, column] = steps @ info["rewards"] - cost if per_action else reward
+            if not terminated:
+                successors[row, column] = model.row(info["state"])
+                discounts[row, column] = gamma ** len(chain) if per_action else gamma
+    probabilities = random_policy(len(states), chains, invalid)
+    values = np.zeros(len(states))
+    for _ in range(2000):
+        played = (probabilities * (rewards + discounts * values[successors])).sum(axis=1)
+        values = played + invalid * (penalty - cost + gamma * values)
+    exact = policy_values(model, chains, probabilities, gamma, discount_per, penalty, cost)
+    np.testing.assert_allclose(exact, values, rtol=1e-9, atol=1e-12)
+    per_chain = chain_values(model, exact, chains, gamma, discount_per, cost)
+    np.testing.assert_allclose(per_chain, rewards + discounts * exact[successors])
+
+
+def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
+    """Second implementation: dense transition matrices multiplied along each chain."""
+    world = gym.make("FrozenLake-v1").unwrapped
+    model = tabular_model(world)
+    move, earn = np.zeros((4, 16, 16)), np.zeros((4, 16))
+    for state, actions in world.P.items():
+        for action, outcomes in actions.items():
+            for p, successor, reward, terminated in outcomes:
+                earn[action, state] += p * reward
+                move[action, state, successor] += p * (not terminated)
+    gamma, chains = 0.9, all_chains(4, 3)
+    probabilities = random_policy(11, chains, invalid=0.1)
+    numbers = [state["state"] for state in model.non_terminal_states]
+    transition, expected = 0.1 * gamma * np.eye(16), np.zeros(16)
+    for column, chain in enumerate(chains):
+        reach, total = np.eye(16), np.zeros(16)
+        for action in chain[chain >= 0]:
+            total += reach @ earn[action]
+            reach = gamma * reach @ move[action]
+        chosen = np.zeros(16)
+        chosen[numbers] = probabilities[:, column]
+        expected += chosen * total
+        transition += chosen[:, None] * reach
+    values = np.linalg.solve(np.eye(16) - transition, expected)[numbers]
+    np.testing.assert_allclose(policy_values(model, chains, probabilities, gamma), values)
+
+
+def test_a_policy_of_single_optimal_actions_has_the_optimal_values():
+    model = tabular_model(GridWorld(size=3))
+    probabilities = np.zeros((len(model.non_terminal), 2))
+    for row, chain in enumerate(optimal_chains(model, 1)):
+        probabilities[row, chain[0]] = 1
+    values = policy_values(model, all_chains(2, 1), probabilities, 0.95)
+    np.testing.assert_allclose(values, optimal_values(model, 0.95), rtol=1e-10)
+
+
+def test_all_chains_are_counted_and_padded():
+    assert all_chains(2, 2).tolist() == [
+        [0, -1], [1, -1], [0, 0], [0, 1], [1, 0], [1, 1]
+    ]  # fmt: skip
+    assert all_chains(2, 9).shape == (1022, 9)
+
+
+def test_what_has_no_answer_is_refused():
+    model = tabular_model(GridWorld(**CORRIDOR))
+    chains, turning = all_chains(2, 1), np.tile([0.0, 1.0], (4, 1))
+    with pytest.raises(ValueError, match="go on for ever"):
+        policy_values(model, chains, turning, 1.0)
+    with pytest.raises(ValueError, match="at most 1 in every row"):
+        policy_values(model, chains, 2 * turning, 0.9)
+    with pytest.raises(ValueError, match=r"expected shape \(4, 2\)"):
+        policy_values(model, chains, turning[:3], 0.9)
+    with pytest.raises(ValueError, match="discount_per"):
+        policy_values(model, chains, turning, 0.9, "episode")
+    with pytest.raises(ValueError, match="non-terminal"):
+        model.row({"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0})
+    with pytest.raises(ValueError, match="deterministic"):
+        shortest_paths(tabular_model(gym.make("FrozenLake-v1")))
+    with pytest.raises(ValueError, match="expected a GridWorld"):
+        tabular_model(gym.make("CartPole-v1"))
+    lake = gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False)
+    assert np.isinf(shortest_paths(tabular_model(lake))).all()
+    with pytest.raises(ValueError, match="expected a way to the goal"):
+        optimal_chains(tabular_model(lake), 5)
+    endless = tabular_model(GridWorld(size=2, reward=type("R", (), {"reward": always_one})()))
+    with pytest.raises(ValueError, match="converge"):
+        optimal_values(endless, 1.0, max_iterations=100)
+
+
+def always_one(self, state, action, next_state):
+    return np.ones(len(state))

@@ -1,0 +1,215 @@
+"""Extractors: what they accept and refuse, and that no text at all can break them."""
+
+import json
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lactchain.environments.extractors import Chain, CodeBlock, Rejection, make_extractor
+
+NAMES = ("move forward", "turn left")
+LIST = make_extractor("json_list", NAMES, 4)
+OBJECT = make_extractor("json_object", NAMES, 4)
+CODE = make_extractor("code_block", NAMES, 4)
+EXTRACTORS = (LIST, OBJECT, CODE)
+
+
+@pytest.mark.parametrize(
+    ("extractor", "text", "actions"),
+    [
+        (LIST, '["move forward"]', (0,)),
+        (LIST, '  [ "turn left" ,\n"move forward" ]\n', (1, 0)),
+        (LIST, 'I go straight on: ["move forward", "move forward"]', (0, 0)),
+        (LIST, '```json\n["turn left"]\n```', (1,)),
+        (OBJECT, '{"explain": "", "moves": ["turn left"]}', (1,)),
+        (OBJECT, '{"moves": ["turn left"], "explain": "a \\"quote\\" and ]}"}', (1,)),
+        (OBJECT, 'So: {"moves": ["turn left", "move forward"]} ', (1, 0)),
+        (CODE, "```\nmove forward\nturn left\n```", (0, 1)),
+        (CODE, "Here:\n```text\nturn left\n```\n", (1,)),
+    ],
+)
+def test_legal_answers_are_accepted(extractor, text, actions):
+    answer = extractor.parse(text)
+    assert isinstance(answer, Chain)
+    assert answer.actions == actions
+
+
+@pytest.mark.parametrize(
+    ("extractor", "text", "reason"),
+    [
+        (LIST, "", "no_answer"),
+        (LIST, "move forward", "no_answer"),
+        (LIST, "[]", "empty"),
+        (LIST, "[", "malformed"),
+        (LIST, '["move forward"', "malformed"),
+        (LIST, '["move forward",]', "malformed"),
+        (LIST, "['move forward']", "malformed"),
+        (LIST, '[["move forward"]]', "malformed"),
+        (LIST, "[0, 1]", "malformed"),
+        (LIST, 'maybe [sic] ["move forward"]', "malformed"),
+        (LIST, '["move forward"] ["turn left"]', "not_terminal"),
+        (LIST, '["move forward"] and so on', "not_terminal"),
+        (LIST, '```json\n["move forward"]', "not_terminal"),
+        (LIST, '["move forward"]\n```', "not_terminal"),
+        (LIST, '["Move forward"]', "illegal_action"),
+        (LIST, '["move forward "]', "illegal_action"),
+        (LIST, '["move\\u0020forward"]', "illegal_action"),
+        (LIST, '["jump"]', "illegal_action"),
+        (LIST, json.dumps(["turn left"] * 5), "too_long"),
+        (OBJECT, '["move forward"]', "no_answer"),
+        (OBJECT, "{}", "malformed"),
+        (OBJECT, '{"explain": "nothing"}', "malformed"),
+        (OBJECT, '{"moves": "move forward"}', "malformed"),
+        (OBJECT, '{"moves": ["move forward"], "speed": "1"}', "malformed"),
+        (OBJECT, '{"explain": "\\x", "moves": ["move forward"]}', "malformed"),
+        (OBJECT, '{"explain": "a\nb", "moves": ["move forward"]}', "malformed"),
+        (OBJECT, '{"moves": ["move forward"], "moves": ["turn left"]}', "duplicate_key"),
+        (OBJECT, '{"explain": "a", "explain": "b", "moves": ["turn left"]}', "duplicate_key"),
+        (OBJECT, '{"moves": []}', "empty"),
+        (OBJECT, '{"moves": ["turn left"]} {"moves": ["turn left"]}', "not_terminal"),
+        (CODE, "move forward", "no_answer"),
+        (CODE, "```move forward```", "malformed"),
+        (CODE, "```\nmove forward", "malformed"),
+        (CODE, "```\n```", "empty"),
+        (CODE, "```\nmove forward\n```\n```\nturn left\n```", "not_terminal"),
+        (CODE, "```\nmove forward\n\nturn left\n```", "illegal_action"),
+    ],
+)
+def test_other_answers_are_refused_with_a_stable_reason(extractor, text, reason):
+    answer = extractor.parse(text)
+    assert isinstance(answer, Rejection)
+    assert answer.reason == reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'I would move forward, then turn left: ["fly", "turn left"]',
+        '["fly"] I mean ["move forward"]',
+        'move forward\n["move forward", "fly"]\nmove forward',
+        '["move forward"]\nSorry, that was wrong: ["fly"]',
+    ],
+)
+def test_an_illegal_answer_is_never_mended_with_legal_words_nearby(text):
+    assert isinstance(LIST.parse(text), Rejection)
+
+
+def test_a_code_block_without_action_names_is_the_action():
+    assert CodeBlock().parse("```python\nprint(1)\n```") == Chain((), (0, 22), "print(1)")
+    with pytest.raises(ValueError, match="action_names"):
+        _ = CodeBlock().grammar
+
+
+def test_names_that_no_answer_can_carry_are_refused():
+    for name in ('say "hi"', "back\\slash", "two\nlines", " outer space", ""):
+        with pytest.raises(ValueError, match="action_names"):
+            make_extractor("json_list", [name])
+
+
+def test_an_unknown_extractor_is_refused():
+    with pytest.raises(ValueError, match=r"extractor: expected one of .*json_list"):
+        make_extractor("yaml", NAMES)
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates included
+FRAGMENTS = st.sampled_from(
+    [*'[]{}",:`\\ \n', '"move forward"', '"turn left"', "move forward", '", "', "```", "```json\n"]
+    + ['["', '"]', '{"explain": "', '", "moves": ["', '"moves": ', "\\u0022", "\ud800", "[[", "]]"]
+)
+CHAINS = st.lists(st.sampled_from(range(len(NAMES))), min_size=1, max_size=4)
+VALID = st.builds(lambda e, chain: e.grammar.render(chain), st.sampled_from(EXTRACTORS), CHAINS)
+
+
+@st.composite
+def near_misses(draw):
+    """Valid answers, several of them at times, cut and spliced at random places."""
+    text = "".join(draw(st.lists(VALID, min_size=1, max_size=3)))
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(0, len(text)))
+        end = draw(st.integers(start, min(len(text), start + 4)))
+        text = text[:start] + draw(st.one_of(FRAGMENTS, ANY_TEXT)) + text[end:]
+    return text
+
+
+def check_parse(text):
+    """What must hold of any text, for every extractor."""
+    for extractor in EXTRACTORS:
+        answer = extractor.parse(text)
+        if isinstance(answer, Rejection):
+            continue
+        start, end = answer.span
+        span = text[start:end]
+        names = [NAMES[action] for action in answer.actions]
+        assert 1 <= len(names) <= extractor.max_chain_length
+        assert all(name in span for name in names)
+        assert text[end:].strip() in ("", "```")
+        if extractor is CODE:
+            assert span.split("\n")[1:-1] == names
+        else:
+            pairs = json.loads(span, object_pairs_hook=list)
+            keys = [key for key, _ in pairs] if extractor is OBJECT else []
+            assert len(keys) == len(set(keys))
+            assert (dict(pairs)["moves"] if extractor is OBJECT else pairs) == names
+
+
+MANY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+
+@settings(max_examples=3000, **MANY)
+@given(ANY_TEXT)
+def test_any_unicode_text_is_accepted_rightly_or_refused(text):
+    check_parse(text)
+
+
+@settings(max_examples=3000, **MANY)
+@given(st.lists(FRAGMENTS, max_size=12).map("".join))
+def test_any_heap_of_fragments_is_accepted_rightly_or_refused(text):
+    check_parse(text)
+
+
+@settings(max_examples=3000, **MANY)
+@given(near_misses())
+def test_near_misses_are_accepted_rightly_or_refused(text):
+    check_parse(text)
+
+
+PROSE = st.text(st.characters(exclude_characters='[{`"', exclude_categories=()), max_size=30)
+
+
+@settings(max_examples=1000, **MANY)
+@given(st.sampled_from(EXTRACTORS), CHAINS, PROSE, st.text(" \n\t", max_size=3))
+def test_every_answer_of_the_grammar_is_accepted_after_prose(extractor, chain, prose, space):
+    answer = extractor.parse(f"{prose}\n{extractor.grammar.render(chain)}{space}")
+    assert isinstance(answer, Chain)
+    assert answer.actions == tuple(chain)
+
+
+LONG = 500_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * LONG,
+        "[" + " " * LONG,
+        '["' + "a" * LONG,
+        '["move forward", ' * LONG,
+        "[" + '"move forward",' * LONG,
+        '{"explain": "' + "\\\\" * LONG,
+        '{"explain": "' + "\\" * LONG,
+        '{"moves":' + " " * LONG + "x",
+        '{"moves": [' + '"a",' * LONG,
+        "```" * LONG,
+        "```\n" * LONG,
+        "```\n" + "``\n" * LONG,
+        " \n" * LONG + '["move forward"]' + " \n" * LONG + "x",
+    ],
+    ids=lambda text: repr(text[:16]),
+)
+def test_parsing_takes_linear_time(text):
+    begin = time.process_time()
+    for extractor in EXTRACTORS:
+        extractor.parse(text)
+    assert time.process_time() - begin < 5  # a quadratic parser would need hours

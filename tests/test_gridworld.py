@@ -1,0 +1,243 @@
+"""The grid world: its rules, and that its three views play one and the same dynamics."""
+
+import numpy as np
+import pytest
+
+from lactchain.environments.gridworld import (
+    ORIENTATIONS,
+    GridTables,
+    GridWorld,
+    GridWorldVectorEnv,
+)
+from lactchain.environments.language import LanguageEnv
+
+FORWARD, LEFT, RIGHT = 0, 1, 2
+UP, TO_RIGHT, DOWN, TO_LEFT = range(4)
+WORLDS = [
+    {},
+    {"size": 3, "max_steps": 5},
+    {"width": 5, "height": 2, "turn_right": True, "reward": "founding"},
+    {"size": 5, "walls": [(1, 1), (2, 1), (3, 3)], "goal": (4, 4), "max_steps": 20},
+    {"size": 4, "start": (0, 0, TO_RIGHT), "turn_right": True},
+]
+
+
+def at(x, y, orientation, goal=(3, 3)):
+    return {
+        "state": {
+            "x": x,
+            "y": y,
+            "orientation": orientation,
+            "goal_x": goal[0],
+            "goal_y": goal[1],
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "action", "pose", "bumped"),
+    [
+        ((1, 1, UP), FORWARD, (1, 0, UP), False),
+        ((1, 1, TO_RIGHT), FORWARD, (2, 1, TO_RIGHT), False),
+        ((1, 1, DOWN), FORWARD, (1, 2, DOWN), False),
+        ((1, 1, TO_LEFT), FORWARD, (0, 1, TO_LEFT), False),
+        ((1, 1, UP), LEFT, (1, 1, TO_LEFT), False),
+        ((1, 1, TO_LEFT), LEFT, (1, 1, DOWN), False),
+        ((1, 1, TO_LEFT), RIGHT, (1, 1, UP), False),
+        ((0, 0, UP), FORWARD, (0, 0, UP), True),
+        ((0, 3, DOWN), FORWARD, (0, 3, DOWN), True),
+        ((3, 0, TO_RIGHT), FORWARD, (3, 0, TO_RIGHT), True),
+        ((1, 2, TO_RIGHT), FORWARD, (1, 2, TO_RIGHT), True),  # the wall
+    ],
+)
+def test_one_action_does_what_the_rules_say(start, action, pose, bumped):
+    world = GridWorld(walls=[(2, 2)], turn_right=True)
+    world.reset(options=at(*start))
+    observation, reward, terminated, truncated, info = world.step(action)
+    assert observation.tolist() == [*pose, 3, 3]
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info == {"bumped": bumped, "description": "Grid world of size 4x4, goal at (3, 3)."}
+
+
+@pytest.mark.parametrize("kwargs", WORLDS)
+def test_tables_equal_the_rules_written_out(kwargs):
+    tables = GridTables(**{k: v for k, v in kwargs.items() if k != "max_steps"})
+    steps = {UP: (0, -1), TO_RIGHT: (1, 0), DOWN: (0, 1), TO_LEFT: (-1, 0)}
+    for state, (x, y, orientation, goal_x, goal_y) in enumerate(tables.observations.tolist()):
+        dx, dy = steps[orientation]
+        ahead = (x + dx, y + dy)
+        free = 0 <= ahead[0] < tables.width and 0 <= ahead[1] < tables.height
+        free = free and ahead not in tables.walls
+        expected = [
+            (*(ahead if free else (x, y)), orientation),
+            (x, y, (orientation - 1) % 4),
+            (x, y, (orientation + 1) % 4),
+        ]
+        for action, after in enumerate(tables.next_state[state]):
+            assert tables.observations[after].tolist() == [*expected[action], goal_x, goal_y]
+            bumped = tables.bumped[state % tables.num_poses, action]
+            assert bumped == (action == FORWARD and not free)
+            reached = expected[action][:2] == (goal_x, goal_y)
+            founding = kwargs.get("reward") == "founding"
+            assert tables.rewards[state, action] == ([-1, 100] if founding else [0, 1])[reached]
+        assert tables.state_number(tables.state_fields(state)) == state
+        assert tables.terminal[state] == ((x, y) == (goal_x, goal_y))
+
+
+def test_reaching_the_goal_terminates_and_the_time_limit_truncates():
+    world = GridWorld(max_steps=2)
+    world.reset(options=at(3, 1, DOWN))
+    assert world.step(FORWARD)[1:4] == (0.0, False, False)
+    assert world.step(FORWARD)[1:4] == (1.0, True, False)
+    world.reset(options=at(0, 0, UP))
+    assert world.step(FORWARD)[2:4] == (False, False)  # a bump counts as a step
+    assert world.step(LEFT)[1:4] == (0.0, False, True)
+
+
+def test_founding_rewards_and_rewards_of_ones_own():
+    class Distance:
+        def reward(self, state, action, next_state):
+            return -np.abs(next_state[:, :2] - next_state[:, 3:]).sum(axis=1) - 0.5 * action
+
+    world = GridWorld(reward="founding")
+    world.reset(options=at(3, 1, DOWN))
+    assert [world.step(FORWARD)[1], world.step(FORWARD)[1]] == [-1.0, 100.0]
+    world = GridWorld(reward=Distance())
+    world.reset(options=at(3, 1, DOWN))
+    assert [world.step(LEFT)[1], world.step(FORWARD)[1]] == [-2.5, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"walls": [(1, 0), (0, 1)]}, r"no way between \(0, 0\)"),
+        ({"walls": [(1, 0), (0, 1)], "goal": (0, 0)}, "no way between"),
+        ({"walls": [(1, 0), (0, 1)], "start": (0, 0, 0), "goal": (3, 3)}, "no way between"),
+        ({"walls": [(4, 0)]}, "walls: expected x, y in a 4x4 grid"),
+        ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected a free cell"),
+        ({"start": (0, 0)}, "start: expected"),
+        ({"start": (0, 0, 4)}, "start: expected"),
+        ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
+        ({"size": 1}, "start: expected"),
+        ({"size": 0}, "size: expected at least 1"),
+        ({"size": 100}, "size: expected at most"),
+        ({"reward": "generous"}, "reward: expected one of"),
+    ],
+)
+def test_worlds_that_cannot_be_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        GridWorld(**kwargs)
+
+
+def test_a_separate_region_is_fine_when_no_episode_touches_it():
+    world = GridWorld(walls=[(1, 0), (0, 1)], start=(3, 0, 0), goal=(3, 3))
+    assert world.reset(seed=0)[0].tolist() == [3, 0, 0, 3, 3]
+
+
+def test_actions_and_states_that_do_not_exist_are_refused():
+    world = GridWorld(walls=[(2, 2)])
+    world.reset(seed=0)
+    for action in (2, -1):
+        with pytest.raises(ValueError, match="action"):
+            world.step(action)
+    for options in (at(2, 2, 0), at(0, 0, 4), at(0, 0, -1), {"state": {"x": 1}}):
+        with pytest.raises(ValueError, match="state: expected x, y"):
+            world.reset(options=options)
+    batch = GridWorldVectorEnv(2)
+    batch.reset(seed=0)
+    for actions in ([0, 2], [-1, 0], [0], [[0, 1]]):
+        with pytest.raises(ValueError, match="actions"):
+            batch.step(np.array(actions))
+
+
+@pytest.mark.parametrize("kwargs", WORLDS)
+def test_the_vector_view_equals_single_environments_bit_for_bit(kwargs):
+    """Random play, with many episode ends; copy i replays the single environment of copy i."""
+    num_envs = 7
+    batch = GridWorldVectorEnv(num_envs, **kwargs)
+    singles = [GridWorld(**kwargs) for _ in range(num_envs)]
+    observations, _ = batch.reset(seed=11)
+    for copy, world in enumerate(singles):
+        observation, _ = world.reset(seed=11, options={"copy": copy})
+        assert (observation == observations[copy]).all()
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        actions = rng.integers(batch.single_action_space.n, size=num_envs)
+        observations, rewards, terminated, truncated, infos = batch.step(actions)
+        for copy, world in enumerate(singles):
+            observation, *rest, info = world.step(int(actions[copy]))
+            assert rest == [rewards[copy], terminated[copy], truncated[copy]]
+            assert info["bumped"] == infos["bumped"][copy]
+            ended = rest[1] or rest[2]
+            if "final_obs" in infos:
+                assert (infos["final_obs"][copy] == observation).all()
+                assert infos["_final_obs"][copy] == ended
+            else:
+                assert not ended
+            if ended:
+                observation, _ = world.reset()
+            assert (observation == observations[copy]).all()
+            assert observation.dtype == observations.dtype
+
+
+@pytest.mark.parametrize("kwargs", WORLDS)
+def test_the_text_view_equals_the_numeric_one(kwargs):
+    template = "{x} {y} {orientation} {goal_x} {goal_y}"
+    numeric = GridWorld(**kwargs)
+    spoken = LanguageEnv(GridWorld(**kwargs), template=template, max_chains=1000)
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        observation, _ = numeric.reset(seed=seed)
+        text, info = spoken.reset(seed=seed)
+        ended = False
+        while not ended:
+            x, y, orientation, *goal = observation.tolist()
+            assert text.split() == list(map(str, [x, y, ORIENTATIONS[orientation], *goal]))
+            assert list(info["state"].values()) == observation.tolist()
+            chain = rng.integers(numeric.action_space.n, size=rng.integers(1, 10)).tolist()
+            text, reward, *flags, info = spoken.step(spoken.grammar.render(chain))
+            played = []
+            for action in chain:
+                observation, *outcome, numeric_info = numeric.step(action)
+                played.append((outcome[0], numeric_info["bumped"], observation[:3].tolist()))
+                if outcome[1] or outcome[2]:
+                    break
+            told = zip(info["rewards"], info["bumped"], info["positions"], strict=True)
+            assert list(told) == played
+            assert reward == sum(r for r, _, _ in played)
+            assert flags == outcome[1:]
+            ended = any(flags)
+
+
+def test_an_episode_is_a_function_of_seed_copy_and_episode_number():
+    def starts(seed, copy):
+        world = GridWorld()
+        first = world.reset(seed=seed, options={"copy": copy})[0]
+        return np.array([first, *(world.reset()[0] for _ in range(20))])
+
+    assert (starts(3, 0) == starts(3, 0)).all()
+    assert (starts(3, 0) != starts(4, 0)).any()
+    assert (starts(3, 1) != starts(4, 0)).any()  # not seed + copy
+    assert (starts(3, 0) != starts(3, 1)).any()
+    batch = GridWorldVectorEnv(3)
+    assert (batch.reset(seed=5)[0] == batch.reset(seed=5)[0]).all()
+
+
+def test_starts_are_uniform_over_cells_orientations_and_goals():
+    batch = GridWorldVectorEnv(4800)
+    batch.reset(seed=0)
+    counts = np.zeros(len(batch.tables.terminal))
+    for _ in range(40):
+        batch.reset()
+        counts += np.bincount(batch.states, minlength=len(counts))
+    assert (counts[batch.tables.terminal] == 0).all()
+    counts = counts[~batch.tables.terminal]
+    assert len(counts) == 16 * 4 * 15
+    chi_squared = ((counts - 200) ** 2 / 200).sum()
+    assert abs(chi_squared - 959) < 4 * np.sqrt(2 * 959)
+
+
+def test_rendering_shows_agent_goal_and_walls():
+    world = GridWorld(walls=[(2, 2)], render_mode="ansi")
+    world.reset(options=at(1, 0, DOWN))
+    assert world.render() == ".v..\n....\n..#.\n...G"

@@ -1,0 +1,311 @@
+"""Environments in text: chains, infos, states, and what happens when something is wrong."""
+
+import json
+import textwrap
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import lactchain.environments.language as language
+from lactchain.environments.exact import tabular_model
+from lactchain.environments.gridworld import GridWorld
+from lactchain.environments.language import (
+    LanguageEnv,
+    TextView,
+    language_env,
+    make_language_env,
+)
+from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain.settings import EnvironmentConfig
+
+START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}
+TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
+WORLDS = {
+    "lactchain/GridWorld-v0": {},
+    "FrozenLake-v1": {"is_slippery": False},
+    "CliffWalking-v1": {},
+    TAXI: {},
+}
+
+
+def test_a_chain_is_played_and_told_action_by_action():
+    env = language_env()
+    text, info = env.reset(options={"state": START})
+    assert text == "Grid world of size 4x4, goal at (3, 0).\nYou are at (0, 0), facing right."
+    assert info == {
+        "executed": [],
+        "rewards": [],
+        "bumped": [],
+        "positions": [],
+        "invalid_action": False,
+        "invalid_reason": None,
+        "state": START,
+        "success": False,
+    }
+    text, reward, terminated, truncated, info = env.step('["turn left", "move forward"]')
+    assert text == (
+        "Grid world of size 4x4, goal at (3, 0).\nYou are at (0, 0), facing up."
+        " You bumped into the edge of the map or a wall."
+    )
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info["executed"] == ["turn left", "move forward"]
+    assert info["bumped"] == [False, True]
+    assert info["positions"] == [[0, 0, 0], [0, 0, 0]]
+    assert info["state"] == START | {"orientation": 0}
+
+
+def test_a_chain_stops_where_the_episode_ends():
+    env = language_env()
+    env.reset(options={"state": START})
+    chain = env.grammar.render([0] * 9)
+    _, reward, terminated, truncated, info = env.step(chain)
+    assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
+    assert info["executed"] == ["move forward"] * 3
+    assert info["rewards"] == [0.0, 0.0, 1.0]
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(chain)
+
+
+def test_text_that_is_no_chain_executes_nothing_and_is_penalised():
+    env = language_env(invalid_penalty=-0.5, chain_cost=0.01)
+    text, info = env.reset(options={"state": START})
+    again, reward, terminated, truncated, info = env.step('I jump. ["jump"] or move forward')
+    assert again == text + language.INVALID_FEEDBACK
+    assert (reward, terminated, truncated) == (-0.51, False, False)
+    assert info["invalid_action"] is True
+    assert info["invalid_reason"] == "not_terminal"
+    assert (info["executed"], info["rewards"], info["state"]) == ([], [], START)
+
+
+def test_every_answer_costs_and_counts():
+    env = language_env(chain_cost=0.25, max_chains=2, env_kwargs={"max_steps": 3})
+    env.reset(options={"state": START})
+    assert env.step('["turn left"]')[1:4] == (-0.25, False, False)
+    assert env.step("nothing")[1:4] == (-0.25, False, True)  # max_chains
+    env.reset(options={"state": START})
+    # an unparsable answer takes no time of the environment itself
+    assert env.step("nothing")[3] is False
+    assert env.step('["turn left", "turn left"]')[3] is True
+    env.reset(options={"state": START})
+    *_, truncated, info = env.step('["turn left", "turn left", "turn left", "turn left"]')
+    assert truncated is True  # max_steps
+    assert len(info["executed"]) == 3
+
+
+def test_reaching_the_goal_with_the_last_answer_is_no_truncation():
+    env = language_env(max_chains=1)
+    env.reset(options={"state": START})
+    assert env.step(env.grammar.render([0, 0, 0]))[2:4] == (True, False)
+
+
+@pytest.mark.parametrize("env_id", WORLDS)
+def test_infos_survive_json_and_observations_are_in_their_space(env_id):
+    env = language_env(env_id, WORLDS[env_id])
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        text, info = env.reset(seed=seed)
+        ended = False
+        while not ended:
+            assert json.loads(json.dumps(info)) == info
+            assert text in env.observation_space
+            chain = rng.integers(env.env.action_space.n, size=3)
+            answer = env.grammar.render(chain) if rng.random() < 0.8 else "hm"
+            text, reward, terminated, truncated, info = env.step(answer)
+            assert type(reward) is float
+            ended = terminated or truncated
+
+
+@pytest.mark.parametrize("env_id", WORLDS)
+def test_a_state_can_be_visited_again(env_id):
+    env = language_env(env_id, WORLDS[env_id])
+    states = env.view_states()
+    assert states == tabular_model(env.env).non_terminal_states
+    for state in states[:: max(1, len(states) // 20)]:
+        first = env.reset(options={"state": state})
+        assert first[1]["state"] == state
+        played = env.step(env.grammar.render([0, 1, 0]))
+        assert env.reset(seed=7, options={"state": json.loads(json.dumps(state))}) == first
+        assert env.step(env.grammar.render([0, 1, 0])) == played
+
+
+def test_states_number_as_the_worlds_have_them():
+    counts = [len(language_env(env_id, kwargs).view_states()) for env_id, kwargs in WORLDS.items()]
+    assert counts == [960, 11, 37, 400]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "state", "text"),
+    [
+        (
+            "FrozenLake-v1",
+            6,
+            "A frozen lake; S, F are safe, H is a hole, G the goal:\nSFFF\nFHFH\nFFFH\nHFFG\n"
+            "You are at (2, 1), the goal is at (3, 3).",
+        ),
+        (
+            "CliffWalking-v1",
+            25,
+            "A 12x4 grid with a cliff along the lower edge, between its corners.\n"
+            "You are at (1, 2), the goal is at (11, 3).",
+        ),
+        (
+            TAXI,
+            ((3 * 5 + 1) * 5 + 4) * 4 + 2,
+            "The taxi is at (1, 3). The passenger is in the taxi and wants to go to yellow (0, 4).",
+        ),
+    ],
+)
+def test_gymnasium_worlds_are_put_into_words(env_id, state, text):
+    env = language_env(env_id)
+    assert env.reset(options={"state": {"state": state}})[0] == text
+
+
+@pytest.mark.parametrize(
+    ("env_id", "state", "action", "position", "success"),
+    [
+        ("FrozenLake-v1", 14, "right", [3, 3], True),
+        ("FrozenLake-v1", 4, "right", [1, 1], False),
+        ("CliffWalking-v1", 35, "down", [11, 3], True),
+        (TAXI, ((4 * 5 + 0) * 5 + 4) * 4 + 2, "drop off", [0, 4], True),
+    ],
+)
+def test_only_a_good_ending_is_a_success(env_id, state, action, position, success):
+    env = language_env(env_id, WORLDS[env_id])
+    env.reset(options={"state": {"state": state}})
+    _, _, terminated, _, info = env.step(f'["{action}"]')
+    assert terminated
+    assert (info["success"], info["positions"]) == (success, [position])
+
+
+def test_the_words_can_be_changed():
+    config = EnvironmentConfig(
+        kwargs={"size": 5},
+        template="{size}: {x},{y} {orientation} -> {goal_x},{goal_y}",
+        action_names=["step", "turn"],
+        extractor="json_object",
+        max_chain_length=2,
+    )
+    env = make_language_env(config)
+    assert env.reset(options={"state": START})[0] == "5x5: 0,0 right -> 3,0"
+    _, *_, info = env.step('{"explain": "why not", "moves": ["step", "turn"]}')
+    assert info["executed"] == ["step", "turn"]
+    assert env.step('{"moves": ["step", "turn", "turn"]}')[4]["invalid_reason"] == "too_long"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x00", "\ud800", '["\ud800"]', "</s>", "[" * 100_000, "\x1b[31m", "💥" * 999]
+)
+def test_any_text_is_a_legal_step(text):
+    env = language_env()
+    env.reset(seed=0)
+    observation, _, _, _, info = env.step(text)
+    assert info["invalid_action"]
+    assert json.loads(json.dumps(info)) == info
+    assert observation in env.observation_space
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"env_id": "NoSuchWorld-v0"}, "NoSuchWorld-v0"),
+        ({"env_kwargs": {"sise": 4}}, "sise"),
+        ({"env_kwargs": {"walls": [(1, 0), (0, 1)]}}, "no way between"),
+        ({"action_names": ["go"]}, "action_names: expected 2 names"),
+        ({"action_names": ["go", '"']}, "action_names"),
+        ({"extractor": "yaml"}, "extractor"),
+        ({"template": "{x"}, "template"),
+        ({"env_id": "CartPole-v1"}, "no text view is shipped"),
+    ],
+)
+def test_what_does_not_fit_together_is_a_configuration_error(kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        language_env(**kwargs)
+
+
+def test_a_template_with_an_unknown_field_names_it():
+    env = language_env(template="{x} {z}")
+    with pytest.raises(ConfigError, match=r"'feedback'\], got \{z\}"):
+        env.reset(seed=0)
+
+
+def test_continuous_actions_are_a_configuration_error():
+    with pytest.raises(ConfigError, match="discrete actions"):
+        LanguageEnv(gym.make("Pendulum-v1"), TextView(("push",), "", lambda *_: {}))
+
+
+class Broken(gym.Env):
+    """Answers `reset` and `step` with whatever it was given."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, on_reset, on_step):
+        self.on_reset, self.on_step = on_reset, on_step
+
+    def reset(self, *, seed=None, options=None):
+        return self.on_reset
+
+    def step(self, action):
+        return self.on_step
+
+
+GOOD = np.zeros(1, np.float32)
+NAN = np.full(1, np.nan, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("on_reset", "on_step", "rule"),
+    [
+        (GOOD, None, r"reset\(\) returns \(observation, info dict\)"),
+        ((GOOD, None), None, r"reset\(\) returns"),
+        ((NAN, {}), None, "an observation is in Box"),
+        ((np.zeros(2, np.float32), {}), None, "an observation is in Box"),
+        ((GOOD, {}), (GOOD, 0.0, False, {}), r"step\(\) returns \(observation, reward"),
+        ((GOOD, {}), (GOOD, float("nan"), False, False, {}), "a reward is a finite number"),
+        ((GOOD, {}), (GOOD, np.float32("inf"), False, False, {}), "a reward is a finite number"),
+        ((GOOD, {}), (GOOD, None, False, False, {}), "a reward is a finite number"),
+        ((GOOD, {}), (GOOD, 0.0, 0, False, {}), "terminated and truncated are booleans"),
+        ((GOOD, {}), (GOOD, 0.0, False, False, []), "info is a dict"),
+        ((GOOD, {}), (NAN, 0.0, False, False, {}), "an observation is in Box"),
+        ((GOOD, {}), (np.zeros(1), 0.0, False, False, {}), "an observation is in Box"),
+    ],
+)
+def test_an_environment_that_breaks_the_api_is_told_which_rule(on_reset, on_step, rule):
+    view = TextView(("a", "b"), "here", lambda env, observation, info: {})
+    env = LanguageEnv(Broken(on_reset, on_step), view)
+    with pytest.raises(EnvironmentFault, match=rule):
+        env.reset()
+        env.step('["a"]')
+
+
+def test_the_view_of_the_documentation_works_by_its_registered_id():
+    example = language.__doc__.split(":\n\n", 1)[1].split("\n\nRegistered", 1)[0]
+    try:
+        exec(compile(textwrap.dedent(example), "the documentation", "exec"), {})
+        env = make_language_env(EnvironmentConfig(id="my/MountainCarText-v0", max_chains=3))
+        text, info = env.reset(seed=1)
+        assert text.startswith("The car is at -0.")
+        assert info["state"] is None
+        _, reward, _, _, info = env.step('["push right", "wait"]')
+        assert (reward, info["executed"]) == (-2.0, ["push right", "wait"])
+        with pytest.raises(ConfigError, match="states"):
+            env.view_states()
+        with pytest.raises(ConfigError, match="set_state"):
+            env.reset(options={"state": {}})
+    finally:
+        gym.registry.pop("my/MountainCarText-v0", None)
+
+
+def test_other_options_reach_the_environment():
+    env = LanguageEnv(GridWorld())
+    texts = {env.reset(seed=0, options={"copy": copy})[0] for copy in range(5)}
+    assert len(texts) > 1
+
+
+def test_a_state_that_does_not_exist_is_refused():
+    for env_id in ("FrozenLake-v1", "lactchain/GridWorld-v0"):
+        env = language_env(env_id)
+        with pytest.raises(ValueError, match="state: expected"):
+            env.reset(options={"state": {"state": 99}})
