@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,12 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 
 from lactchain import distributed
@@ -32,8 +37,10 @@ from lactchain.checkpoints import (
 )
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
 from lactchain.models.adapters import base_folder, seal_adapter
+from lactchain.models.loading import quiet
 from lactchain.run import Run, provenance, stop_requested
 from lactchain.settings import TrainingConfig
+from lactchain.types import Action
 
 NEVER = 10**9
 """A number of updates that no run reaches."""
@@ -107,6 +114,22 @@ def training_arguments(
             )
     defaults = {"disable_tqdm": False, "per_device_eval_batch_size": settings.batch_size}
     return arguments_class(**{**defaults, **fixed, **settings.extra})
+
+
+def encode_completions(
+    answers: Sequence[Action], tokenizer: PreTrainedTokenizerBase
+) -> list[list[int]]:
+    """Token ids of answers: those that were sampled where there are any, else those of the text.
+
+    In a text, special tokens are plain characters, and the end-of-sequence token is added; an empty
+    text stays empty.
+    """
+    texts = list(dict.fromkeys(a.text for a in answers if a.text and not a.token_ids))
+    encoded = {"": []}
+    if texts:
+        ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
+    return [list(a.token_ids) or encoded[a.text] for a in answers]
 
 
 class GuardedTrainer:
@@ -207,7 +230,8 @@ class GuardedTrainer:
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
-        super()._save(output_dir, state_dict)
+        with quiet():
+            super()._save(output_dir, state_dict)
         directory = Path(output_dir or self.args.output_dir)
         (directory / "training_args.bin").unlink()
         if isinstance(self.model, PeftModel):
@@ -256,6 +280,7 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
             trainer._load_from_checkpoint(str(checkpoint))
             return TrainOutput(state.global_step, math.nan, {})
         output = trainer.train(resume_from_checkpoint=str(checkpoint))
+    _restore_forward(trainer)
     if trainer.stopped:
         raise Interrupted(
             stop_requested() or signal.SIGTERM,
@@ -263,6 +288,17 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
             f"{trainer.args.output_dir}; give the same command to go on",
         )
     return output
+
+
+def _restore_forward(trainer: Any) -> None:
+    """Undoes what accelerate (autocast) and TRL (fused head) put in the place of `forward`.
+
+    Both are closures over this model: in a copy they would go on computing with the original.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    vars(model).pop("forward", None)
+    if isinstance(model, PeftModel):
+        vars(model.get_base_model()).pop("forward", None)
 
 
 def _newest_checkpoint(trainer: Any) -> Path | None:

@@ -248,10 +248,16 @@ class CriticTrainer(RunTrainer):
         self.critic = critic
         self.settings = settings
         self.table = table
-        rows = RegressionRows(table, settings.aggregate_duplicates and settings.loss == "mse")
-        collator = RegressionCollator(critic.tokenizer.pad_token_id)
-        model = TrainedCritic(critic)
-        super().__init__(model, args, collator, rows, eval_table, run=run, **kwargs)
+        aggregate = settings.aggregate_duplicates and settings.loss == "mse"
+        super().__init__(
+            model=TrainedCritic(critic),
+            args=args,
+            data_collator=RegressionCollator(critic.tokenizer.pad_token_id),
+            train_dataset=RegressionRows(table, aggregate),
+            eval_dataset=eval_table,
+            run=run,
+            **kwargs,
+        )
         self._targets_epoch = -1
         self.add_callback(TargetsCallback(self))
 

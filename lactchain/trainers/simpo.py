@@ -7,7 +7,7 @@ reads as, and re-tokenising it would train on other tokens than the policy produ
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from lactchain.errors import DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
+from lactchain.models.prompting import PromptTemplate
 from lactchain.run import Run
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.base import RunTrainer
-from lactchain.types import PreferencePair
+from lactchain.trainers.base import RunTrainer, encode_completions
+from lactchain.types import Action, PreferencePair
 
 PreferenceRow = dict[str, list[int]]
 """`prompt_ids`, `chosen_ids` and `rejected_ids`; completions end with the end-of-sequence token."""
@@ -28,30 +29,32 @@ PreferenceRow = dict[str, list[int]]
 
 def preference_rows(
     pairs: Sequence[PreferencePair],
-    encode_prompt: Callable[[str], list[int]],
+    template: PromptTemplate,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None = None,
 ) -> tuple[list[PreferenceRow], Counter[str]]:
     """The rows to train on, and how many pairs were dropped for which reason.
 
-    Completions are the sampled ids where the pair has them; the text of others is encoded with
-    special tokens read as plain text, and closed with the end-of-sequence token.
-
     Args:
-        encode_prompt: from an observation to the token ids of its prompt.
+        template: makes prompts of observations.
         max_length: longest prompt and completion together, in tokens. Longer pairs are dropped,
             not cut: a completion cut to nothing is a mean over no tokens.
 
     Raises:
         DataError: there were pairs, and none is left.
     """
+    columns = {
+        "prompt_ids": template.encode_batch([pair.prompt for pair in pairs]),
+        "chosen_ids": encode_completions(
+            [Action(pair.chosen, pair.chosen_token_ids) for pair in pairs], tokenizer
+        ),
+        "rejected_ids": encode_completions(
+            [Action(pair.rejected, pair.rejected_token_ids) for pair in pairs], tokenizer
+        ),
+    }
     rows, dropped = [], Counter()
-    for pair in pairs:
-        row = {
-            "prompt_ids": list(encode_prompt(pair.prompt)),
-            "chosen_ids": _completion(pair.chosen, pair.chosen_token_ids, tokenizer),
-            "rejected_ids": _completion(pair.rejected, pair.rejected_token_ids, tokenizer),
-        }
+    for ids in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, ids, strict=True))
         reason = drop_reason(row, max_length)
         if reason is None:
             rows.append(row)
@@ -75,15 +78,6 @@ def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None
     if max_length is not None and longest > max_length:
         return "over-long"
     return None
-
-
-def _completion(
-    text: str, token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
-) -> list[int]:
-    if token_ids or not text:
-        return list(token_ids)
-    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    return [*ids, tokenizer.eos_token_id]
 
 
 class PreferenceCollator:
@@ -136,12 +130,12 @@ class SimPOTrainer(RunTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            model,
-            args,
-            PreferenceCollator(tokenizer.pad_token_id),
-            rows,
-            eval_rows,
-            tokenizer,
+            model=model,
+            args=args,
+            data_collator=PreferenceCollator(tokenizer.pad_token_id),
+            train_dataset=rows,
+            eval_dataset=eval_rows,
+            processing_class=tokenizer,
             run=run,
             **kwargs,
         )
@@ -156,9 +150,7 @@ class SimPOTrainer(RunTrainer):
     ) -> Tensor:
         """Mean loss of B pairs, from one forward pass over their 2B answers."""
         logprobs, mask = completion_logprobs(
-            model,
-            *(inputs[k].flatten(0, 1) for k in ("input_ids", "attention_mask")),
-            inputs["completion_mask"].flatten(0, 1),
+            model, **{name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
         )
         chosen_logps, rejected_logps = masked_mean(logprobs, mask, dim=1).unflatten(0, (-1, 2)).T
         losses, metrics = simpo_loss(

@@ -1,0 +1,100 @@
+"""Behaviour cloning: (prompt, answer) → an actor that answers alike, by TRL's SFTTrainer.
+
+Only completions are learnt. Rows are token ids, so that TRL tokenises nothing: what the actor is
+asked later is, token for token, what it was trained on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+
+from lactchain.errors import DataError
+from lactchain.models.prompting import PromptTemplate
+from lactchain.run import Run
+from lactchain.settings import TrainingConfig
+from lactchain.trainers.base import GuardedTrainer, encode_completions, training_arguments
+from lactchain.types import Action
+
+CloningRow = dict[str, list[int]]
+"""`input_ids`, and `labels` that are -100 on the prompt."""
+
+
+def cloning_rows(
+    examples: Sequence[tuple[str, Action]],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None = None,
+) -> tuple[list[CloningRow], Counter[str]]:
+    """The rows to train on, and how many examples were dropped for which reason.
+
+    Args:
+        examples: observations and the answers to learn.
+        template: makes prompts of observations.
+        max_length: longest prompt and answer together, in tokens; longer examples are dropped.
+
+    Raises:
+        DataError: there were examples, and none is left.
+    """
+    prompts = template.encode_batch([observation for observation, _ in examples])
+    completions = encode_completions([action for _, action in examples], tokenizer)
+    rows, dropped = [], Counter()
+    for prompt, completion in zip(prompts, completions, strict=True):
+        if not completion:
+            dropped["empty completion"] += 1
+        elif max_length is not None and len(prompt) + len(completion) > max_length:
+            dropped["over-long"] += 1
+        else:
+            labels = [-100] * len(prompt) + completion
+            rows.append({"input_ids": prompt + completion, "labels": labels})
+    if examples and not rows:
+        raise DataError(f"all {len(examples)} examples were dropped: {dict(dropped)}")
+    return rows, dropped
+
+
+def behavior_cloning_trainer(
+    model: PreTrainedModel,
+    rows: Sequence[CloningRow],
+    tokenizer: PreTrainedTokenizerBase,
+    settings: TrainingConfig,
+    output_dir: str | Path,
+    seed: int,
+    *,
+    run: Run,
+    report_to: Sequence[str] = (),
+    bf16: bool = False,
+    **kwargs: Any,
+) -> Trainer:
+    """A guarded `SFTTrainer` over the rows; start it with `lactchain.trainers.base.train`.
+
+    Args: as of `training_arguments` and `GuardedTrainer`.
+    """
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    class BehaviorCloningTrainer(GuardedTrainer, SFTTrainer):
+        """TRL's trainer with checked steps and verified checkpoints."""
+
+    args = training_arguments(
+        settings,
+        output_dir,
+        seed,
+        report_to=report_to,
+        bf16=bf16,
+        arguments_class=SFTConfig,
+        packing=False,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    return BehaviorCloningTrainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_list(list(rows)),
+        processing_class=tokenizer,
+        run=run,
+        **kwargs,
+    )
