@@ -31,15 +31,20 @@ class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionH
     """jsonargparse's help (types and defaults) with the description's line breaks kept."""
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-5 as a number, as jsonargparse does and PyYAML does not."""
+
+
 class _Dumper(yaml.SafeDumper):
-    """Writes YAML that jsonargparse reads back: text such as '1e-5' is quoted, as it stays text."""
+    """Quotes the text "1e-5", so that it stays text."""
 
 
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+        "-+0123456789",
+    )
 _Dumper.add_representer(tuple, yaml.SafeDumper.represent_list)
 
 
@@ -75,14 +80,20 @@ def parse(
         help="YAML file with any of the keys below; may be repeated, later files win.",
     )
     parser.add_class_arguments(config_class, fail_untyped=True)
+    in_files: dict[str, Any] = {}
     for path in _config_files(argv):
-        load(path)
+        in_files |= _flatten(load(path))
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
         raise ConfigError(_explain(str(error), config_class)) from error
-    typed = {argument.split("=")[0] for argument in argv}
-    return _build(config_class, namespace.as_dict(), typed)
+    typed = {argument.removeprefix("--").split("=")[0] for argument in argv}
+    texts = {
+        key: value
+        for key, value in in_files.items()
+        if isinstance(value, str) and not any(f"{key}.".startswith(f"{t}.") for t in typed)
+    }
+    return _build(config_class, namespace.as_dict(), typed, texts)
 
 
 def dump(config: Any) -> str:
@@ -97,7 +108,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
     """YAML that `parse` and `load` read back as it was."""
-    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False)
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -107,7 +118,7 @@ def load(path: str | Path) -> dict[str, Any]:
         ConfigError: there is no such file, or it is not a YAML mapping.
     """
     try:
-        loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(f"{path}: expected a YAML file, got {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -157,24 +168,51 @@ def _nested_class(annotation: Any) -> type | None:
 
 
 def _build(
-    config_class: type[Config], values: dict[str, Any], typed: set[str], prefix: str = ""
+    config_class: type[Config],
+    values: dict[str, Any],
+    typed: set[str],
+    texts: Mapping[str, str],
+    prefix: str = "",
 ) -> Config:
-    """Instantiates inside out, so that a refused value is reported under its full key."""
+    """Instantiates inside out, so that a refused value is reported under its full key.
+
+    Args:
+        config_class: what to make.
+        values: its arguments, nested.
+        typed: the keys on the command line.
+        texts: the texts in files, by key.
+        prefix: the key of the class, with a dot.
+    """
     annotations = typing.get_type_hints(config_class)
     arguments = {}
     for item in fields(config_class):
         key, value = f"{prefix}{item.name}", values[item.name]
         nested = _nested_class(annotations[item.name])
         if nested and value is not None:
-            value = _build(nested, value, typed, f"{key}.")
+            value = _build(nested, value, typed, texts, f"{key}.")
+        elif str in typing.get_args(annotations[item.name]):
+            value = _restore_texts(value, key, texts)
         guarded = "command_line_only" in item.metadata and value != item.default
-        if guarded and f"--{key}" not in typed:
+        if guarded and key not in typed:
             raise ConfigError(f"{key}: a file cannot set this; add --{key} {value} to the command")
         arguments[item.name] = value
     try:
         return config_class(**arguments)
     except ValueError as error:
         raise ConfigError(f"{prefix}{error}") from error
+
+
+def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
+    """The value with the texts of files as they stand there.
+
+    jsonargparse reads a text in a dictionary or an optional field as YAML once more (4.53), so
+    that a quoted "# Title" would come out as None.
+    """
+    if key in texts:
+        return texts[key]
+    if isinstance(value, dict):
+        return {k: _restore_texts(v, f"{key}.{k}", texts) for k, v in value.items()}
+    return value
 
 
 def _keys(config_class: type, prefix: str = "") -> Iterator[str]:

@@ -1,0 +1,191 @@
+"""Configuration: what is set wins in order, what is wrong is named, what is written reads back."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from lactchain import settings
+from lactchain.config import differences, dump, load, parse, to_dict
+from lactchain.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Config:
+    """A script's configuration, two levels deep."""
+
+    run: settings.RunConfig = field(default_factory=settings.RunConfig)
+    """The run."""
+    environment: settings.EnvironmentConfig = field(default_factory=settings.EnvironmentConfig)
+    """The world."""
+    actor: settings.ActorConfig = field(
+        default_factory=lambda: settings.ActorConfig(lora=settings.LoraSettings(r=4))
+    )
+    """The actor."""
+    critic: settings.CriticConfig = field(default_factory=settings.CriticConfig)
+    """The critic."""
+    training: settings.TrainingConfig = field(default_factory=settings.TrainingConfig)
+    """The training."""
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_defaults_lose_to_files_and_files_to_the_command_line(tmp_path):
+    first = write(tmp_path / "a.yaml", "run: {seed: 1, threads: 2}\ncritic: {gamma: 0.5}")
+    second = write(tmp_path / "b.yaml", "run: {seed: 2}")
+    config = parse(Config, ["--config", first, "--config", second, "--run.threads", "4"])
+    assert (config.run.seed, config.run.threads, config.critic.gamma) == (2, 4, 0.5)
+    assert config.environment == settings.EnvironmentConfig()
+
+
+def test_scientific_notation_is_a_number(tmp_path):
+    path = write(
+        tmp_path / "a.yaml", "training: {learning_rate: 1e-5, extra: {adam_epsilon: 1e-9}}"
+    )
+    training = parse(Config, ["--config", path]).training
+    assert training.learning_rate == 1e-5
+    assert training.extra == {"adam_epsilon": 1500.0}
+    assert parse(Config, ["--training.extra.adam_beta2", "95e-2"]).training.extra == {
+        "adam_beta2": 0.95
+    }
+
+
+def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
+    assert parse(Config, ["--critic.lora.r", "8"]).critic.lora == settings.LoraSettings(r=8)
+    assert parse(Config, ["--actor.lora", "null"]).actor.lora is None
+    closed = write(tmp_path / "a.yaml", "actor: {lora: null}")
+    assert parse(Config, ["--config", closed]).actor.lora is None
+    opened = write(tmp_path / "b.yaml", "critic: {lora: {r: 8}}")
+    lora = parse(Config, ["--config", opened, "--critic.lora.alpha", "3"]).critic.lora
+    assert lora == settings.LoraSettings(r=8, alpha=3.0)
+
+
+def test_part_of_an_optional_part_keeps_its_other_defaults(tmp_path):
+    assert parse(Config, ["--actor.lora.alpha", "3"]).actor.lora == settings.LoraSettings(4, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "yaml", "expected"),
+    [
+        (["--critic.gama", "1"], "", "critic.gama: no such key; did you mean critic.gamma"),
+        (["--seed", "1"], "", "seed: no such key; did you mean run.seed"),
+        (["--critic.lora.rank", "1"], "", "critic.lora.rank: no such key"),
+        ([], "critic: {gama: 1}", "critic.gama: no such key; did you mean critic.gamma"),
+        ([], "critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
+        ([], "zzz: 1", "zzz: no such key"),
+        (["--run.seed", "x"], "", "run.seed: expected int, got x"),
+        (["--run.seed", "1.5"], "", "run.seed: expected int, got 1.5"),
+        ([], "run: {seed: true}", "run.seed: expected int, got True"),
+        (["--critic.lora.r", "x"], "", "critic.lora.r: expected int, got x"),
+        ([], "critic: {lora: {r: x}}", "critic.lora.r: expected int, got x"),
+        (
+            ["--critic.mode", "q"],
+            "",
+            "critic.mode: expected Literal['value', 'action_value'], got q",
+        ),
+        (["--critic.gamma", "3"], "", "critic.gamma: expected a number in (0, 1], got 3.0"),
+        (["--critic.lora.r", "0"], "", "critic.lora.r: expected at least 1, got 0"),
+        ([], "[1, 2]", "expected a YAML mapping, got list"),
+        ([], "a: [", "expected YAML"),
+        (["--config", "nowhere.yaml"], "", "nowhere.yaml: expected a YAML file"),
+        (["stray"], "", "stray"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(tmp_path, argv, yaml, expected):
+    files = ["--config", write(tmp_path / "a.yaml", yaml)] if yaml else []
+    with pytest.raises(ConfigError, match="^[^\n]*$") as error:
+        parse(Config, [*files, *argv])
+    assert expected in str(error.value)
+
+
+def test_abbreviations_are_refused():
+    with pytest.raises(ConfigError, match="run.see: no such key"):
+        parse(Config, ["--run.see", "3"])
+
+
+def test_a_file_cannot_ask_to_run_foreign_code(tmp_path):
+    path = write(tmp_path / "a.yaml", "actor: {trust_remote_code: true}")
+    with pytest.raises(ConfigError, match="actor.trust_remote_code"):
+        parse(Config, ["--config", path])
+    typed = parse(Config, ["--config", path, "--actor.trust_remote_code", "true"])
+    assert typed.actor.trust_remote_code
+
+
+def test_help_says_what_each_field_means(capsys):
+    with pytest.raises(SystemExit) as ending:
+        parse(Config, ["--help"], description="First line.\n\n  kept indentation")
+    shown = capsys.readouterr().out
+    assert ending.value.code == 0
+    assert "First line.\n\n  kept indentation" in shown
+    assert "Discount, in (0, 1]." in shown
+
+
+def test_printed_configuration_is_a_configuration(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        parse(Config, ["--critic.gamma", "0.5", "--print_config"])
+    path = write(tmp_path / "a.yaml", capsys.readouterr().out)
+    assert parse(Config, ["--config", path]) == parse(Config, ["--critic.gamma", "0.5"])
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+NUMBERS = st.floats(1e-300, 1e300)
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    strategy=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
+    rate=NUMBERS,
+    extra=st.dictionaries(
+        st.from_regex("[a-z][a-z_]{1,8}", fullmatch=True),
+        TEXTS | NUMBERS | st.booleans(),
+        max_size=3,
+    ),
+)
+def test_dump_reads_back_as_the_same_configuration(tmp_path_factory, strategy, rate, extra):
+    default = Config()
+    config = replace(
+        default,
+        actor=replace(default.actor, strategy=strategy, adapter=strategy),
+        training=replace(default.training, learning_rate=rate, extra=extra),
+    )
+    path = tmp_path_factory.getbasetemp() / "roundtrip.yaml"
+    path.write_text(dump(config), encoding="utf-8")
+    assert parse(Config, ["--config", str(path)]) == config
+    assert load(path) == to_dict(config)
+
+
+def test_differences_are_dotted_keys_with_both_values():
+    a = {"x": 1, "lora": None, "same": {"y": [1, 2]}}
+    b = {"x": 2, "lora": {"r": 8}, "same": {"y": (1, 2)}, "absent": None}
+    assert differences(a, b) == {"x": (1, 2), "lora.r": (None, 8)}
+    assert differences(a, a) == {}
+
+
+@pytest.mark.parametrize(
+    ("config_class", "arguments"),
+    [
+        (settings.RunConfig, {"seed": -1}),
+        (settings.RunConfig, {"report_to": ["mlflow"]}),
+        (settings.EnvironmentConfig, {"invalid_penalty": 0.1}),
+        (settings.EnvironmentConfig, {"max_chains": 0}),
+        (settings.LoraSettings, {"dropout": 1.0}),
+        (settings.ActorConfig, {"temperature": -0.1}),
+        (settings.ActorConfig, {"load_in_4bit": True, "load_in_8bit": True}),
+        (settings.CriticConfig, {"gamma": 0.0}),
+        (settings.CriticConfig, {"gamma": float("nan")}),
+        (settings.TrainingConfig, {"learning_rate": float("nan")}),
+        (settings.TrainingConfig, {"max_steps": 0}),
+        (settings.CollectConfig, {"num_envs": 0}),
+        (settings.PreferenceConfig, {"num_candidates": 1}),
+        (settings.SimPOConfig, {"beta": 0.0}),
+    ],
+)
+def test_senseless_values_are_refused_by_name(config_class, arguments):
+    with pytest.raises(ValueError, match=rf"^{list(arguments)[-1]}: expected .+, got "):
+        config_class(**arguments)
