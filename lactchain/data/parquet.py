@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.errors import DataError
-from lactchain.run import atomic_write
 
 ROWS_PER_GROUP = 4096
 KIND_KEY, VERSION_KEY, DIGEST_KEY = "lactchain.kind", "lactchain.version", "lactchain.sha256"
@@ -35,6 +35,8 @@ encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(
 
 def write_table(path: str | Path, table: pa.Table, kind: str, version: int) -> None:
     """Writes a table beside `path` and renames it, so that `path` is whole or absent.
+
+    The folder is made where there is none.
 
     Args:
         kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
@@ -50,7 +52,9 @@ def write_table(path: str | Path, table: pa.Table, kind: str, version: int) -> N
         writer.write_table(table, row_group_size=ROWS_PER_GROUP)
         writer.add_key_value_metadata(metadata)
     head, _, tail = _split_at_digest(buffer.getvalue())
-    atomic_write(Path(path), head + _digest(head, tail) + tail)
+    with disk_errors(path):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, head + _digest(head, tail) + tail)
 
 
 def read_table(path: str | Path, kind: str, version: int) -> pa.Table:

@@ -1,0 +1,145 @@
+"""What an evaluation leaves in a run folder: values of states, and one line per episode.
+
+`values.json` holds the critic's value of every state beside the exact one; `episodes.json` how
+each start state went. Both are JSON, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lactchain.checkpoints import atomic_write
+from lactchain.errors import DataError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StateValues:
+    """Values of N states under one policy.
+
+    Attributes:
+        states: N states as the environment's view gives them (JSON objects).
+        critic: N estimates V(s), in return units.
+        exact: N true values V^π(s), or None where nobody can compute them.
+        gamma, discount_per: the discount of both, as in `CriticConfig`.
+    """
+
+    states: tuple[Mapping[str, Any], ...]
+    critic: tuple[float, ...]
+    exact: tuple[float, ...] | None
+    gamma: float
+    discount_per: str = "action"
+
+    def __post_init__(self) -> None:
+        for name, values in (("critic", self.critic), ("exact", self.exact)):
+            if values is not None and len(values) != len(self.states):
+                raise ValueError(
+                    f"{name}: expected a value for each of {len(self.states)} states, "
+                    f"got {len(values)}"
+                )
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error of the critic, in return units."""
+        return float(np.sqrt(np.mean(np.square(self._errors))))
+
+    @property
+    def r2(self) -> float:
+        """Share of the variance of the exact values that the critic explains; 1 is perfect."""
+        return float(1 - np.mean(np.square(self._errors)) / np.var(self.exact))
+
+    @property
+    def _errors(self) -> np.ndarray:
+        return np.subtract(self.critic, self.exact)
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """How an episode from one start state went.
+
+    Attributes:
+        state: the start state (a JSON object).
+        success: whether the goal was reached.
+        num_chains: answers given.
+        num_actions: primitive actions executed, bumps included.
+        shortest: fewest primitive actions from there to the goal; None where nobody knows.
+    """
+
+    state: Mapping[str, Any]
+    success: bool
+    num_chains: int
+    num_actions: int
+    shortest: int | None = None
+
+
+def write_values(path: str | Path, values: StateValues) -> None:
+    """Writes `values.json`.
+
+    Raises:
+        DiskError: when the file cannot be written.
+    """
+    _write(path, asdict(values))
+
+
+def read_values(path: str | Path) -> StateValues:
+    """Reads what `write_values` wrote.
+
+    Raises:
+        DataError: when the file is missing, damaged or of another schema.
+    """
+    fields = _read(path)
+    with _schema_errors(path):
+        for name in ("states", "critic", "exact"):
+            fields[name] = None if fields[name] is None else tuple(fields[name])
+        return StateValues(**fields)
+
+
+def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:
+    """Writes `episodes.json`.
+
+    Raises:
+        DiskError: when the file cannot be written.
+    """
+    _write(path, {"episodes": [asdict(episode) for episode in episodes]})
+
+
+def read_episodes(path: str | Path) -> list[EpisodeResult]:
+    """Reads what `write_episodes` wrote.
+
+    Raises:
+        DataError: when the file is missing, damaged or of another schema.
+    """
+    fields = _read(path)
+    with _schema_errors(path):
+        return [EpisodeResult(**episode) for episode in fields["episodes"]]
+
+
+@contextmanager
+def _schema_errors(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: not of schema version {VERSION} ({error})") from error
+
+
+def _write(path: str | Path, fields: Mapping[str, Any]) -> None:
+    atomic_write(path, json.dumps({"schema_version": VERSION} | dict(fields), allow_nan=False))
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: expected a JSON file, {error}") from error
+    version = fields.pop("schema_version", None) if isinstance(fields, dict) else None
+    if version != VERSION:
+        raise DataError(f"{path}: expected schema version {VERSION}, got {version}")
+    return fields

@@ -1,0 +1,378 @@
+"""`report.html`: a run folder in one page that opens from disk, with no script and no network.
+
+Reads only what the folder holds (`lactchain.inspection.run_view`), needs no model, and leaves out
+what is not there yet, so that a running job can be looked at too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lactchain.checkpoints import atomic_write
+from lactchain.data.evaluations import EpisodeResult, StateValues
+from lactchain.environments.gridworld import ORIENTATIONS
+from lactchain.inspection import plots
+from lactchain.inspection.markup import Markup, details, element, fields, join, page, table
+from lactchain.inspection.plots import Grid
+from lactchain.inspection.run_view import (
+    ChainRecord,
+    RunView,
+    chain_records,
+    grid_position,
+    open_run,
+)
+from lactchain.settings import check
+from lactchain.types import PreferencePair, Trajectory
+
+# Curves that are shown at once, by a part of their key; the others fold away.
+MAIN_CURVES = (
+    "loss", "margin", "accurac", "logps", "return", "success", "invalid", "chain_length", "r2",
+)  # fmt: skip
+NUM_GOALS = 3
+NUM_PAIRS = 8
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """What to report on, and where to."""
+
+    run_dir: str = "runs/quickstart"
+    """Folder of the run, or of a pipeline with runs inside."""
+    output: str | None = None
+    """The page to write; null: report.html in the run's folder."""
+    num_rollouts: int = 8
+    """Episodes to draw; up to half of them are failures."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)
+        check(self.num_rollouts >= 0, "num_rollouts", "at least 0", self.num_rollouts)
+
+
+def write_report(
+    run_dir: str | Path, output: str | Path | None = None, num_rollouts: int = 8
+) -> Path:
+    """Writes the page of a run folder and returns its path.
+
+    Raises:
+        ConfigError: when `run_dir` is no run folder.
+        DataError: when a file in it is damaged.
+        DiskError: when the page cannot be written.
+    """
+    view = open_run(run_dir)
+    path = Path(output or view.directory / "report.html")
+    atomic_write(path, render(view, num_rollouts))
+    return path
+
+
+def render(view: RunView, num_rollouts: int = 8) -> str:
+    """The page of a run as HTML."""
+    values_of, values = view.newest("values")
+    played_in, trajectories = view.newest("trajectories")
+    paired_in, pairs = view.newest("pairs")
+    _, evaluations = view.newest("episodes")
+    sections = (
+        _section("Result", _summary(view)),
+        _section("Stages", _stages(view.stages)),
+        _section("Curves", curves(view)),
+        _section("Success by distance", success(evaluations)),
+        _section(_of("The critic beside the truth", values_of), value_maps(values, view.grid)),
+        _section(
+            _of("Sample episodes", played_in),
+            rollouts(sample_episodes(trajectories, num_rollouts), view.grid, values),
+        ),
+        _section(_of("Preference pairs", paired_in), pair_table(pairs)),
+        _section("How it was run", _settings(view)),
+    )
+    name = view.directory.resolve().name
+    return page(f"{name} · LactChain", element("h1", name), _subtitle(view), *sections)
+
+
+def curves(view: RunView) -> Markup:
+    """Curves; stages of the same name (round_1/simpo, round_2/simpo) share pictures."""
+    parts = []
+    for group, members in _groups(view).items():
+        charts = _charts(members)
+        if not charts:
+            continue
+        main = [chart for key, chart in charts.items() if any(part in key for part in MAIN_CURVES)]
+        more = [chart for key, chart in charts.items() if not any(p in key for p in MAIN_CURVES)]
+        heading = element("h3", group) if view.stages else ""
+        folded = details(f"more curves ({len(more)})", _gallery(more)) if more else ""
+        parts.append(join((heading, _gallery(main), folded)))
+    return join(parts)
+
+
+def success(evaluations: Mapping[str, Sequence[EpisodeResult]]) -> Markup:
+    """Success by length of the shortest path, and what the solved episodes cost."""
+    if not any(evaluations.values()):
+        return Markup("")
+    headers = (
+        "", "start states", "success", "within 2 chains", "chains", "actions", "actions / shortest",
+    )  # fmt: skip
+    rows = [(name, *_success_row(episodes)) for name, episodes in evaluations.items()]
+    note = element(
+        "p", "Chains, actions and their ratio to the shortest path are those of solved episodes.",
+        class_="muted",
+    )  # fmt: skip
+    bars = {name: by_distance(episodes) for name, episodes in evaluations.items()}
+    if not any(bars.values()):
+        return join((table(headers, rows), note))
+    chart = plots.bar_chart("success rate", bars, "shortest path, in actions")
+    return join((table(headers, rows), note, chart))
+
+
+def by_distance(episodes: Sequence[EpisodeResult]) -> dict[int, tuple[float, int]]:
+    """Shortest path in actions → (success rate, number of episodes)."""
+    outcomes: dict[int, list[bool]] = {}
+    for episode in episodes:
+        if episode.shortest is not None:
+            outcomes.setdefault(episode.shortest, []).append(episode.success)
+    return {distance: (sum(won) / len(won), len(won)) for distance, won in sorted(outcomes.items())}
+
+
+def value_maps(values: StateValues | None, grid: Grid | None) -> Markup:
+    """The critic's values, the exact ones and their difference; on a grid, as maps."""
+    if values is None or not values.states:
+        return Markup("")
+    facts: dict[str, Any] = {"states": len(values.states), "gamma": values.gamma}
+    facts["discount per"] = values.discount_per
+    overview = []
+    if values.exact is not None:
+        facts |= {"R²": values.r2, "RMSE": values.rmse}
+        overview = [plots.scatter("critic over exact value", values.exact, values.critic, "exact")]
+    summary = element("div", fields(facts), *overview, class_="gallery")
+    goals = [] if grid is None else _some(_goals(values), NUM_GOALS)
+    maps = [
+        details(f"goal at ({x}, {y})", _maps_of_goal(values, grid, (x, y)), is_open=n == 0)
+        for n, (x, y) in enumerate(goals)
+    ]
+    return join((summary, *maps))
+
+
+def rollouts(
+    trajectories: Sequence[Trajectory], grid: Grid | None, values: StateValues | None = None
+) -> Markup:
+    """Episodes, drawn where there is a grid, with reward, value and advantage of each chain."""
+    return join(episode_card(trajectory, grid, values) for trajectory in trajectories)
+
+
+def episode_card(
+    trajectory: Trajectory, grid: Grid | None = None, values: StateValues | None = None
+) -> Markup:
+    """One episode: picture, chains, and the transcript to unfold."""
+    records = chain_records(trajectory, values)
+    on_grid = grid is not None and records and all(record.start for record in records)
+    picture = _picture(trajectory, grid, records) if on_grid else ""
+    headers = ("", "answer", "reward", "value", "advantage", "")
+    rows = [
+        (
+            element("b", n + 1, style=f"color:{plots.chain_colour(n)}"),
+            element("code", record.text, class_="text"),
+            record.reward,
+            record.value,
+            record.advantage,
+            element("span", record.note, class_="bad"),
+        )
+        for n, record in enumerate(records)
+    ]
+    chains = element("div", _headline(trajectory), table(headers, rows))
+    transcript = details("transcript", element("pre", trajectory), is_open=not on_grid)
+    body = element("div", picture, chains, class_="beside")
+    return element("div", body, transcript, class_="card")
+
+
+def pair_table(pairs: Sequence[PreferencePair], num_pairs: int = NUM_PAIRS) -> Markup:
+    """Margins of all pairs, and some of the pairs."""
+    if not pairs:
+        return Markup("")
+    margins = [pair.margin for pair in pairs]
+    shown = _some(pairs, num_pairs)
+    title = f"margins of {len(pairs)} pairs"
+    picture = plots.histogram(title, margins, "advantage of chosen less that of rejected")
+    headers = ("prompt", "chosen", "rejected", "advantages", "", "margin")
+    rows = [
+        (
+            *(
+                element("code", text, class_="text")
+                for text in (pair.prompt, pair.chosen, pair.rejected)
+            ),
+            pair.chosen_value,
+            pair.rejected_value,
+            pair.margin,
+        )
+        for pair in shown
+    ]
+    return join((picture, table(headers, rows)))
+
+
+def sample_episodes(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """Some episodes from everywhere in the list, failures first and at most half of them."""
+    failures = [t for t in trajectories if not _succeeded(t)]
+    successes = [t for t in trajectories if _succeeded(t)]
+    num_failures = min(len(failures), max(count // 2, count - len(successes)))
+    return _some(failures, num_failures) + _some(successes, count - num_failures)
+
+
+def _section(title: str, content: Markup) -> Markup:
+    return join((element("h2", title), content)) if content else Markup("")
+
+
+def _of(title: str, stage: str) -> str:
+    return f"{title} ({stage})" if stage else title
+
+
+def _subtitle(view: RunView) -> Markup:
+    state = "finished" if view.summary is not None else "unfinished"
+    commit = view.environment.get("git_commit")
+    parts = (state, view.environment.get("device"), f"commit {commit}" if commit else None)
+    return element("p", " · ".join(str(part) for part in parts if part), class_="muted")
+
+
+def _summary(view: RunView) -> Markup:
+    return fields(view.summary) if view.summary else Markup("")
+
+
+def _stages(stages: Mapping[str, RunView]) -> Markup:
+    if not stages:
+        return Markup("")
+    rows = [
+        (
+            name,
+            "finished" if view.summary is not None else "unfinished",
+            _minutes(view),
+            "  ·  ".join(f"{key} {_plain_number(value)}" for key, value in view.summary.items())
+            if view.summary
+            else "",
+        )
+        for name, view in stages.items()
+    ]
+    return table(("stage", "state", "minutes", "result"), rows)
+
+
+def _minutes(view: RunView) -> float | None:
+    times = [record["time"] for record in view.metrics if "time" in record]
+    return (times[-1] - times[0]) / 60 if times else None
+
+
+def _plain_number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _settings(view: RunView) -> Markup:
+    text = (view.directory / "config.yaml").read_text(encoding="utf-8")
+    config = details("config.yaml", element("pre", text))
+    if not view.environment:
+        return config
+    return join((config, details("environment.json", fields(view.environment))))
+
+
+def _groups(view: RunView) -> dict[str, dict[str, RunView]]:
+    """Runs by the last part of their names, and then by the rest."""
+    groups = {"all stages": {"": view}}
+    for name, stage in view.stages.items():
+        path = PurePosixPath(name)
+        groups.setdefault(path.name, {})[path.parent.as_posix()] = stage
+    return groups
+
+
+def _charts(views: Mapping[str, RunView]) -> dict[str, Markup]:
+    series: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    for name, view in views.items():
+        for key, curve in view.curves().items():
+            series.setdefault(key, {})[name] = curve
+    return {key: plots.line_chart(key, lines) for key, lines in sorted(series.items())}
+
+
+def _gallery(pictures: Sequence[Markup]) -> Markup:
+    return element("div", *pictures, class_="gallery")
+
+
+def _success_row(episodes: Sequence[EpisodeResult]) -> tuple[int, str, str, float, float, float]:
+    solved = [episode for episode in episodes if episode.success]
+    known = [episode for episode in solved if episode.shortest is not None]
+    shortest = sum(episode.shortest for episode in known)
+    return (
+        len(episodes),
+        f"{len(solved) / len(episodes):.1%}",
+        f"{sum(episode.num_chains <= 2 for episode in solved) / len(episodes):.1%}",
+        float(np.mean([episode.num_chains for episode in solved] or [np.nan])),
+        float(np.mean([episode.num_actions for episode in solved] or [np.nan])),
+        sum(episode.num_actions for episode in known) / shortest if shortest else np.nan,
+    )
+
+
+def _goals(values: StateValues) -> list[tuple[int, int]]:
+    states = [state for state in values.states if grid_position(state)]
+    return sorted({(state["goal_x"], state["goal_y"]) for state in states})
+
+
+def _maps_of_goal(values: StateValues, grid: Grid, goal: tuple[int, int]) -> Markup:
+    """Rows: critic, exact, error; columns: orientations."""
+    both = [*values.critic, *(values.exact or ())]
+    limits = min(both), max(both)
+    bars = [plots.colour_bar("value", limits)]
+    rows = [_map_row("critic", values.states, values.critic, grid, goal, limits)]
+    if values.exact is not None:
+        errors = np.subtract(values.critic, values.exact).tolist()
+        largest = max(map(abs, errors)) or 1.0
+        error_limits = -largest, largest
+        bars.append(plots.colour_bar("error = critic − exact", error_limits, plots.DIVERGING))
+        rows += [
+            _map_row("exact", values.states, values.exact, grid, goal, limits),
+            _map_row("error", values.states, errors, grid, goal, error_limits, plots.DIVERGING),
+        ]
+    return element("div", _gallery(bars), *rows, class_="card")
+
+
+def _map_row(
+    name: str,
+    states: Sequence[Mapping[str, Any]],
+    values: Sequence[float],
+    grid: Grid,
+    goal: tuple[int, int],
+    limits: tuple[float, float],
+    palette: Sequence[tuple[int, int, int]] = plots.SEQUENTIAL,
+) -> Markup:
+    """One map for each orientation."""
+    maps: list[dict[tuple[int, int], float]] = [{} for _ in ORIENTATIONS]
+    for state, value in zip(states, values, strict=True):
+        if (state["goal_x"], state["goal_y"]) == goal:
+            maps[state["orientation"]][state["x"], state["y"]] = value
+    return _gallery(
+        [
+            plots.value_map(f"{name}, facing {heading}", grid, cells, limits, goal, palette)
+            for heading, cells in zip(ORIENTATIONS, maps, strict=True)
+        ]
+    )
+
+
+def _picture(trajectory: Trajectory, grid: Grid, records: Sequence[ChainRecord]) -> Markup:
+    state = trajectory.infos[0]["state"]
+    starts = [record.start for record in records]
+    paths = [record.path for record in records]
+    return plots.rollout("", grid, starts, paths, (state["goal_x"], state["goal_y"]))
+
+
+def _headline(trajectory: Trajectory) -> Markup:
+    solved = _succeeded(trajectory)
+    ending = "solved" if solved else "terminated" if trajectory.terminated else "cut off"
+    facts = (
+        f" · return {trajectory.episode_return:.4g} · seed {trajectory.seed}"
+        f" · {trajectory.policy or 'unnamed policy'}"
+    )
+    return element("p", element("span", ending, class_="good" if solved else "bad"), facts)
+
+
+def _succeeded(trajectory: Trajectory) -> bool:
+    return bool(trajectory.infos[-1].get("success", False))
+
+
+def _some(items: Sequence[Item], count: int) -> list[Item]:
+    """At most `count` items, evenly spread."""
+    places = np.linspace(0, len(items) - 1, min(count, len(items)))
+    return [items[round(place)] for place in places]

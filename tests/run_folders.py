@@ -1,0 +1,155 @@
+"""Run folders as the scripts leave them, made in milliseconds without any model."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes, write_values
+from lactchain.data.preferences import Candidates, make_pairs, write_pairs
+from lactchain.data.trajectories import write_trajectories
+from lactchain.environments.exact import optimal_chains, optimal_values, tabular_model
+from lactchain.environments.exact import shortest_paths as path_lengths
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.settings import EnvironmentConfig
+from lactchain.types import Action, Trajectory
+
+GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
+LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)
+GAMMA = 0.95
+
+
+def play(env: LanguageEnv, answers, seed: int, state=None, policy="script") -> Trajectory:
+    """An episode in which `answers(observation)` is said until it ends."""
+    observation, info = env.reset(seed=seed, options={"state": state} if state else None)
+    observations, actions, rewards, infos = [observation], [], [], [info]
+    terminated = truncated = False
+    while not (terminated or truncated):
+        actions.append(Action(answers(observation), (1, 2), (-0.5, -0.25)))
+        observation, reward, terminated, truncated, info = env.step(actions[-1].text)
+        observations.append(observation)
+        rewards.append(reward)
+        infos.append(info)
+    return Trajectory(
+        env_id=env.env.spec.id,
+        seed=seed,
+        observations=tuple(observations),
+        actions=tuple(actions),
+        rewards=tuple(rewards),
+        infos=tuple(infos),
+        terminated=terminated,
+        truncated=truncated,
+        policy=policy,
+    )
+
+
+def write_run(
+    directory: Path, config: dict, num_records: int, summary: dict | None = None, start: float = 0
+):
+    """The files that every run has; curves that fall and rise."""
+    directory.mkdir(parents=True)
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    (directory / "environment.json").write_text(json.dumps({"device": "cpu", "git_commit": "abc"}))
+    records = (
+        {
+            "step": 10 * n,
+            "time": 1e9 + start + 30 * n,
+            "train/loss": math.exp(-n / 10) if n != 5 else None,
+            "rewards/margins": n / 30,
+            "logps/chosen": -1 - n / 50,
+            "rollout/invalid_rate": 0.05 / (n + 1),
+            "learning_rate": 1e-4 * (1 - n / num_records),
+        }
+        for n in range(num_records)
+    )
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    if summary is not None:
+        (directory / "summary.json").write_text(json.dumps(summary))
+
+
+def write_grid_run(directory: Path, num_episodes: int = 12, kwargs: dict | None = None) -> Path:
+    """A pipeline on the grid: a warm start and two rounds of critic and SimPO."""
+    config = EnvironmentConfig(
+        GRID.id, kwargs or {}, GRID.template, max_chains=GRID.max_chains, invalid_penalty=-0.1
+    )
+    environment = {"id": config.id, "kwargs": config.kwargs, "template": config.template}
+    summary = {"seed": 0, "success_rate_before": 0.35, "success_rate_after": 0.99, "num_pairs": 40}
+    write_run(directory, {"run": {"seed": 0}, "environment": environment}, 4, summary)
+    for n, stage in enumerate(("warm_start", "round_1/critic", "round_1/simpo", "round_2/critic")):
+        write_run(directory / stage, {"environment": environment}, 30, {"loss": 0.5}, 1000 * n)
+    write_run(directory / "round_2/simpo", {"environment": environment}, 12, start=4000)
+    env, draw = make_language_env(config), np.random.default_rng(0)
+    model = tabular_model(env.env)
+    states, exact = model.non_terminal_states, optimal_values(model, GAMMA)
+    best, lengths = optimal_chains(model, config.max_chain_length), path_lengths(model)
+    critic = exact + draw.normal(0, 0.03, len(exact))
+    write_values(
+        directory / "values.json",
+        StateValues(tuple(states), tuple(critic.tolist()), tuple(exact.tolist()), GAMMA),
+    )
+    after, before = _results(states, lengths, draw, 0.98), _results(states, lengths, draw, 0.35)
+    write_episodes(directory / "episodes.json", after)
+    write_episodes(directory / "episodes_before.json", before)
+    say = _answers(env, model, best, draw)
+    starts = draw.choice(len(states), num_episodes)
+    episodes = [
+        play(env, say(n), seed, states[n], "actor") for seed, n in enumerate(starts.tolist())
+    ]
+    write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
+    pairs, _ = make_pairs([_candidates(states[n], draw) for n in starts])
+    write_pairs(directory / "round_2/simpo/pairs/000000.parquet", pairs)
+    return directory
+
+
+def write_text_run(directory: Path) -> Path:
+    """A run in a world that is not drawn: FrozenLake, without values."""
+    write_run(directory, {"environment": {"id": LAKE.id, "kwargs": LAKE.kwargs}}, 3)
+    env = make_language_env(LAKE)
+    answers = iter(['["down", "right"]', "no idea"] * 20)
+    episodes = [play(env, lambda _: next(answers), seed) for seed in range(3)]
+    write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
+    return directory
+
+
+def _results(states, lengths, draw, rate) -> list[EpisodeResult]:
+    return [
+        EpisodeResult(
+            state=state,
+            success=bool(draw.random() < rate ** (length / 5)),
+            num_chains=int(draw.integers(1, 4)),
+            num_actions=int(length + draw.integers(0, 3)),
+            shortest=int(length),
+        )
+        for state, length in zip(states, lengths, strict=True)
+    ]
+
+
+def _answers(env, model, best, draw):
+    """For a start state a policy that is right, random or unparsable by turns."""
+
+    def policy_from(start: int):
+        def answer(_: str) -> str:
+            luck = draw.random()
+            if luck < 0.1:
+                return "I would rather <b>not</b> $ay"
+            if luck < 0.7:
+                return env.grammar.render(draw.integers(0, 2, draw.integers(1, 6)).tolist())
+            state = env.view.get_state(env.env)
+            return env.grammar.render(best[model.row(state)])
+
+        return answer
+
+    return policy_from
+
+
+def _candidates(state, draw) -> Candidates:
+    texts = ('["move forward"]', '["turn left", "move forward"]', "nonsense")
+    return Candidates(
+        observation="{x} {y} {orientation} {goal_x} {goal_y}".format(**state),
+        actions=tuple(Action(text, (n,)) for n, text in enumerate(texts)),
+        returns=tuple(draw.random(3).tolist()),
+        advantages=tuple(draw.normal(size=3).tolist()),
+        state=state,
+    )
