@@ -20,12 +20,10 @@ def sample_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> It
     policy = RandomChains(env.grammar)
     for episode in range(seed, seed + num_episodes):
         observation, _ = env.reset(seed=episode)
-        answers = policy.act([""] * env.max_chains, range(env.max_chains))
-        over = False
-        texts = iter(["", *(answer.text for answer in answers)])
-        while not over:
-            answer = next(texts)
+        seeds = range(episode * env.max_chains, (episode + 1) * env.max_chains)
+        for answer in ["", *(action.text for action in policy.act([""] * len(seeds), seeds))]:
             yield from (observation, answer)
             observation, _, terminated, truncated, _ = env.step(answer)
-            over = terminated or truncated
+            if terminated or truncated:
+                break
         yield observation

@@ -475,6 +475,10 @@ def _set_toy_text_state(env: gym.Env, state: State) -> tuple[int, dict[str, Any]
     return number, info
 
 
+_NUMBERS = (float, Real)  # the usual type first: asking an abstract class is slow
+_FLAGS = (bool, np.bool_)
+
+
 def _fault(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
     return EnvironmentFault(f"{env} breaks Gymnasium's rule: {rule}; got {str(got)[:200]}")
 
@@ -490,9 +494,9 @@ def _check_step(result: Any, env: gym.Env) -> None:
         rule = "step() returns (observation, reward, terminated, truncated, info)"
         raise _fault(env, rule, result)
     _, reward, terminated, truncated, info = result
-    if not isinstance(reward, Real) or not math.isfinite(reward):
+    if not isinstance(reward, _NUMBERS) or not math.isfinite(reward):
         raise _fault(env, "a reward is a finite number", reward)
-    if not isinstance(terminated, bool | np.bool_) or not isinstance(truncated, bool | np.bool_):
+    if not isinstance(terminated, _FLAGS) or not isinstance(truncated, _FLAGS):
         raise _fault(env, "terminated and truncated are booleans", (terminated, truncated))
     if not isinstance(info, dict):
         raise _fault(env, "info is a dict", info)
