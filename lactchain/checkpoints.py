@@ -5,7 +5,6 @@ all files, the directory's own name, and a digest of the manifest itself. Files 
 process reads are written beside their place and renamed into it.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -23,7 +22,6 @@ MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _REMOVED = ".removed-"
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +37,6 @@ def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
         raise DiskError(_disk_message(Path(path), num_bytes, error.strerror)) from error
 
 

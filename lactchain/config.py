@@ -145,11 +145,11 @@ def command_line_only(default: Any) -> Any:
 
 
 def _config_files(argv: Sequence[str]) -> Iterator[str]:
-    for argument, following in zip(argv, [*argv[1:], ""], strict=True):
-        if argument == "--config" and following:
-            yield following
-        elif argument.startswith("--config="):
+    for position, argument in enumerate(argv):
+        if argument.startswith("--config="):
             yield argument.removeprefix("--config=")
+        elif argument == "--config" and position + 1 < len(argv):
+            yield argv[position + 1]
 
 
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -273,9 +273,11 @@ def _lock(directory: Path) -> IO[str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.seek(0)
+        with lock:
+            lock.seek(0)
+            owner = lock.read().strip()
         raise ConfigError(
-            f"{directory}: process {lock.read().strip()} works in this folder; "
+            f"{directory}: process {owner} works in this folder; "
             "wait for it, or choose another with --run.run_dir"
         ) from None
     lock.truncate(0)
