@@ -1,7 +1,7 @@
 """Any environment with discrete actions, spoken to in text, a chain of actions at a time.
 
 `TextView` says how an environment is put into words; views of GridWorld, FrozenLake, CliffWalking
-and Taxi are here. `LanguageEnv` plays the chains. A view of another environment is a few lines:
+and Taxi are shipped. `LanguageEnv` plays the chains. A view of another environment is a few lines:
 
     import gymnasium as gym
     from lactchain.environments.language import LanguageEnv, TextView
@@ -20,9 +20,10 @@ and Taxi are here. `LanguageEnv` plays the chains. A view of another environment
 
     gym.register("my/MountainCarText-v0", entry_point=make)
 
-Registered, it can be named as `id` in every configuration. A view that also says how to read, set
-and list states (`get_state`, `set_state`, `states`) can be asked for several answers to one state,
-which is what preference pairs are made of.
+Registered, it can be named as `id` in every configuration; `my_module:my/MountainCarText-v0` also
+imports the module. A view that says how to read, set and list states as well (`get_state`,
+`set_state`, `states`) can be asked for several answers to one state, which is what preference pairs
+are made of.
 """
 
 from __future__ import annotations
@@ -30,55 +31,21 @@ from __future__ import annotations
 import dataclasses
 import math
 import string
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
-from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
-from gymnasium.envs.toy_text.taxi import TaxiEnv
 
-from lactchain.environments.exact import tabular_model
 from lactchain.environments.extractors import Rejection, make_extractor
-from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_FIELDS, GridWorld
+from lactchain.environments.views import State, TextView, view_of
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import ChainGrammar
 
-State = Mapping[str, Any]
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
-
-
-@dataclass(frozen=True)
-class TextView:
-    """How an environment is put into words.
-
-    Attributes:
-        action_names: the words of the actions, in the order of their numbers.
-        template: text block of a state, with the fields of `describe` in braces, and `{feedback}`:
-            what went wrong with the last answer, with a leading space, empty most of the time.
-        describe: `describe(env, observation, info)`, the fields of the template.
-        get_state: the state that the environment is in, such that JSON can hold it.
-        set_state: `set_state(env, state)` resets into a state; returns what `reset` returns.
-        states: all states in which an episode is not over, in the order of the exact model.
-        position: where the agent is, x and y first.
-        success: whether an episode that has terminated ended well.
-        bump_feedback: said when some action of the chain left the state as it was.
-    """
-
-    action_names: tuple[str, ...]
-    template: str
-    describe: Callable[[gym.Env, Any, Mapping[str, Any]], Mapping[str, object]]
-    get_state: Callable[[gym.Env], State] | None = None
-    set_state: Callable[[gym.Env, State], tuple[Any, dict[str, Any]]] | None = None
-    states: Callable[[gym.Env], list[State]] | None = None
-    position: Callable[[gym.Env], list[int]] = lambda env: []
-    success: Callable[[gym.Env], bool] = lambda env: True
-    bump_feedback: str = " Some action changed nothing."
 
 
 class LanguageEnv(gym.Env[str, str]):
@@ -332,147 +299,6 @@ def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
         invalid_penalty=config.invalid_penalty,
         chain_cost=config.chain_cost,
     )
-
-
-def view_of(env: gym.Env) -> TextView:
-    """The view that is shipped for an environment.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    for world, view in _VIEWS.items():
-        if isinstance(env.unwrapped, world):
-            return view(env.unwrapped)
-    raise ConfigError(
-        f"{env}: no text view is shipped for this environment; write a TextView and register a "
-        "LanguageEnv with it (see lactchain.environments.language)"
-    )
-
-
-def gridworld_view(world: GridWorld) -> TextView:
-    """GridWorld in words.
-
-    Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, size (such as 4x4), info
-    (the description of the world).
-    """
-    return TextView(
-        action_names=ACTION_NAMES[: world.action_space.n],
-        template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
-        describe=_describe_gridworld,
-        get_state=lambda env: env.unwrapped.tables.state_fields(env.unwrapped.state),
-        set_state=lambda env, state: env.reset(options={"state": state}),
-        states=_model_states,
-        position=lambda env: env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist(),
-        bump_feedback=" You bumped into the edge of the map or a wall.",
-    )
-
-
-def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
-    """FrozenLake in words.
-
-    Fields: x, y, goal_x, goal_y, map (rows of S start, F ice, H hole, G goal).
-    """
-    goal_y, goal_x = np.argwhere(world.desc == b"G")[0].tolist()
-    rows = "\n".join(row.tobytes().decode() for row in world.desc)
-
-    def describe(env: gym.Env, observation: int, info: Mapping[str, Any]) -> dict[str, object]:
-        y, x = divmod(observation, world.ncol)
-        return {"x": x, "y": y, "goal_x": goal_x, "goal_y": goal_y, "map": rows}
-
-    return TextView(
-        action_names=("left", "down", "right", "up"),
-        template="A frozen lake; S, F are safe, H is a hole, G the goal:\n{map}\n"
-        "You are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
-        describe=describe,
-        get_state=_get_toy_text_state,
-        set_state=_set_toy_text_state,
-        states=_model_states,
-        position=lambda env: list(divmod(env.unwrapped.s, world.ncol))[::-1],
-        success=lambda env: world.desc.flat[env.unwrapped.s] == b"G",
-    )
-
-
-def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
-    """CliffWalking in words. Fields: x, y, goal_x, goal_y."""
-    height, width = world.shape
-
-    def describe(env: gym.Env, observation: int, info: Mapping[str, Any]) -> dict[str, object]:
-        y, x = divmod(observation, width)
-        return {"x": x, "y": y, "goal_x": width - 1, "goal_y": height - 1}
-
-    return TextView(
-        action_names=("up", "right", "down", "left"),
-        template=f"A {width}x{height} grid with a cliff along the lower edge, between its corners."
-        "\nYou are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
-        describe=describe,
-        get_state=_get_toy_text_state,
-        set_state=_set_toy_text_state,
-        states=_model_states,
-        position=lambda env: [int(part) for part in divmod(env.unwrapped.s, width)][::-1],
-    )
-
-
-def taxi_view(world: TaxiEnv) -> TextView:
-    """Taxi in words.
-
-    Fields: x, y, passenger (red, green, yellow, blue, or in the taxi), destination.
-    """
-    places = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
-
-    def describe(env: gym.Env, observation: int, info: Mapping[str, Any]) -> dict[str, object]:
-        y, x, passenger, destination = world.decode(observation)
-        return {
-            "x": x,
-            "y": y,
-            "passenger": f"waits at {places[passenger]}" if passenger < 4 else "is in the taxi",
-            "destination": places[destination],
-        }
-
-    return TextView(
-        action_names=("south", "north", "east", "west", "pick up", "drop off"),
-        template="The taxi is at ({x}, {y}). The passenger {passenger} and wants to go to"
-        " {destination}.{feedback}",
-        describe=describe,
-        get_state=_get_toy_text_state,
-        set_state=_set_toy_text_state,
-        states=_model_states,
-        position=lambda env: list(world.decode(env.unwrapped.s))[1::-1],
-    )
-
-
-_VIEWS: dict[type, Callable[[Any], TextView]] = {
-    GridWorld: gridworld_view,
-    FrozenLakeEnv: frozen_lake_view,
-    CliffWalkingEnv: cliff_walking_view,
-    TaxiEnv: taxi_view,
-}
-
-
-def _describe_gridworld(
-    env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]
-) -> dict[str, object]:
-    fields = dict(zip(STATE_FIELDS, observation.tolist(), strict=True))
-    tables = env.unwrapped.tables
-    fields["orientation"] = ORIENTATIONS[fields["orientation"]]
-    return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
-
-
-def _model_states(env: gym.Env) -> list[State]:
-    return tabular_model(env).non_terminal_states
-
-
-def _get_toy_text_state(env: gym.Env) -> State:
-    return {"state": int(env.unwrapped.s)}
-
-
-def _set_toy_text_state(env: gym.Env, state: State) -> tuple[int, dict[str, Any]]:
-    """Resets one of Gymnasium's toy_text environments, which keep their state in `s`."""
-    number = state["state"]
-    if number not in env.observation_space:
-        raise ValueError(f"state: expected a state in {env.observation_space}, got {state}")
-    _, info = env.reset()
-    env.unwrapped.s = number
-    return number, info
 
 
 _NUMBERS = (float, Real)  # the usual type first: asking an abstract class is slow
