@@ -321,3 +321,69 @@ class RegressionConfig:
     def __post_init__(self) -> None:
         check(0 <= self.td_lambda <= 1, "td_lambda", "a number in [0, 1]", self.td_lambda)
         check(0 <= self.eval_fraction < 1, "eval_fraction", "a share below 1", self.eval_fraction)
+
+
+@dataclass(frozen=True)
+class TinyModelConfig:
+    """The shape of a tiny Mistral. The default has about 0.9 million parameters."""
+
+    hidden_size: int = 128
+    """Width of the residual stream."""
+    num_layers: int = 4
+    """Transformer layers."""
+    num_heads: int = 4
+    """Attention heads."""
+    num_kv_heads: int = 2
+    """Heads of keys and values, shared by groups of attention heads."""
+    intermediate_size: int = 384
+    """Width of the MLP."""
+    vocab_size: int = 1024
+    """Tokens at most. A small corpus fills fewer, and at least the 256 bytes and the special
+    tokens."""
+    max_position_embeddings: int = 2048
+    """Longest text, in tokens."""
+    initializer_range: float = 0.02
+    """Standard deviation of new weights."""
+
+    def __post_init__(self) -> None:
+        check(
+            self.hidden_size % (2 * self.num_heads) == 0,
+            "hidden_size",
+            "a multiple of twice num_heads",
+            self.hidden_size,
+        )
+        check(
+            self.num_heads % self.num_kv_heads == 0,
+            "num_kv_heads",
+            "a divisor of num_heads",
+            self.num_kv_heads,
+        )
+        check(self.vocab_size >= 261, "vocab_size", "at least 261", self.vocab_size)
+
+
+@dataclass(frozen=True)
+class PrepareWeightsConfig:
+    """Which models are built, and which are downloaded."""
+
+    folder: str = "weights"
+    """Where the models go: tiny-actor, tiny-encoder, and organisation/name of downloaded ones."""
+    tiny: TinyModelConfig | None = None
+    """Shape of the tiny actor and encoder to build; null: none."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """The world whose words the tokenizer of the tiny models learns. Others it can read too, in
+    more tokens."""
+    seed: int = 0
+    """Seed of the tiny models' weights."""
+    download: list[str] = field(default_factory=list)
+    """Hub ids of models to download; a download that was cut continues."""
+    dry_run: bool = False
+    """Make nothing: print the memory that training the 7B models takes."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.folder), "folder", "a folder", self.folder)
+        check(
+            self.tiny is not None or bool(self.download),
+            "download",
+            "hub ids, or the shape of tiny models in `tiny`",
+            self.download,
+        )

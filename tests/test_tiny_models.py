@@ -7,15 +7,21 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    MistralForCausalLM,
+)
 
 from lactchain.models.loading import quiet
 from lactchain.models.tiny import (
-    TinyModelConfig,
     build_tiny_actor,
     build_tiny_encoder,
     build_tiny_tokenizer,
+    mistral_config,
 )
+from lactchain.settings import TinyModelConfig
 
 ACTIONS = ("move forward", "turn left")
 SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1,
@@ -132,9 +138,7 @@ def test_the_same_seed_builds_the_same_files(folders, tmp_path):
 
 def test_the_default_shape_has_about_a_million_parameters():
     with torch.device("meta"):
-        from transformers import MistralForCausalLM
-
-        model = MistralForCausalLM(TinyModelConfig().mistral(TOKENIZER))
+        model = MistralForCausalLM(mistral_config(TinyModelConfig(), TOKENIZER))
     assert 0.3e6 < sum(p.numel() for p in model.parameters()) < 3e6
 
 

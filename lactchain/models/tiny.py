@@ -7,7 +7,6 @@ They are saved as any Hugging Face model is, and loaded back by the very code th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from transformers import (
 )
 
 from lactchain.models.loading import quiet
+from lactchain.settings import TinyModelConfig
 
 BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]", "[/INST]")
 
@@ -55,50 +55,6 @@ CHAT_TEMPLATE = (
     "{% endif %}"
     "{% endfor %}"
 )
-
-
-@dataclass(frozen=True)
-class TinyModelConfig:
-    """The shape of a tiny Mistral. The default has about 0.9 million parameters."""
-
-    hidden_size: int = 128
-    num_layers: int = 4
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    intermediate_size: int = 384
-    vocab_size: int = 1024
-    """At most; a small corpus fills fewer, and at least the 256 bytes and the special tokens."""
-    max_position_embeddings: int = 2048
-    initializer_range: float = 0.02
-
-    def __post_init__(self) -> None:
-        if self.hidden_size % self.num_heads or self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                "expected hidden_size divisible by num_heads and num_heads by num_kv_heads, got "
-                f"{self.hidden_size}, {self.num_heads}, {self.num_kv_heads}"
-            )
-        if self.vocab_size < 256 + len(SPECIAL_TOKENS):
-            raise ValueError(
-                f"vocab_size: expected at least {256 + len(SPECIAL_TOKENS)}, got {self.vocab_size}"
-            )
-
-    def mistral(self, tokenizer: PreTrainedTokenizerFast) -> MistralConfig:
-        """The same shape as transformers wants it, with the vocabulary of `tokenizer`."""
-        return MistralConfig(
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=self.num_heads,
-            num_key_value_heads=self.num_kv_heads,
-            intermediate_size=self.intermediate_size,
-            max_position_embeddings=self.max_position_embeddings,
-            initializer_range=self.initializer_range,
-            vocab_size=len(tokenizer),
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            tie_word_embeddings=False,
-            sliding_window=None,
-        )
 
 
 def build_tiny_tokenizer(
@@ -137,6 +93,25 @@ def build_tiny_tokenizer(
     )
 
 
+def mistral_config(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) -> MistralConfig:
+    """A tiny shape as transformers wants it, with the vocabulary of `tokenizer`."""
+    return MistralConfig(
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_kv_heads,
+        intermediate_size=config.intermediate_size,
+        max_position_embeddings=config.max_position_embeddings,
+        initializer_range=config.initializer_range,
+        vocab_size=len(tokenizer),
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+        sliding_window=None,
+    )
+
+
 def build_tiny_actor(
     path: str | Path, corpus: Iterable[str], config: TinyModelConfig | None = None, seed: int = 0
 ) -> None:
@@ -150,7 +125,7 @@ def build_tiny_actor(
     tokenizer = build_tiny_tokenizer(corpus, config.vocab_size)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = MistralForCausalLM(config.mistral(tokenizer))
+        model = MistralForCausalLM(mistral_config(config, tokenizer))
     with quiet():
         model.save_pretrained(path)
     tokenizer.save_pretrained(path)

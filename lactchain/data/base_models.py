@@ -1,0 +1,93 @@
+"""The base models that every other script starts from: built or downloaded once, and whole.
+
+A model's folder is complete when its `manifest.json` is there; the manifest also says which
+settings it was made from. A complete folder is left alone, a damaged one is made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lactchain.checkpoints import MANIFEST, disk_errors, verify_manifest, write_manifest
+from lactchain.config import differences
+from lactchain.environments.corpus import sample_texts
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import base_fingerprint
+from lactchain.models.download import download
+from lactchain.models.prompting import STRATEGIES, resolve_strategy
+from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
+from lactchain.settings import EnvironmentConfig, TinyModelConfig
+
+log = logging.getLogger(__name__)
+
+
+def prepare_tiny_actor(
+    folder: str | Path, shape: TinyModelConfig, environment: EnvironmentConfig, seed: int = 0
+) -> None:
+    """An untrained tiny actor whose tokenizer knows the words of the environment.
+
+    Raises:
+        ConfigError: the folder holds an actor of other settings.
+    """
+    settings = {"tiny": asdict(shape), "environment": asdict(environment), "seed": seed}
+    prepare(
+        folder, settings, lambda: build_tiny_actor(folder, corpus(environment, seed), shape, seed)
+    )
+
+
+def prepare_tiny_encoder(folder: str | Path, actor: str | Path) -> None:
+    """An encoder that starts from the trunk of the tiny actor in the folder `actor`.
+
+    Raises:
+        ConfigError: the folder holds an encoder made from another actor.
+    """
+    prepare(folder, {"actor": base_fingerprint(actor)}, lambda: build_tiny_encoder(folder, actor))
+
+
+def prepare_download(folder: str | Path, model: str) -> None:
+    """A model of the Hugging Face hub.
+
+    Raises:
+        DataError: it cannot be had; the message says what to do.
+    """
+    prepare(folder, {"hub": model}, lambda: download(model, folder))
+
+
+def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], None]) -> None:
+    """Calls `make`, which fills the folder, unless the folder is there, whole, and up to date.
+
+    Raises:
+        ConfigError: the folder is whole, and was made from something else.
+        DiskError: the folder cannot be written.
+    """
+    folder = Path(folder)
+    try:
+        differing = differences(verify_manifest(folder).get("made_from", {}), made_from)
+    except DataError as error:
+        if folder.exists():
+            log.info("%s: is made again (%s)", folder, error)
+        with disk_errors(folder):
+            (folder / MANIFEST).unlink(missing_ok=True)
+            make()
+        write_manifest(folder, {"made_from": made_from})
+        log.info("%s: ready", folder)
+    else:
+        if differing:
+            raise ConfigError(
+                f"{folder}: was made from other settings: {differing}; remove it, or choose "
+                "another folder"
+            )
+        log.info("%s: already there, and whole", folder)
+
+
+def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
+    """Texts for a tokenizer: what is said in the environment, and the menu of strategies."""
+    env = make_language_env(environment)
+    texts = list(sample_texts(env, seed=seed))
+    # Twice: what occurs once is not worth a token.
+    return texts + [resolve_strategy(name, env.view.action_names) for name in STRATEGIES] * 2

@@ -1,0 +1,56 @@
+"""Base models from the Hugging Face hub, into a folder, checked before they count as there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+from lactchain.errors import DataError
+from lactchain.models.loading import check_weights, mend
+
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "README.md"]
+
+# Mistral publishes its weights twice, the second time in its own format.
+DUPLICATES = ["consolidated*", "original/*", "onnx/*"]
+
+
+def download(model: str, folder: str | Path) -> None:
+    """Downloads a model with its tokenizer into `folder`; what is there already stays.
+
+    Shows progress; a download that was cut continues. Pickled weights are left where they are.
+
+    Raises:
+        DataError: no network, no such model, no access to it, or it came incomplete; the message
+            names the command, and the page where a licence is accepted.
+    """
+    page = f"https://huggingface.co/{model}"
+    try:
+        huggingface_hub.snapshot_download(
+            model, local_dir=folder, allow_patterns=WANTED, ignore_patterns=DUPLICATES
+        )
+    except GatedRepoError as error:
+        raise DataError(
+            f"{model}: no access; accept its licence at {page}, log in (run: hf auth login), "
+            f"then {mend(model)}"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"{model}: no such model at {page}, or a private one; log in (run: hf auth login) or "
+            "correct the name"
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError) as error:
+        raise DataError(
+            f"{model}: the hub cannot be reached ({type(error).__name__}); once online, accept the "
+            f"licence at {page} if it has one, then {mend(model)}"
+        ) from error
+    # Without a network the hub's client hands back a folder that holds anything at all.
+    check_weights(Path(folder))

@@ -1,0 +1,236 @@
+"""Weights are prepared once, mended when damaged, and their absence is explained."""
+
+import importlib.util
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from transformers import AutoModelForCausalLM, MistralConfig
+
+from lactchain.config import parse
+from lactchain.environments.corpus import sample_texts
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import attach_lora
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.download import download
+from lactchain.models.loading import load_actor, resolve_weights
+from lactchain.models.memory import SHAPES, estimate_memory
+from lactchain.models.prompting import PromptTemplate
+from lactchain.settings import (
+    ActorConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    LoraSettings,
+    PrepareWeightsConfig,
+    TinyModelConfig,
+)
+
+ROOT = Path(__file__).parent.parent
+MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
+SHORT = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}")
+SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1)
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("prepare", ROOT / "scripts/prepare_weights.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+main = load_script().main
+
+
+@pytest.fixture
+def config(tmp_path):
+    return PrepareWeightsConfig(folder=str(tmp_path / "w"), tiny=SMALL, environment=SHORT)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Made once, from the shipped configuration but for the size."""
+    folder = tmp_path_factory.mktemp("weights")
+    shipped = parse(
+        PrepareWeightsConfig,
+        ["--config", str(ROOT / "configs/prepare_weights/gridworld_tiny.yaml")],
+    )
+    main(replace(shipped, folder=str(folder), tiny=SMALL))
+    return folder
+
+
+def test_actor_and_encoder_load_by_the_code_for_all_models(prepared):
+    model, tokenizer = load_actor(ActorConfig(model=str(prepared / "tiny-actor")))
+    critic = EmbeddingCritic.from_config(CriticConfig(model=str(prepared / "tiny-encoder")))
+    assert np.isfinite(critic.values(["2 3 up 1 0"])).all()
+    template = PromptTemplate(tokenizer)
+    assert len(template.encode("2 3 up 1 0")) == 8
+    answer = tokenizer('["move forward", "turn left"]')["input_ids"]
+    assert len(answer) == 3
+    logits = model(torch.tensor([template.encode("2 3 up 1 0") + answer])).logits
+    assert logits.isfinite().all()
+
+
+def test_the_same_command_again_changes_nothing(config, caplog):
+    caplog.set_level("INFO", "lactchain")
+    main(config)
+    assert caplog.text.count("ready") == 2
+    files = {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
+    main(config)
+    assert caplog.text.count("already there") == 2
+    assert files == {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
+
+
+@pytest.mark.parametrize("name", ["tiny-actor/model.safetensors", "tiny-encoder/config.json"])
+def test_a_damaged_model_is_made_again(config, caplog, name):
+    caplog.set_level("INFO", "lactchain")
+    main(config)
+    file = Path(config.folder) / name
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    main(config)
+    assert f"is made again ({file}" in caplog.text
+    assert file.read_bytes() == content
+
+
+def test_other_settings_do_not_overwrite_a_model(config):
+    main(config)
+    with pytest.raises(ConfigError, match=r"tiny-actor: was made from other settings: .*seed"):
+        main(replace(config, seed=1))
+
+
+def test_the_texts_of_an_environment_hold_all_that_it_says():
+    env = make_language_env(EnvironmentConfig())
+    texts = list(sample_texts(env, num_episodes=20))
+    for said in ("You bumped into", "not a legal chain", "facing left", '["turn left'):
+        assert any(said in text for text in texts)
+    assert texts == list(sample_texts(env, num_episodes=20))
+    assert len({text for text in texts if text.startswith("[")}) > 50
+
+
+def test_something_has_to_be_prepared():
+    with pytest.raises(ValueError, match="download"):
+        PrepareWeightsConfig()
+
+
+# --- downloads -----------------------------------------------------------------------------------
+
+
+def test_without_network_the_command_and_the_licence_are_named(tmp_path):
+    with pytest.raises(DataError) as error:
+        main(PrepareWeightsConfig(folder=str(tmp_path), download=[MISTRAL]))
+    assert f"https://huggingface.co/{MISTRAL}" in str(error.value)
+    assert "prepare_weights.py --config configs/prepare_weights/gridworld_mistral7b.yaml" in str(
+        error.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("error_class", "says"),
+    [(GatedRepoError, "accept its licence"), (RepositoryNotFoundError, "no such")],
+)
+def test_a_model_without_access_is_explained(tmp_path, monkeypatch, error_class, says):
+    def refuse(*args, **kwargs):
+        raise error_class.__new__(error_class)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(DataError, match=f"{MISTRAL}.*{says}.*hf auth login"):
+        download(MISTRAL, tmp_path)
+
+
+def test_a_half_finished_download_does_not_count(config, tmp_path, monkeypatch):
+    """Without a network the hub's client returns any folder that is not empty."""
+    folder = tmp_path / "some" / "model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "mistral"}))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, local_dir, **__: local_dir)
+    with pytest.raises(DataError, match="model.safetensors"):
+        main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
+    assert not (folder / "manifest.json").exists()
+
+
+def test_a_downloaded_model_is_found_by_its_hub_id(prepared, tmp_path, monkeypatch):
+    def fetch(model, *, local_dir, allow_patterns, ignore_patterns):
+        assert "*.safetensors" in allow_patterns and "*.bin" not in allow_patterns
+        assert "consolidated*" in ignore_patterns
+        shutil.copytree(prepared / "tiny-actor", local_dir)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    monkeypatch.setattr("lactchain.models.loading.WEIGHTS_FOLDER", tmp_path)
+    main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
+    assert resolve_weights("some/model") == tmp_path / "some/model"
+    load_actor(ActorConfig(model="some/model"))
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_the_founding_actor_has_7_25_billion_parameters():
+    start = time.process_time()
+    estimate = estimate_memory(SHAPES[MISTRAL])
+    assert estimate.num_parameters == estimate.num_trainable == 7_248_023_552
+    assert estimate.weights == 2 * 7_248_023_552
+    assert time.process_time() - start < 10
+
+
+def test_lora_trains_a_fraction_and_the_head_of_the_critic():
+    lora = LoraSettings(r=16)
+    actor = estimate_memory(SHAPES[MISTRAL], lora=lora)
+    # r * (inputs + outputs) of q, k, v, o, gate, up, down in 32 layers
+    per_layer = 16 * (4096 * 2 * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3)
+    assert actor.num_trainable == 32 * per_layer == 41_943_040
+    critic = estimate_memory(SHAPES["Salesforce/SFR-Embedding-Mistral"], "SEQ_CLS", lora)
+    assert critic.num_trainable == 32 * per_layer + 4096
+    assert actor.optimizer == 8 * actor.num_trainable
+    quantised = estimate_memory(SHAPES[MISTRAL], lora=lora, bytes_per_weight=0.5)
+    assert quantised.weights == 7_248_023_552 // 2 + 4 * actor.num_trainable
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=4)], ids=["all weights", "adapter"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_estimate_of_activations_agrees_with_what_autograd_keeps(lora, checkpointing):
+    shape = MistralConfig(
+        hidden_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=384, vocab_size=100,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(shape)
+    if lora is not None:
+        model = attach_lora(model, lora, "CAUSAL_LM")
+        model.enable_input_require_grads()
+    if checkpointing:
+        model.activation_checkpointing_enable()
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = model.train()(torch.zeros(4, 64, dtype=torch.long), use_cache=False)
+    estimate = estimate_memory(
+        shape, lora=lora, bytes_per_weight=4, batch_size=4, num_tokens=64,
+        checkpointing=checkpointing,
+    )  # fmt: skip
+    assert output.logits.shape[-1] == 100
+    if not checkpointing:
+        assert 0.6 < sum(kept.values()) / estimate.activations < 1.5
+    else:
+        whole = estimate_memory(shape, lora=lora, bytes_per_weight=4, batch_size=4, num_tokens=64)
+        assert estimate.activations < whole.activations / 2
+
+
+def test_a_dry_run_prints_the_memory_and_makes_nothing(config, capsys):
+    main(replace(config, dry_run=True))
+    printed = capsys.readouterr().out
+    assert "7.25 B" in printed and "critic, LoRA 16" in printed
+    assert not Path(config.folder).exists()
