@@ -19,6 +19,8 @@ from lactchain.types import Action, Trajectory
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)
 GAMMA = 0.95
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' &lt; $x$ [b]"
+HOSTILE += "\x1b[31m\x00\ud800"
 
 
 def play(env: LanguageEnv, answers, seed: int, state=None, policy="script") -> Trajectory:
@@ -42,6 +44,23 @@ def play(env: LanguageEnv, answers, seed: int, state=None, policy="script") -> T
         terminated=terminated,
         truncated=truncated,
         policy=policy,
+    )
+
+
+def hostile_trajectory() -> Trajectory:
+    """One answer that tries everything."""
+    state = {"x": 0, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 1}
+    after = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": state}
+    return Trajectory(
+        env_id=HOSTILE,
+        seed=0,
+        observations=(HOSTILE, HOSTILE),
+        actions=(Action(HOSTILE),),
+        rewards=(0.0,),
+        infos=({"state": state}, after | {"invalid_action": True, "invalid_reason": HOSTILE}),
+        terminated=False,
+        truncated=True,
+        policy=HOSTILE,
     )
 
 

@@ -292,10 +292,13 @@ def _curve(axes: _Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) 
         for piece in pieces
         if piece
     ]
-    finite = ys[np.isfinite(ys)]
-    last = f"last {finite[-1]:.5g}, lowest {finite.min():.5g}, highest {finite.max():.5g}"
-    hint = element("title", f"{name}: {last}" if len(finite) else name)
-    return element("g", hint, *lines, *dots)
+    return element("g", element("title", _extremes(name, ys[np.isfinite(ys)])), *lines, *dots)
+
+
+def _extremes(name: str, values: np.ndarray) -> str:
+    if not len(values):
+        return name
+    return f"{name}: last {values[-1]:.5g}, lowest {values.min():.5g}, highest {values.max():.5g}"
 
 
 def _series_colours(count: int) -> list[str]:

@@ -139,14 +139,14 @@ class RunView:
                     points.setdefault(key, {})[record["step"]] = number
         return {key: (list(curve), list(curve.values())) for key, curve in points.items()}
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name
         if not path.exists():
             return None
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: expected a JSON file, {error}") from error
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DataError(f"{path}: expected a JSON object, {error}") from error
 
     def _repr_html_(self) -> str:
         state = "finished" if self.summary is not None else "unfinished"
