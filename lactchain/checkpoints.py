@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from lactchain.errors import DataError, DiskError
 
 MANIFEST = "manifest.json"
@@ -30,18 +32,34 @@ log = logging.getLogger(__name__)
 def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None]:
     """Turns the failures of writing to `path` into a `DiskError` that says what was missing.
 
+    Holds for plain files, parquet, safetensors and `torch.save`.
+
     Args:
         path: where the writing goes.
         num_bytes: how much is to be written, where it is known.
     """
     try:
         yield
-    except OSError as error:
-        raise DiskError(_disk_message(Path(path), num_bytes, error.strerror)) from error
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = _disk_reason(error)
+        if reason is None:
+            raise
+        raise DiskError(_disk_message(Path(path), num_bytes, reason)) from error
+
+
+def _disk_reason(error: OSError | SafetensorError | RuntimeError) -> str | None:
+    """What the operating system said, None where the error is about something else."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if code := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors hands it on as text
+        return os.strerror(int(code[1]))
+    if "inline_container" in str(error):  # torch.save's writer does not say why it fell short
+        return "torch.save fell short"
+    return None
 
 
 def _disk_message(path: Path, num_bytes: int | None, reason: str) -> str:
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    existing = next(p for p in (path, *path.absolute().parents) if os.path.exists(p))
     need = "" if num_bytes is None else f", need {num_bytes:,} bytes"
     free = shutil.disk_usage(existing).free
     return f"{path}: could not be written ({reason}){need}, free {free:,} bytes"

@@ -19,6 +19,7 @@ from lactchain import checkpoints
 from lactchain.checkpoints import (
     atomic_write,
     discard_damaged,
+    disk_errors,
     latest_checkpoint,
     prune_checkpoints,
     verify_manifest,
@@ -334,6 +335,31 @@ def test_a_really_full_disk_loses_nothing(tiny_disk):
         verify_manifest(checkpoint)
     assert 0 < refused < 32
     assert sorted(p.name for p in tiny_disk.iterdir()) == ["checkpoint-1", "metrics.json"]
+
+
+@pytest.mark.parametrize("writer", ["safetensors", "torch", "parquet"])
+def test_every_kind_of_file_meets_a_full_disk_as_a_disk_error(tiny_disk, writer):
+    import pyarrow
+    import pyarrow.parquet
+    import torch
+    from safetensors.torch import save_file
+
+    values = torch.rand(200_000)
+    writers = {
+        "safetensors": lambda path: save_file({"values": values}, path),
+        "torch": lambda path: torch.save(values, path),
+        "parquet": lambda path: pyarrow.parquet.write_table(
+            pyarrow.table({"values": values.numpy()}), path
+        ),
+    }
+    path = tiny_disk / "file"
+    with pytest.raises(DiskError, match="file: could not be written"), disk_errors(path):
+        writers[writer](path)
+
+
+def test_an_error_that_is_not_the_disks_passes(tmp_path):
+    with pytest.raises(RuntimeError, match="shapes"), disk_errors(tmp_path):
+        raise RuntimeError("shapes do not match")
 
 
 def test_a_read_only_disk_is_a_disk_error(tiny_disk):

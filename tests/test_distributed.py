@@ -1,0 +1,100 @@
+"""Processes: the launcher's files are valid, and two processes are really two."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lactchain import distributed
+from lactchain.errors import ConfigError
+
+FILES = sorted((Path(__file__).parent.parent / "configs" / "accelerate").glob("*.yaml"))
+WORKER = """
+import torch
+from lactchain import distributed
+
+state = distributed.initialise()
+any_rank_1 = distributed.any_of(distributed.rank() == 1)
+distributed.barrier()
+line = f"{distributed.rank()} of {state.num_processes} {state.device.type} {any_rank_1}\\n"
+print(line, end="", flush=True)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path, root, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(root), prepend=":")
+    path = tmp_path / "worker.py"
+    path.write_text(WORKER)
+    return str(path)
+
+
+def accelerate_launch(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_two_processes_on_a_cpu_are_two(worker, root):
+    file = root / "configs" / "accelerate" / "cpu_2_processes.yaml"
+    result = accelerate_launch("--config_file", str(file), worker)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.split("\n")) == ["", "0 of 2 cpu True", "1 of 2 cpu True"]
+
+
+def test_a_launcher_that_starts_one_of_two_is_refused(worker):
+    result = accelerate_launch("--cpu", "--num_processes", "2", worker)
+    assert result.returncode != 0
+    assert "asked for several processes and started one" in result.stderr
+    assert "configs/accelerate/cpu_2_processes.yaml" in result.stderr
+
+
+def test_a_plain_process_is_alone():
+    assert (distributed.rank(), distributed.world_size()) == (0, 1)
+    assert distributed.is_main()
+    assert distributed.any_of(True)
+    assert not distributed.any_of(False)
+    distributed.check_launcher()
+    distributed.barrier()
+
+
+def test_a_rendezvous_of_a_cluster_is_not_mistaken(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.setenv("MASTER_ADDR", "node-17")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    distributed.check_launcher()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ConfigError, match="started one"):
+        distributed.check_launcher()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    distributed.check_launcher()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_accelerate_accepts_the_file(file, monkeypatch):
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    config = load_config_from_file(str(file))
+    arguments = launch_command_parser().parse_args(["--config_file", str(file), "script.py"])
+    arguments, _, _ = _validate_launch_command(arguments)
+    assert arguments.num_processes == config.num_processes
+    assert arguments.mixed_precision == config.mixed_precision
+    assert arguments.use_fsdp == ("fsdp" in file.stem)
+
+
+def test_the_file_for_many_machines_is_fsdp2(monkeypatch):
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    file = next(file for file in FILES if "fsdp2" in file.stem)
+    arguments = launch_command_parser().parse_args(["--config_file", str(file), "script.py"])
+    arguments.machine_rank = 1  # only rank 0 checks that its port is free
+    environment = prepare_multi_gpu_env(_validate_launch_command(arguments)[0])
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert plugin.state_dict_type.name == "FULL_STATE_DICT"

@@ -1,0 +1,342 @@
+"""Run folders: continued by the same command, closed to any other, free of secrets."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from lactchain import settings
+from lactchain.config import parse
+from lactchain.console import console, plain, table
+from lactchain.errors import (
+    ConfigError,
+    DataError,
+    DiskError,
+    EnvironmentFault,
+    Interrupted,
+    NonFiniteError,
+)
+from lactchain.run import Run, launch, read_metrics, seed_everything
+
+
+@dataclass(frozen=True)
+class Config:
+    """A script's configuration."""
+
+    run: settings.RunConfig = field(default_factory=settings.RunConfig)
+    """The run."""
+    critic: settings.CriticConfig = field(default_factory=settings.CriticConfig)
+    """The critic."""
+    training: settings.TrainingConfig = field(default_factory=settings.TrainingConfig)
+    """The training."""
+
+
+def test_a_folder_holds_a_configuration_that_makes_the_same_run(run_dir):
+    config = parse(Config, ["--critic.lora.r", "8", "--training.learning_rate", "1e-5"])
+    with Run.open(run_dir, config) as run:
+        again = parse(Config, ["--config", str(run_dir / "config.yaml")])
+    assert again == config
+    with Run.open(run_dir, again) as continued:
+        assert continued.id == run.id
+
+
+def test_a_summary_marks_the_end_and_is_written_last(run_dir):
+    run = Run.open(run_dir, Config())
+    assert not run.finished
+    run.finish({"success_rate_after": 0.5})
+    with Run.open(run_dir, Config()) as again:
+        assert again.finished
+        assert again.summary == {"success_rate_after": 0.5}
+
+
+def test_another_configuration_is_refused_with_its_differences(run_dir):
+    Run.open(run_dir, Config()).close()
+    other = replace(Config(), critic=settings.CriticConfig(gamma=0.5))
+    for _ in range(2):  # a refusal leaves the folder as it was, and unlocked
+        with pytest.raises(ConfigError, match=r"critic.gamma was 0.99, now 0.5\)"):
+            Run.open(run_dir, other)
+    Run.open(run_dir, Config()).close()
+
+
+def test_harmless_changes_are_shown_and_accepted(run_dir, caplog):
+    first = Run.open(run_dir, Config())
+    first.close()
+    harmless = settings.RunConfig(run_dir="elsewhere", report_to=["wandb"], resume="must")
+    training = settings.TrainingConfig(log_every_updates=3, save_every_updates=5)
+    with caplog.at_level(logging.INFO):
+        second = Run.open(run_dir, replace(Config(), run=harmless, training=training))
+    assert second.id == first.id
+    assert "run.report_to was [], now ['wandb']" in caplog.text
+    second.close()
+    assert "log_every_updates: 3" in (run_dir / "config.yaml").read_text()
+
+
+def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):
+    with pytest.raises(ConfigError, match="resume is must"):
+        Run.open(run_dir, Config(), resume="must")
+    Run.open(run_dir, Config(), resume="never").close()
+    with pytest.raises(ConfigError, match="resume is never"):
+        Run.open(run_dir, Config(), resume="never")
+    Run.open(run_dir, Config(), resume="must").close()
+
+
+def test_a_folder_of_other_things_is_not_taken_over(run_dir):
+    run_dir.mkdir()
+    (run_dir / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match=r"expected a run or nothing, found \['thesis.tex'\]"):
+        Run.open(run_dir, Config())
+    assert not (run_dir / "config.yaml").exists()
+
+
+def test_a_damaged_configuration_is_named(run_dir):
+    Run.open(run_dir, Config()).close()
+    (run_dir / "config.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match="config.yaml: expected YAML"):
+        Run.open(run_dir, Config())
+
+
+@pytest.mark.parametrize("folder", ["file", "file/run", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_a_disk_error(tmp_path, folder):
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=f"{folder}: could not be written"):
+        Run.open(tmp_path / folder, Config())
+
+
+HOLDER = """
+import sys
+from test_run import Config
+from lactchain.run import Run
+run = Run.open(sys.argv[1], Config())
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def start(source: str, *arguments: object, **options) -> subprocess.Popen:
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join([str(root), str(root / "tests"), os.environ["PYTHONPATH"]])
+    return subprocess.Popen(
+        [sys.executable, "-c", source, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def test_a_second_process_is_refused_until_the_first_dies(run_dir):
+    with start(HOLDER, run_dir) as holder:
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(ConfigError, match=f"process {holder.pid} works in this folder"):
+            Run.open(run_dir, Config())
+        holder.kill()
+    Run.open(run_dir, Config()).close()
+
+
+def test_metrics_are_records_by_step(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        run.log({"train/loss": 0.5, "train/ratio": float("nan")}, step=1)
+        run.log({"train/loss": 0.25, "text": "\ud800 é"}, step=2)
+        records = read_metrics(run_dir)
+    assert [record["step"] for record in records] == [1, 2]
+    assert records[0]["train/loss"] == 0.5
+    assert records[0]["train/ratio"] is None
+    assert records[1]["text"] == "\ud800 é"
+
+
+def test_a_torn_last_record_is_left_out_and_never_continued(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        run.log({"a": 1}, step=1)
+    with open(run_dir / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "a"')
+    assert [record["step"] for record in read_metrics(run_dir)] == [1]
+    with Run.open(run_dir, Config()) as run:
+        run.log({"a": 3}, step=3)
+    assert [record["step"] for record in read_metrics(run_dir)] == [1, 3]
+
+
+def test_records_after_the_resumed_step_are_dropped(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        run.truncate_metrics(0)
+        for step in range(5):
+            run.log({"a": step}, step=step)
+        run.truncate_metrics(2)
+    assert [record["step"] for record in read_metrics(run_dir)] == [0, 1, 2]
+
+
+def test_other_ranks_write_nothing(run_dir, monkeypatch):
+    monkeypatch.setattr("lactchain.distributed.is_main", lambda: False)
+    run = Run.open(run_dir, Config())
+    run.log({"a": 1}, step=1)
+    run.truncate_metrics(0)
+    run.finish({})
+    assert not run_dir.exists()
+
+
+def test_secrets_reach_no_file(run_dir, monkeypatch):
+    canary = "hf_CANARYcanaryCANARY"
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATH_TO_X"):
+        monkeypatch.setenv(name, canary)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--token", canary])
+    extra = {"hub_token": canary, "nested": {"api_key": canary, "password": canary}}
+    config = replace(Config(), training=settings.TrainingConfig(extra=extra))
+    with Run.open(run_dir, config) as run:
+        run.log({"a": 1}, step=1)
+        run.finish({"a": 1})
+    assert not [path for path in run_dir.rglob("*") if canary in path.read_text()]
+    Run.open(run_dir, config).close()
+
+
+def test_the_environment_is_recorded(run_dir):
+    Run.open(run_dir, Config()).close()
+    environment = json.loads((run_dir / "environment.json").read_text())
+    assert environment["threads"] == 1
+    assert environment["world_size"] == 1
+    assert {"torch", "transformers", "numpy"} <= set(environment["versions"])
+
+
+def test_one_seed_repeats_all_random_streams():
+    import random
+
+    import numpy as np
+    import torch
+
+    def draw() -> tuple:
+        seed_everything(7, threads=1)
+        return random.random(), np.random.rand(), torch.rand(1).item()
+
+    assert draw() == draw()
+
+
+def test_forked_children_do_not_keep_the_folder_locked(run_dir):
+    source = HOLDER + "import os, time\nif os.fork() == 0: time.sleep(60)\n"
+    source = source.replace("sys.stdin.read()\n", "").replace('print("open", flush=True)\n', "")
+    with start(source + 'print("open", flush=True)', run_dir, start_new_session=True) as holder:
+        assert holder.stdout.readline() == "open\n"
+        assert holder.wait(20) == 0
+        Run.open(run_dir, Config()).close()
+        os.killpg(holder.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Runs `main` as a script with arguments; returns its exit code, 0 when it just returns."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    environment = dict(os.environ)
+
+    def run_script(main, *arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["script.py", *arguments])
+        try:
+            launch(main, Config)
+        except SystemExit as ending:
+            return ending.code
+        return 0
+
+    yield run_script
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (DataError("x"), 3),
+        (NonFiniteError("x"), 4),
+        (DiskError("x"), 5),
+        (EnvironmentFault("x"), 6),
+        (Interrupted(signal.SIGINT, "x"), 130),
+        (Interrupted(signal.SIGTERM, "x"), 143),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=repr,
+)
+def test_every_way_to_end_has_its_exit_code(script, error, code):
+    def main(config):
+        raise error
+
+    assert script(main) == code
+
+
+def test_an_error_is_one_plain_line(script, capsys):
+    def main(config):
+        raise DataError("bad [red]file[/red] \x1b[31m\ud800")
+
+    assert script(main) == 3
+    assert capsys.readouterr().err == "error: bad [red]file[/red] \\x1b[31m\\ud800\n"
+
+
+def test_a_script_gets_its_configuration(script):
+    seen = []
+    assert script(seen.append, "--critic.gamma", "0.5") == 0
+    assert seen[0].critic.gamma == 0.5
+    assert script(seen.append, "--critic.gama", "0.5") == 2
+
+
+def test_a_programming_error_is_not_hidden(script):
+    def main(config):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        script(main)
+
+
+POLLING = """
+import sys, time
+from test_run import Config
+from lactchain.errors import Interrupted
+from lactchain.run import launch, stop_requested
+
+def main(config):
+    print("ready", flush=True)
+    while not stop_requested():
+        time.sleep(0.01)
+    if config.run.seed == 1:
+        time.sleep(60)
+    print("saved", flush=True)
+    raise Interrupted(stop_requested(), "stopped at step 3, saved in runs/x")
+
+main.__module__ = "test_run"
+launch(main, Config)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_then_ends(number):
+    with start(POLLING) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("saved\n", 128 + number)
+    assert err.endswith("\nstopped at step 3, saved in runs/x\n")
+
+
+def test_a_second_signal_ends_at_once():
+    with start(POLLING, "--run.seed=1") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr.readline().startswith("stopping as soon as")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+        assert process.stdout.read() == ""
+
+
+def test_text_of_a_model_reaches_the_console_as_it_is():
+    with console.capture() as capture:
+        table("[b]title", [{"chain": "[move forward]", "value": 0.123456}])
+        console.print(plain("[red]x\x00\x1b\u202e"))
+    shown = capture.get()
+    assert "[b]title" in shown
+    assert "[move forward]" in shown
+    assert "0.1235" in shown
+    assert "[red]x\\x00\\x1b\\u202e" in shown
