@@ -25,7 +25,7 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import plots
+from lactchain.inspection import maps, plots
 from lactchain.inspection.markup import escape, table
 from lactchain.inspection.report import (
     ReportConfig,
@@ -309,11 +309,11 @@ def test_many_rounds_share_a_picture_and_a_short_legend():
 
 
 def test_a_value_map_draws_walls_goal_and_equal_colours_for_equal_values():
-    grid = plots.Grid(3, 2, frozenset({(1, 0)}))
+    grid = maps.Grid(3, 2, frozenset({(1, 0)}))
     values = {(0, 0): 0.5, (2, 0): 0.5, (0, 1): 0.0, (1, 1): 1.0}
-    drawn = plots.value_map("critic", grid, values, (0.0, 1.0), goal=(2, 1))
+    drawn = maps.value_map("critic", grid, values, (0.0, 1.0), goal=(2, 1))
     fills = re.findall(r'<rect[^>]* fill="([^"]+)"', drawn)
-    assert fills.count(plots.WALL) == 1
+    assert fills.count(maps.WALL) == 1
     half, zero, one = fills[-4], fills[-2], fills[-1]
     assert fills[-3] == half and len({half, zero, one}) == 3
     assert "goal (2, 1)" in Page(drawn).texts
@@ -321,8 +321,8 @@ def test_a_value_map_draws_walls_goal_and_equal_colours_for_equal_values():
 
 
 def test_a_rollout_draws_each_chain_from_where_it_began():
-    drawn = plots.rollout(
-        "", plots.Grid(4, 4), [(0, 0, 1), (1, 0, 1)], [[(1, 0, 1)], [(1, 0, 2), (1, 1, 2)]]
+    drawn = maps.rollout(
+        maps.Grid(4, 4), [(0, 0, 1), (1, 0, 1)], [[(1, 0, 1)], [(1, 0, 2), (1, 1, 2)]]
     )
     page = Page(drawn)
     assert [text for text in page.texts if text] == ["2", "1"]

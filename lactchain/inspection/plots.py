@@ -1,4 +1,4 @@
-"""Pictures as SVG, drawn from numbers: curves, bars, value maps, rollouts on a grid.
+"""Charts as SVG, drawn from numbers: curves, bars, dots, histograms.
 
 Each function returns an `<svg>` element for a light background. Any text in it is escaped.
 """
@@ -14,23 +14,14 @@ import numpy as np
 from lactchain.inspection.markup import Markup, element, escape, join
 
 LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
-INK, AXIS, WALL = "#1f2933", "#9fb3c8", "#52606d"
+INK, AXIS = "#1f2933", "#9fb3c8"
+Shade = tuple[int, int, int]  # red, green, blue
 # Light to dark, so that a map also reads in print (ColorBrewer's Blues and RdBu).
 SEQUENTIAL = ((247, 251, 255), (198, 219, 239), (107, 174, 214), (33, 113, 181), (8, 48, 107))
 DIVERGING = ((178, 24, 43), (244, 165, 130), (247, 247, 247), (146, 197, 222), (33, 102, 172))
-HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
 MAX_POINTS = 600  # of a curve
 MAX_DOTS = 1500  # of a scatter plot
 MAX_NAMES = 3  # that a legend has room for
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A grid of cells, (0, 0) at the upper left, some of them walls."""
-
-    width: int
-    height: int
-    walls: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -64,18 +55,16 @@ class _Axes:
             for v in ticks(*self.y_range)
         ]
         y_labels = [
-            _text(self.left - 6, self.y(v) + 4, _short(v), anchor="end")
-            for v in ticks(*self.y_range)
+            text(self.left - 6, self.y(v) + 4, short(v), anchor="end") for v in ticks(*self.y_range)
         ]
         if x_ticks is None:
             x_ticks = [
-                _text(self.x(v), floor + 14, _short(v), anchor="middle")
-                for v in ticks(*self.x_range)
+                text(self.x(v), floor + 14, short(v), anchor="middle") for v in ticks(*self.x_range)
             ]
         axis = element("line", x1=self.left, x2=right, y1=floor, y2=floor, stroke=AXIS)
-        heading = _text(self.left, 15, title, size=12.5, weight=600)
-        label = _text(right, self.height - 3, x_label, anchor="end", fill="#627d98")
-        return _svg(
+        heading = text(self.left, 15, title, size=12.5, weight=600)
+        label = text(right, self.height - 3, x_label, anchor="end", fill="#627d98")
+        return svg(
             self.width, self.height, *lines, axis, *y_labels, *x_ticks, heading, label, *content
         )
 
@@ -123,7 +112,7 @@ def bar_chart(
                 )
             )
     labels = [
-        _text(axes.x(place), axes.height - axes.bottom + 14, x, anchor="middle")
+        text(axes.x(place), axes.height - axes.bottom + 14, x, anchor="middle")
         for place, x in enumerate(positions)
     ]
     return axes.draw(title, x_label, *drawn, _legend(axes, list(bars), colours), x_ticks=labels)
@@ -137,10 +126,10 @@ def scatter(title: str, x: Sequence[float], y: Sequence[float], x_label: str) ->
     diagonal = element(
         "line", x1=axes.x(low), y1=axes.y(low), x2=axes.x(high), y2=axes.y(high), stroke=AXIS
     )
-    stride = -(-len(x) // MAX_DOTS) or 1
+    places = _spread(len(x), MAX_DOTS)
     dots = [
         element("circle", cx=axes.x(a), cy=axes.y(b), r=2, fill=LINE_COLOURS[0], fill_opacity=0.35)
-        for a, b in zip(x[::stride], y[::stride], strict=True)
+        for a, b in zip(np.array(x)[places], np.array(y)[places], strict=True)
     ]
     return axes.draw(title, x_label, diagonal, *dots)
 
@@ -162,89 +151,6 @@ def histogram(title: str, values: Sequence[float], x_label: str, num_bins: int =
         for left, right, count in zip(edges, edges[1:], counts, strict=False)
     ]
     return axes.draw(title, x_label, *bars)
-
-
-def value_map(
-    title: str,
-    grid: Grid,
-    values: Mapping[tuple[int, int], float],
-    limits: tuple[float, float],
-    goal: tuple[int, int] | None = None,
-    palette: Sequence[tuple[int, int, int]] = SEQUENTIAL,
-) -> Markup:
-    """A number for each cell, as colour and as text; cells without one stay white.
-
-    Args:
-        limits: the numbers at both ends of the palette; equal limits make maps comparable.
-        goal: a cell to mark.
-    """
-    size = max(16, min(38, 300 // max(grid.width, grid.height)))
-    low, high = limits
-    cells = []
-    for cell, value in values.items():
-        share = (value - low) / (high - low) if high > low else 0.5
-        red, green, blue = _colour(share, palette)
-        ink = "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else INK
-        fill = _rgb((red, green, blue))
-        hint = element("title", f"({cell[0]}, {cell[1]}): {value:.5g}")
-        cells.append(_square(cell, size, hint, fill=fill))
-        if size >= 30:
-            x, y = (cell[0] + 0.5) * size, (cell[1] + 0.5) * size + 4
-            text = f"{round(value, 2) + 0.0:.2f}"  # + 0.0: no "-0.00"
-            cells.append(_text(x, y, text, anchor="middle", size=11, fill=ink))
-    marks = _goal(goal, size) if goal is not None else ""
-    return _grid_picture(title, grid, size, *cells, marks)
-
-
-def colour_bar(
-    title: str, limits: tuple[float, float], palette: Sequence[tuple[int, int, int]] = SEQUENTIAL
-) -> Markup:
-    """What the colours of a value map stand for."""
-    num_shades, left = 40, 60 + 6 * len(title)
-    boxes = [
-        element(
-            "rect", x=left + 4 * n, y=2, width=4.5, height=12,
-            fill=_rgb(_colour(n / (num_shades - 1), palette)),
-        )
-        for n in range(num_shades)
-    ]  # fmt: skip
-    labels = (
-        _text(0, 12, title),
-        _text(left - 4, 12, _short(limits[0]), anchor="end"),
-        _text(left + 4 * num_shades + 5, 12, _short(limits[1])),
-    )
-    return _svg(left + 4 * num_shades + 55, 18, *boxes, *labels)
-
-
-def rollout(
-    title: str,
-    grid: Grid,
-    starts: Sequence[Sequence[int]],
-    paths: Sequence[Sequence[Sequence[int]]],
-    goal: tuple[int, int] | None = None,
-) -> Markup:
-    """Where each chain led: a numbered arrow where it began, a line of the chain's colour.
-
-    Args:
-        starts: for each chain x, y and, where there is one, the orientation (0 up, 1 right, 2
-            down, 3 left).
-        paths: for each chain the positions (x, y, ...) that its actions led to, in order.
-    """
-    size = max(18, min(52, 300 // max(grid.width, grid.height)))
-    lines, arrows = [], []
-    for n, (start, path) in enumerate(zip(starts, paths, strict=True)):
-        colour = chain_colour(n)
-        # Each chain a little beside the one before, so that ways back and forth stay visible.
-        shift = (n % 4 - 1.5) * size / 14
-        points = [_centre(position, size, shift) for position in (start, *path)]
-        if len(set(points)) > 1:
-            lines.append(_polyline(points, colour, width=2.5))
-            x, y = points[-1]
-            lines.append(element("circle", cx=x, cy=y, r=3.5, fill=colour))
-        arrows.append(_arrow(start, size, colour, str(n + 1)))
-    marks = _goal(goal, size) if goal is not None else ""
-    # The first arrow on top: where the episode began must not be covered by a later visit.
-    return _grid_picture(title, grid, size, marks, *lines, *reversed(arrows))
 
 
 def chain_colour(index: int) -> str:
@@ -274,9 +180,14 @@ def _padded(values: Iterable[float], share: float) -> tuple[float, float]:
 
 def _finite_range(x: Sequence[float], y: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """At most `MAX_POINTS` points, within what a picture can be computed for."""
-    stride = -(-len(x) // MAX_POINTS) or 1
-    xs, ys = np.asarray(x, dtype=float)[::stride], np.asarray(y, dtype=float)[::stride]
+    places = _spread(len(x), MAX_POINTS)
+    xs, ys = np.asarray(x, dtype=float)[places], np.asarray(y, dtype=float)[places]
     return xs, np.where(np.abs(ys) < 1e100, ys, np.nan)
+
+
+def _spread(length: int, count: int) -> np.ndarray:
+    """At most `count` places in a row of this length, the first and the last among them."""
+    return np.linspace(0, length - 1, min(length, count)).round().astype(int)
 
 
 def _curve(axes: _Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) -> Markup:
@@ -286,7 +197,7 @@ def _curve(axes: _Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) 
             pieces[-1].append((axes.x(x), axes.y(y)))
         elif pieces[-1]:
             pieces.append([])
-    lines = [_polyline(piece, colour) for piece in pieces if len(piece) > 1]
+    lines = [polyline(piece, colour) for piece in pieces if len(piece) > 1]
     dots = [
         element("circle", cx=piece[-1][0], cy=piece[-1][1], r=2.5, fill=colour)
         for piece in pieces
@@ -305,8 +216,8 @@ def _series_colours(count: int) -> list[str]:
     """Colours that tell few curves apart, or show the order of many."""
     if count <= MAX_NAMES:
         return list(LINE_COLOURS[:count])
-    shades = (_colour(0.3 + 0.7 * n / (count - 1), SEQUENTIAL) for n in range(count))
-    return [_rgb(shade) for shade in shades]
+    shades = (shade(0.3 + 0.7 * n / (count - 1), SEQUENTIAL) for n in range(count))
+    return [rgb(shade) for shade in shades]
 
 
 def _legend(axes: _Axes, names: Sequence[str], colours: Sequence[str]) -> Markup:
@@ -320,71 +231,13 @@ def _legend(axes: _Axes, names: Sequence[str], colours: Sequence[str]) -> Markup
     left = float(axes.left)
     for name, colour in entries:
         parts.append(element("rect", x=round(left, 1), y=24, width=9, height=9, fill=colour))
-        parts.append(_text(left + 13, 32, name))
+        parts.append(text(left + 13, 32, name))
         left += 24 + 6.2 * len(name)
     return join(parts)
 
 
-def _grid_picture(title: str, grid: Grid, size: int, *content: object) -> Markup:
-    width, height = grid.width * size, grid.height * size
-    lines = [
-        element("line", x1=x * size, x2=x * size, y1=0, y2=height, stroke="#cbd2d9")
-        for x in range(grid.width + 1)
-    ] + [
-        element("line", x1=0, x2=width, y1=y * size, y2=y * size, stroke="#cbd2d9")
-        for y in range(grid.height + 1)
-    ]
-    walls = [_square(wall, size, fill=WALL) for wall in sorted(grid.walls)]
-    top = 20 if title else 2
-    body = element("g", *lines, *walls, *content, transform=f"translate(2 {top})")
-    heading = _text(2, 13, title, size=12) if title else ""
-    return _svg(max(width + 4, 90), height + top + 2, heading, body)
-
-
-def _square(cell: tuple[int, int], size: int, *content: object, fill: str) -> Markup:
-    x, y = cell[0] * size + 0.5, cell[1] * size + 0.5
-    return element("rect", *content, x=x, y=y, width=size - 1, height=size - 1, fill=fill)
-
-
-def _goal(cell: tuple[int, int], size: int) -> Markup:
-    """A flag."""
-    x, y, unit = cell[0] * size, cell[1] * size, size / 10
-    pole = element(
-        "line", x1=x + 3 * unit, x2=x + 3 * unit, y1=y + 2 * unit, y2=y + 8.5 * unit, stroke=INK
-    )
-    corners = ((3, 2), (8, 3.7), (3, 5.4))
-    points = " ".join(f"{x + a * unit:.1f},{y + b * unit:.1f}" for a, b in corners)
-    hint = element("title", f"goal ({cell[0]}, {cell[1]})")
-    return element("g", hint, pole, element("polygon", points=points, fill="#f0b429", stroke=INK))
-
-
-def _arrow(position: Sequence[int], size: int, colour: str, label: str) -> Markup:
-    """An arrow head in the direction of the orientation (a disc without one), with a label."""
-    x, y = _centre(position, size)
-    radius = size * 0.34
-    if len(position) > 2:
-        (ahead_x, ahead_y), tail = HEADINGS[position[2]], 0.75
-        corners = (
-            (x + radius * ahead_x, y + radius * ahead_y),
-            (x + radius * tail * (-ahead_x - ahead_y), y + radius * tail * (-ahead_y + ahead_x)),
-            (x + radius * tail * (-ahead_x + ahead_y), y + radius * tail * (-ahead_y - ahead_x)),
-        )
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
-        shape = element("polygon", points=points, fill=colour, stroke="#fff")
-    else:
-        shape = element("circle", cx=x, cy=y, r=round(radius * 0.7, 1), fill=colour, stroke="#fff")
-    text = _text(x, y + 3.5, label, anchor="middle", size=9.5, fill="#fff", weight=600)
-    return element("g", shape, text)
-
-
-def _centre(position: Sequence[int], size: int, shift: float = 0.0) -> tuple[float, float]:
-    return (
-        round((position[0] + 0.5) * size + shift, 1),
-        round((position[1] + 0.5) * size + shift, 1),
-    )
-
-
-def _polyline(points: Iterable[tuple[float, float]], colour: str, width: float = 1.8) -> Markup:
+def polyline(points: Iterable[tuple[float, float]], colour: str, width: float = 1.8) -> Markup:
+    """A line through points."""
     path = " ".join(f"{x},{y}" for x, y in points)
     return element(
         "polyline",
@@ -397,7 +250,8 @@ def _polyline(points: Iterable[tuple[float, float]], colour: str, width: float =
     )
 
 
-def _colour(share: float, palette: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+def shade(share: float, palette: Sequence[Shade]) -> Shade:
+    """The colour at a share in [0, 1] of the way through a palette."""
     place = min(max(share, 0.0), 1.0) * (len(palette) - 1)
     index = min(int(place), len(palette) - 2)
     low, high = np.array(palette[index]), np.array(palette[index + 1])
@@ -405,22 +259,24 @@ def _colour(share: float, palette: Sequence[tuple[int, int, int]]) -> tuple[int,
     return red, green, blue
 
 
-def _rgb(colour: tuple[int, int, int]) -> str:
+def rgb(colour: Shade) -> str:
+    """A colour as SVG writes it."""
     return "rgb({},{},{})".format(*colour)
 
 
-def _text(
+def text(
     x: float,
     y: float,
-    text: object,
+    content: object,
     anchor: str = "start",
     size: float = 11,
     fill: str = INK,
     weight: int = 400,
 ) -> Markup:
+    """Text whose baseline begins (or has its middle or end) at x, y."""
     return element(
         "text",
-        escape(text),
+        escape(content),
         x=round(x, 1),
         y=round(y, 1),
         text_anchor=anchor,
@@ -430,11 +286,13 @@ def _text(
     )
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """A number with four digits."""
     return f"{value:.4g}".replace("-", "−")
 
 
-def _svg(width: float, height: float, *content: object) -> Markup:
+def svg(width: float, height: float, *content: object) -> Markup:
+    """A picture of this size, in pixels."""
     return element(
         "svg",
         *content,

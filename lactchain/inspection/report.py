@@ -14,9 +14,9 @@ import numpy as np
 from lactchain.checkpoints import atomic_write
 from lactchain.data.evaluations import EpisodeResult, StateValues
 from lactchain.environments.gridworld import ORIENTATIONS
-from lactchain.inspection import plots
+from lactchain.inspection import maps, plots
+from lactchain.inspection.maps import Grid
 from lactchain.inspection.markup import Markup, details, element, fields, join, page, table
-from lactchain.inspection.plots import Grid
 from lactchain.inspection.run_view import (
     ChainRecord,
     RunView,
@@ -84,6 +84,7 @@ def render(view: RunView, num_rollouts: int = 8) -> str:
         _section(
             _of("Sample episodes", played_in),
             rollouts(sample_episodes(trajectories, num_rollouts), view.grid, values),
+            note=_of("Value and advantage are those of the critic", values_of) if values else "",
         ),
         _section(_of("Preference pairs", paired_in), pair_table(pairs)),
         _section("How it was run", _settings(view)),
@@ -147,11 +148,11 @@ def value_maps(values: StateValues | None, grid: Grid | None) -> Markup:
         overview = [plots.scatter("critic over exact value", values.exact, values.critic, "exact")]
     summary = element("div", fields(facts), *overview, class_="gallery")
     goals = [] if grid is None else _some(_goals(values), NUM_GOALS)
-    maps = [
+    folded = [
         details(f"goal at ({x}, {y})", _maps_of_goal(values, grid, (x, y)), is_open=n == 0)
         for n, (x, y) in enumerate(goals)
     ]
-    return join((summary, *maps))
+    return join((summary, *folded))
 
 
 def rollouts(
@@ -218,8 +219,10 @@ def sample_episodes(trajectories: Sequence[Trajectory], count: int) -> list[Traj
     return _some(failures, num_failures) + _some(successes, count - num_failures)
 
 
-def _section(title: str, content: Markup) -> Markup:
-    return join((element("h2", title), content)) if content else Markup("")
+def _section(title: str, content: Markup, note: str = "") -> Markup:
+    if not content:
+        return Markup("")
+    return join((element("h2", title), element("p", note, class_="muted") if note else "", content))
 
 
 def _of(title: str, stage: str) -> str:
@@ -315,13 +318,13 @@ def _maps_of_goal(values: StateValues, grid: Grid, goal: tuple[int, int]) -> Mar
     """Rows: critic, exact, error; columns: orientations."""
     both = [*values.critic, *(values.exact or ())]
     limits = min(both), max(both)
-    bars = [plots.colour_bar("value", limits)]
+    bars = [maps.colour_bar("value", limits)]
     rows = [_map_row("critic", values.states, values.critic, grid, goal, limits)]
     if values.exact is not None:
         errors = np.subtract(values.critic, values.exact).tolist()
         largest = max(map(abs, errors)) or 1.0
         error_limits = -largest, largest
-        bars.append(plots.colour_bar("error = critic − exact", error_limits, plots.DIVERGING))
+        bars.append(maps.colour_bar("error = critic − exact", error_limits, plots.DIVERGING))
         rows += [
             _map_row("exact", values.states, values.exact, grid, goal, limits),
             _map_row("error", values.states, errors, grid, goal, error_limits, plots.DIVERGING),
@@ -336,17 +339,17 @@ def _map_row(
     grid: Grid,
     goal: tuple[int, int],
     limits: tuple[float, float],
-    palette: Sequence[tuple[int, int, int]] = plots.SEQUENTIAL,
+    palette: Sequence[plots.Shade] = plots.SEQUENTIAL,
 ) -> Markup:
     """One map for each orientation."""
-    maps: list[dict[tuple[int, int], float]] = [{} for _ in ORIENTATIONS]
+    values_at: list[dict[tuple[int, int], float]] = [{} for _ in ORIENTATIONS]
     for state, value in zip(states, values, strict=True):
         if (state["goal_x"], state["goal_y"]) == goal:
-            maps[state["orientation"]][state["x"], state["y"]] = value
+            values_at[state["orientation"]][state["x"], state["y"]] = value
     return _gallery(
         [
-            plots.value_map(f"{name}, facing {heading}", grid, cells, limits, goal, palette)
-            for heading, cells in zip(ORIENTATIONS, maps, strict=True)
+            maps.value_map(f"{name}, facing {heading}", grid, cells, limits, goal, palette)
+            for heading, cells in zip(ORIENTATIONS, values_at, strict=True)
         ]
     )
 
@@ -355,7 +358,7 @@ def _picture(trajectory: Trajectory, grid: Grid, records: Sequence[ChainRecord])
     state = trajectory.infos[0]["state"]
     starts = [record.start for record in records]
     paths = [record.path for record in records]
-    return plots.rollout("", grid, starts, paths, (state["goal_x"], state["goal_y"]))
+    return maps.rollout(grid, starts, paths, (state["goal_x"], state["goal_y"]))
 
 
 def _headline(trajectory: Trajectory) -> Markup:

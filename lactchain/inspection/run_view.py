@@ -29,7 +29,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.gridworld import GridWorld
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import markup
-from lactchain.inspection.plots import Grid
+from lactchain.inspection.maps import Grid
 from lactchain.run import read_metrics
 from lactchain.types import PreferencePair, Trajectory
 
