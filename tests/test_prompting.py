@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tiny_models import ACTIONS, TOKENIZER
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -50,15 +50,22 @@ def byte_level(template: str, specials: list[str]) -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def sentencepiece_like(template: str) -> PreTrainedTokenizerFast:
-    """As Mistral-7B's: a space is written ▁, one stands before any text, unknown is bytes."""
+def sentencepiece_like(template: str, old: bool) -> PreTrainedTokenizerFast:
+    """As Mistral-7B's: a space is written ▁, one stands before a text, unknown letters are bytes.
+
+    Older conversions put the space before every piece of text between special tokens, newer ones
+    before the first alone.
+    """
     pieces = ["<unk>", *(f"<0x{b:02X}>" for b in range(256)), "▁", *"abcdefgxyzY0123", "▁a", "▁x"]
     merges = [("▁", "a"), ("▁", "x")]
     vocab = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
+    if old:
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>",
         extra_special_tokens=["[INST]", "[/INST]"], chat_template=template,
@@ -73,10 +80,13 @@ OTHERS = {
     "chatml": byte_level(CHATML, ["<|im_start|>", "<|im_end|>"]),
     "no system role": byte_level(NO_SYSTEM, ["<start>", "<end>"]),
     "system text dropped, no special tokens": byte_level(DROPS_SYSTEM, []),
-    "sentencepiece": sentencepiece_like(MISTRAL),
+    "mistral, older": sentencepiece_like(MISTRAL, old=True),
+    "mistral, newer": sentencepiece_like(MISTRAL, old=False),
+    "no space after [INST]": sentencepiece_like(MISTRAL.replace("[INST] ", "[INST]"), old=False),
 }
 
 
+@settings(deadline=None)
 @given(observations, st.sampled_from(list(TEMPLATES)))
 def test_every_prompt_begins_with_the_prefix(observation, strategy):
     template = TEMPLATES[strategy]
@@ -84,6 +94,7 @@ def test_every_prompt_begins_with_the_prefix(observation, strategy):
     assert template.encode(observation)[: len(prefix)] == prefix
 
 
+@settings(deadline=None)
 @given(observations, st.sampled_from(list(TEMPLATES)))
 def test_special_tokens_in_an_observation_are_plain_text(observation, strategy):
     ids = TEMPLATES[strategy].encode(observation)
@@ -113,6 +124,7 @@ def test_the_prompt_of_the_tiny_preset_is_short():
 
 
 @pytest.mark.parametrize("name", OTHERS)
+@settings(deadline=None)
 @given(observation=observations, strategy=st.sampled_from(["", "a b.", "x\n", OWN]))
 def test_other_chat_templates_keep_the_prefix_and_lose_no_text(name, observation, strategy):
     tokenizer = OTHERS[name]
@@ -168,8 +180,8 @@ def test_a_thousand_prompts_take_less_than_fifty_milliseconds():
     batch = [f"{i % 4} {i // 4 % 4} up {i // 16 % 4} {i // 64 % 4}" for i in range(1000)]
     best = float("inf")
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         prompts = template.encode_batch(batch)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best < 0.05
     assert prompts[:20] == [template.encode(text) for text in batch[:20]]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
@@ -50,6 +50,7 @@ def test_an_action_of_a_json_list_is_one_token():
     assert tokens('["move forward", "turn left"]') == ['["moveĠforward"', ',Ġ"turnĠleft"', "]"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=9))
 def test_a_chain_costs_its_length_and_two_with_the_end_of_sequence(chain):
     assert len(tokens(json.dumps(chain) + "</s>")) == len(chain) + 2
@@ -63,6 +64,7 @@ def test_digits_stand_alone():
     assert tokens("12 345") == ["1", "2", "Ġ3", "4", "5"]
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_every_text_comes_back_verbatim(text):
     ids = TOKENIZER(text, split_special_tokens=True)["input_ids"]
