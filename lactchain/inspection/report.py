@@ -84,7 +84,7 @@ def render(view: RunView, num_rollouts: int = 8) -> str:
         _section(
             _of("Sample episodes", played_in),
             rollouts(sample_episodes(trajectories, num_rollouts), view.grid, values),
-            note=_of("Value and advantage are those of the critic", values_of) if values else "",
+            note=f"Value and advantage are by the critic of {values_of}." if values_of else "",
         ),
         _section(_of("Preference pairs", paired_in), pair_table(pairs)),
         _section("How it was run", _settings(view)),
