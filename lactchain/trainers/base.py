@@ -153,6 +153,7 @@ class GuardedTrainer:
         self.run = run
         self.keep_checkpoints = keep_checkpoints
         self.facts = facts or {}
+        self.provenance = provenance()
         self.stopped = False
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
@@ -205,6 +206,15 @@ class GuardedTrainer:
             f"not taken, its batch is in {path}. Lower training.learning_rate or "
             "training.max_grad_norm, then give the same command to go on from the last checkpoint"
         )
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluates, without a trace in the random state.
+
+        Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint does
+        not repeat the evaluation that came after it.
+        """
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*args, **kwargs)
 
     def record(self, **metrics: Tensor) -> None:
         """Adds numbers to the metrics of the current logging window, which logs their mean."""
@@ -314,7 +324,7 @@ def _newest_checkpoint(trainer: Any) -> Path | None:
 
 def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> None:
     """Refuses a checkpoint of another number of processes or threads, or without random states."""
-    recorded, current = verify_manifest(checkpoint), provenance()
+    recorded, current = verify_manifest(checkpoint), trainer.provenance
     rank = trainer.args.process_index
     random_states = f"rng_state_{rank}.pth" if trainer.args.world_size > 1 else "rng_state.pth"
     problems = [
@@ -373,7 +383,7 @@ class ManifestCallback(TrainerCallback):
             "global_step": state.global_step,
             "max_steps": state.max_steps,
             "trainable": [n for n, p in self.trainer.model.named_parameters() if p.requires_grad],
-            **provenance(),
+            **self.trainer.provenance,
             **self.trainer.facts,
         }
 

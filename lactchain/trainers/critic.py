@@ -295,7 +295,8 @@ class CriticTrainer(RunTrainer):
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]))
         loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])
         self.model.eval()
-        batches = [self.accelerator.gather_for_metrics(self.model(**batch)) for batch in loader]
+        with torch.random.fork_rng(devices=[]):  # see `GuardedTrainer.evaluate`
+            batches = [self.accelerator.gather_for_metrics(self.model(**batch)) for batch in loader]
         values = torch.empty(len(inputs))
         values[order] = torch.cat(batches).float().cpu()
         return values

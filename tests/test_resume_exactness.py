@@ -1,0 +1,157 @@
+"""A training that is interrupted, however it is, ends with the same bits as one that is not."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from training_setups import (
+    MAKERS,
+    NUM_UPDATES,
+    build_weights,
+    final_state,
+    open_run,
+    train_here,
+    train_in_process,
+)
+
+from lactchain.checkpoints import latest_checkpoint, verify_manifest
+from lactchain.errors import Interrupted
+from lactchain.trainers import base
+from lactchain.trainers.base import train
+
+LORA, FULL = {"lora": True}, {"lora": False}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(weights, tmp_path_factory):
+    """The final state of each kind of training, computed once."""
+    states = {}
+
+    def state(kind, options):
+        key = kind, options["lora"]
+        if key not in states:
+            run_dir = tmp_path_factory.mktemp(kind) / "run"
+            train_here(kind, weights, run_dir, options)
+            states[key] = final_state(run_dir)
+        return states[key]
+
+    return state
+
+
+def stop_at(monkeypatch, *updates):
+    """As if SIGTERM came while these updates were computed; each once."""
+    pending = list(updates)
+    count = {"update": 0}
+
+    def stop_requested():
+        return signal.SIGTERM if pending and count["update"] == pending[0] else 0
+
+    check_update = base.GuardedTrainer.check_update
+
+    def counted(trainer):
+        count["update"] = trainer.state.global_step + 1
+        check_update(trainer)
+
+    monkeypatch.setattr(base, "stop_requested", stop_requested)
+    monkeypatch.setattr(base.GuardedTrainer, "check_update", counted)
+    return pending
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("simpo", LORA),
+        ("critic", LORA),
+        ("cloning", LORA),
+        pytest.param("simpo", FULL, marks=pytest.mark.slow),
+        pytest.param("critic", FULL, marks=pytest.mark.slow),
+    ],
+)
+def test_cut_at_every_update_and_resumed_is_bit_exact(
+    kind, options, weights, uninterrupted, run_dir, monkeypatch
+):
+    """Mid-epoch, at epoch ends, twice in one epoch: nine updates, resumed after each of them."""
+    pending = stop_at(monkeypatch, *range(1, NUM_UPDATES))
+    while pending:
+        with pytest.raises(Interrupted) as stop:
+            train_here(kind, weights, run_dir, options)
+        assert stop.value.exit_code == 143
+        assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{pending.pop(0)}"
+    train_here(kind, weights, run_dir, options)
+    assert final_state(run_dir) == uninterrupted(kind, options)
+
+
+def states_despite_kills(kind, options, weights, folder, num_kills, seed):
+    """Final states of trainings of which processes were killed `num_kills` times at random times.
+
+    A killed training is started again by the same command; one that came to its end before the kill
+    gives a state, and the next one begins in a new folder.
+    """
+    durations = []
+    for name in ("warm-up", "timed"):  # the first one waits for the imports
+        began = time.perf_counter()
+        train_in_process(kind, weights, folder / name, options).join()
+        durations.append(time.perf_counter() - began)
+    rng, states, kills = random.Random(seed), [final_state(folder / "timed")], 0
+    exit_code = None
+    while kills < num_kills or exit_code != 0:
+        run_dir = folder / f"run-{len(states)}"
+        process = train_in_process(kind, weights, run_dir, options)
+        process.join(rng.uniform(0.0, durations[1]) if kills < num_kills else None)
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+        else:
+            assert process.exitcode == 0, run_dir.with_name(f"{run_dir.name}.log").read_text()
+            states.append(final_state(run_dir))
+        exit_code = process.exitcode
+    return states
+
+
+@pytest.mark.parametrize("kind", ["simpo", "critic"])
+def test_killed_at_random_times_is_bit_exact(kind, weights, uninterrupted, tmp_path):
+    states = states_despite_kills(kind, LORA, weights, tmp_path, num_kills=2, seed=0)
+    assert all(state == uninterrupted(kind, LORA) for state in states)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
+@pytest.mark.parametrize("kind", ["simpo", "critic"])
+def test_killed_at_twenty_random_times_is_bit_exact(
+    kind, options, weights, uninterrupted, tmp_path
+):
+    states = states_despite_kills(kind, options, weights, tmp_path, num_kills=20, seed=1)
+    assert all(state == uninterrupted(kind, options) for state in states)
+
+
+def test_finished_training_is_not_taken_further(weights, uninterrupted, run_dir):
+    train_here("simpo", weights, run_dir, LORA)
+    with open_run(run_dir) as run:
+        trainer = MAKERS["simpo"](weights, run, lora=True)
+        assert train(trainer).global_step == NUM_UPDATES
+        trained = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+        fresh = MAKERS["simpo"](weights, run, lora=True).model
+    assert final_state(run_dir) == uninterrupted("simpo", LORA)
+    assert any(not torch.equal(p, trained[n]) for n, p in fresh.named_parameters())
+
+
+def test_checkpoint_holds_adapter_and_head_only(weights, run_dir):
+    train_here("critic", weights, run_dir, LORA)
+    folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
+    names = {path.name for path in folder.iterdir()}
+    assert "adapter_model.safetensors" in names
+    assert not names & {"model.safetensors", "training_args.bin"}
+    manifest = verify_manifest(folder)
+    assert manifest["global_step"] == manifest["max_steps"] == NUM_UPDATES
+    assert manifest["parent"] == f"checkpoint-{NUM_UPDATES - 1}"
+    assert any("score" in name for name in manifest["trainable"])

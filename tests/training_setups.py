@@ -1,0 +1,190 @@
+"""Tiny trainings of every kind, about a second each, for tests that interrupt and compare them.
+
+`train_in_process` runs one in a process of its own, forked from a server that has torch and
+transformers loaded already, so that killing it costs next to nothing.
+"""
+
+import hashlib
+import multiprocessing
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import PromptTemplate
+from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
+from lactchain.run import Run, seed_everything
+from lactchain.settings import (
+    ActorConfig,
+    CriticConfig,
+    LoraSettings,
+    RegressionConfig,
+    SimPOConfig,
+    TrainingConfig,
+)
+from lactchain.trainers.base import train, training_arguments
+from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
+from lactchain.trainers.critic import CriticTrainer, EpisodeTable
+from lactchain.trainers.simpo import SimPOTrainer, preference_rows
+from lactchain.types import Action, PreferencePair, Trajectory
+
+SHAPE = TinyModelConfig(
+    hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=32
+)
+STATES = [f"{x} {y} {o}" for x in range(4) for y in range(4) for o in ("up", "down", "left")]
+MOVES = ("move forward", "turn left")
+# 3 epochs of 19 rows: 5 batches of 4 an epoch, 2 accumulated, so 3 updates, the last one smaller.
+TRAINING = TrainingConfig(
+    num_epochs=3,
+    batch_size=4,
+    gradient_accumulation_steps=2,
+    learning_rate=3e-3,
+    save_every_updates=2,
+    log_every_updates=2,
+)
+NUM_ROWS, NUM_UPDATES = 19, 9
+LORA = LoraSettings(r=2, dropout=0.2)  # dropout draws random numbers in every step
+
+
+def build_weights(folder: Path) -> Path:
+    """Writes a tiny actor and encoder."""
+    corpus = [*STATES, *(answer(k) for k in range(1, 4))] * 2
+    build_tiny_actor(folder / "actor", corpus, SHAPE)
+    build_tiny_encoder(folder / "encoder", folder / "actor")
+    return folder
+
+
+def answer(length: int) -> str:
+    """A chain of that many actions."""
+    return "[" + ", ".join(f'"{MOVES[i % 2]}"' for i in range(length)) + "]"
+
+
+def pairs() -> list[PreferencePair]:
+    """Pairs in which the longer chain is better."""
+    return [PreferencePair(STATES[i], answer(2 + i % 2), answer(1)) for i in range(NUM_ROWS)]
+
+
+def episodes(terminated: bool = True, num_rows: int = NUM_ROWS) -> list[Trajectory]:
+    """Episodes of one to three chains, whose reward is the first number of the state."""
+    rng, found, rows = random.Random(0), [], 0
+    while rows < num_rows:
+        steps = min(1 + len(found) % 3, num_rows - rows)
+        visited = tuple(rng.choices(STATES, k=steps + 1))
+        rewards = tuple(float(state[0]) for state in visited[:-1])
+        infos = tuple({"rewards": [r], "executed": [MOVES[0]]} for r in rewards)
+        actions = (Action(answer(1)),) * steps
+        found.append(
+            Trajectory(
+                "test/Env-v0", len(found), visited, actions, rewards, ({}, *infos),
+                terminated, not terminated,
+            )
+        )  # fmt: skip
+        rows += steps
+    return found
+
+
+def make_simpo(weights: Path, run: Run, *, lora: bool, settings: TrainingConfig = TRAINING):
+    """SimPO on 19 pairs."""
+    seed_everything(0, threads=1)
+    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
+    model, tokenizer = load_actor(config, trainable=True)
+    rows, _ = preference_rows(pairs(), PromptTemplate(tokenizer), tokenizer)
+    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
+    return SimPOTrainer(model, args, rows, tokenizer, SimPOConfig(nll_weight=0.1), run=run)
+
+
+def make_critic(
+    weights: Path,
+    run: Run,
+    *,
+    lora: bool,
+    settings: TrainingConfig = TRAINING,
+    terminated: bool = False,
+    td_lambda: float = 0.5,
+):
+    """A critic on 19 decisions; as a default every target depends on the critic itself."""
+    seed_everything(0, threads=1)
+    config = CriticConfig(str(weights / "encoder"), lora=LORA if lora else None, gamma=0.9)
+    critic = EmbeddingCritic.from_config(config, trainable=True)
+    table = EpisodeTable.from_trajectories(episodes(terminated), critic)
+    regression = RegressionConfig(td_lambda=td_lambda, aggregate_duplicates=False)
+    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
+    return CriticTrainer(critic, args, table, regression, run=run)
+
+
+def make_cloning(weights: Path, run: Run, *, lora: bool, settings: TrainingConfig = TRAINING):
+    """Behaviour cloning on 19 examples."""
+    seed_everything(0, threads=1)
+    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
+    model, tokenizer = load_actor(config, trainable=True)
+    examples = [(STATES[i], Action(answer(1 + i % 3))) for i in range(NUM_ROWS)]
+    rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
+    return behavior_cloning_trainer(
+        model, rows, tokenizer, settings, run.path("checkpoints"), 0, run=run
+    )
+
+
+MAKERS = {"simpo": make_simpo, "critic": make_critic, "cloning": make_cloning}
+
+
+def open_run(run_dir: Path) -> Run:
+    """The run folder of a test."""
+    return Run.open(run_dir, TRAINING)
+
+
+def final_state(run_dir: Path, step: int = NUM_UPDATES) -> dict[str, str]:
+    """Hashes of everything in a last checkpoint that must not depend on interruptions.
+
+    Parameters, optimiser, schedule, random states and targets; not the log or the manifest.
+    """
+    folder = run_dir / "checkpoints" / f"checkpoint-{step}"
+    assert (folder / "optimizer.pt").is_file()
+    hashes = {}
+    for path in folder.glob("*.pt*"):
+        # Our own files of a minute ago; the state of numpy is not among the types that are safe.
+        _hash_leaves(torch.load(path, weights_only=False), path.name, hashes)
+    for path in folder.glob("*.safetensors"):
+        _hash_leaves(load_file(path), path.name, hashes)
+    return hashes
+
+
+def _hash_leaves(value, name: str, hashes: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        value = {str(key): entry for key, entry in value.items()}
+    elif isinstance(value, list | tuple):
+        value = {str(index): entry for index, entry in enumerate(value)}
+    else:
+        is_array = isinstance(value, torch.Tensor | np.ndarray)
+        content = np.asarray(value).tobytes() if is_array else repr(value).encode()
+        hashes[name] = hashlib.sha256(content).hexdigest()[:12]
+        return
+    for key, entry in value.items():
+        _hash_leaves(entry, f"{name}.{key}", hashes)
+
+
+def train_here(kind: str, weights: Path, run_dir: Path, options: dict) -> None:
+    """Trains to the end, or goes on from where the folder stands."""
+    with open_run(run_dir) as run:
+        train(MAKERS[kind](weights, run, **options))
+
+
+def _main(kind: str, weights: Path, run_dir: Path, options: dict, variables: dict) -> None:
+    os.environ.update(variables)
+    sys.stdout = sys.stderr = open(f"{run_dir}.log", "a")  # noqa: SIM115
+    torch.set_num_threads(1)
+    train_here(kind, weights, run_dir, options)
+
+
+def train_in_process(kind: str, weights: Path, run_dir: Path, options: dict, **variables: str):
+    """A process that runs `train_here`, started; `variables` go into its environment."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=_main, args=(kind, weights, run_dir, options, variables))
+    process.start()
+    return process
