@@ -160,17 +160,23 @@ def latest_checkpoint(directory: str | Path, **expected: Any) -> Path | None:
     return None
 
 
-def prune_checkpoints(directory: str | Path, keep: int) -> None:
+def prune_checkpoints(directory: str | Path, keep: int, **expected: Any) -> None:
     """Removes checkpoints older than the `keep` newest ones that verify.
 
     Call it when a new manifest is written: nothing goes before something newer is known to be
     good. A removal that is cut short leaves no half checkpoint behind.
+
+    Args:
+        directory: holds the checkpoints.
+        keep: how many stay.
+        expected: as for `latest_checkpoint`; a stray checkpoint of another run then does not
+            count as one that is kept.
     """
     num_valid = 0
     for path in _newest_first(directory):
         if num_valid >= keep:
             _remove(path)
-        elif _reason_to_skip(path, {}) is None:
+        elif _reason_to_skip(path, expected) is None:
             num_valid += 1
     for leftover in Path(directory).glob(f"{_REMOVED}*"):
         shutil.rmtree(leftover)

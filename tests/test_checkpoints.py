@@ -181,6 +181,13 @@ def test_pruning_removes_nothing_while_nothing_newer_is_good(tmp_path):
     assert latest_checkpoint(tmp_path).name == "checkpoint-1"
 
 
+def test_pruning_counts_only_checkpoints_of_this_run(tmp_path):
+    mine = make_checkpoint(tmp_path, 1, run_id="mine")
+    make_checkpoint(tmp_path, 9, run_id="other")
+    prune_checkpoints(tmp_path, keep=1, run_id="mine")
+    assert latest_checkpoint(tmp_path, run_id="mine") == mine
+
+
 def test_damaged_checkpoints_make_room(tmp_path):
     make_checkpoint(tmp_path, 1)
     truncate(make_checkpoint(tmp_path, 2), tmp_path)

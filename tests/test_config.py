@@ -46,7 +46,7 @@ def test_defaults_lose_to_files_and_files_to_the_command_line(tmp_path):
 
 def test_scientific_notation_is_a_number(tmp_path):
     path = write(
-        tmp_path / "a.yaml", "training: {learning_rate: 1e-5, extra: {adam_epsilon: 1e-9}}"
+        tmp_path / "a.yaml", "training: {learning_rate: 1e-5, extra: {adam_epsilon: 1.5e3}}"
     )
     training = parse(Config, ["--config", path]).training
     assert training.learning_rate == 1e-5
