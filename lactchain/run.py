@@ -15,6 +15,7 @@ import random
 import re
 import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,8 @@ HARMLESS = frozenset(
         "keep_checkpoints",
     }
 )
+# How long one of several processes may take to notice a signal.
+GRACE_SECONDS = 10.0
 TELEMETRY_OFF = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TRL_EXPERIMENTAL_SILENCE": "1",
@@ -124,20 +127,14 @@ class Run:
         settings = _redact(to_dict(config))
         identity = json.dumps(_without(settings, identity_exclude), sort_keys=True)
         run_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        lock = None
+        lock, refusal = None, None
         if distributed.is_main():
-            with disk_errors(directory):
-                directory.mkdir(parents=True, exist_ok=True)
-                lock = _lock(directory)
-            with ExitStack() as on_failure:
-                on_failure.callback(lock.close)
-                _check_folder(directory, settings, resume, identity_exclude)
-                atomic_write(directory / "config.yaml", to_yaml(settings))
-                environment = _to_json(describe_environment(), indent=2)
-                atomic_write(directory / "environment.json", environment)
-                _drop_torn_line(directory / "metrics.jsonl")
-                on_failure.pop_all()
-        distributed.barrier()
+            try:
+                lock = _prepare_folder(directory, settings, resume, identity_exclude)
+            except LactChainError as error:
+                refusal = error
+        if distributed.any_of(refusal is not None):
+            raise refusal or ConfigError(f"{directory}: rank 0 cannot work in this folder")
         return cls(directory, run_id, lock)
 
     def __enter__(self) -> "Run":
@@ -241,6 +238,23 @@ def stop_requested() -> int:
 def _listen_to_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _request_stop)
+    if distributed.world_size() > 1:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
+
+
+def _end_if_stuck(pipe: int) -> None:
+    """Ends a rank that waits inside a collective for one that is gone, and so hears no signal.
+
+    Python runs its handlers between two steps of the main thread; the number of the signal comes
+    through the pipe at once.
+    """
+    number = os.read(pipe, 1)[0]
+    time.sleep(GRACE_SECONDS)
+    if not _requested_signal:
+        os._exit(128 + number)
 
 
 def _request_stop(number: int, _: FrameType | None) -> None:
@@ -284,6 +298,23 @@ def _lock(directory: Path) -> IO[str]:
     lock.write(f"{os.getpid()}\n")
     lock.flush()
     _locks.add(lock)
+    return lock
+
+
+def _prepare_folder(
+    directory: Path, settings: Mapping[str, Any], resume: str, harmless: frozenset[str]
+) -> IO[str]:
+    """Locks the folder, checks that the run may live in it, and writes down what it is."""
+    with disk_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = _lock(directory)
+    with ExitStack() as on_failure:
+        on_failure.callback(lock.close)
+        _check_folder(directory, settings, resume, harmless)
+        atomic_write(directory / "config.yaml", to_yaml(settings))
+        atomic_write(directory / "environment.json", _to_json(describe_environment(), indent=2))
+        _drop_torn_line(directory / "metrics.jsonl")
+        on_failure.pop_all()
     return lock
 
 

@@ -5,48 +5,71 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_run import Config
 
 from lactchain import distributed
 from lactchain.errors import ConfigError
+from lactchain.run import Run, read_metrics
 
 FILES = sorted((Path(__file__).parent.parent / "configs" / "accelerate").glob("*.yaml"))
 WORKER = """
-import torch
 from lactchain import distributed
+from lactchain.run import Run, launch
+from test_run import Config
 
-state = distributed.initialise()
-any_rank_1 = distributed.any_of(distributed.rank() == 1)
-distributed.barrier()
-line = f"{distributed.rank()} of {state.num_processes} {state.device.type} {any_rank_1}\\n"
-print(line, end="", flush=True)
+def main(config):
+    with Run.open(config.run.run_dir, config) as run:
+        state = distributed.initialise()
+        any_rank_1 = distributed.any_of(distributed.rank() == 1)
+        line = f"{distributed.rank()} of {state.num_processes} {state.device.type} {any_rank_1}\\n"
+        print(line, end="", flush=True)
+        run.log({"rank": distributed.rank()}, step=1)
+        run.finish({})
+
+launch(main, Config)
 """
 
 
 @pytest.fixture
 def worker(tmp_path, root, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(root), prepend=":")
+    for folder in (root, root / "tests"):
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
     path = tmp_path / "worker.py"
     path.write_text(WORKER)
-    return str(path)
+    return path
 
 
-def accelerate_launch(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "accelerate.commands.launch", *arguments]
+def accelerate_launch(*arguments: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "accelerate.commands.launch", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
-def test_two_processes_on_a_cpu_are_two(worker, root):
+def test_two_processes_on_a_cpu_are_two_and_one_of_them_writes(worker, root, run_dir):
     file = root / "configs" / "accelerate" / "cpu_2_processes.yaml"
-    result = accelerate_launch("--config_file", str(file), worker)
+    result = accelerate_launch("--config_file", file, worker, "--run.run_dir", run_dir)
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.split("\n")) == ["", "0 of 2 cpu True", "1 of 2 cpu True"]
+    assert [record["rank"] for record in read_metrics(run_dir)] == [0]
 
 
-def test_a_launcher_that_starts_one_of_two_is_refused(worker):
-    result = accelerate_launch("--cpu", "--num_processes", "2", worker)
+def test_both_processes_end_when_the_folder_is_refused(worker, root, run_dir):
+    Run.open(run_dir, Config()).close()
+    file = root / "configs" / "accelerate" / "cpu_2_processes.yaml"
+    arguments = ("--run.run_dir", run_dir, "--critic.gamma", "0.5")
+    result = accelerate_launch("--config_file", file, worker, *arguments)
+    assert result.returncode != 0
+    assert "[rank 0] error: " in result.stderr
+    assert "critic.gamma was 0.99, now 0.5" in result.stderr
+    assert "SIGKILL" not in result.stderr
+
+
+def test_a_launcher_that_starts_one_of_two_is_refused(worker, run_dir):
+    arguments = ("--cpu", "--num_processes", "2", worker, "--run.run_dir", run_dir)
+    result = accelerate_launch(*arguments)
     assert result.returncode != 0
     assert "asked for several processes and started one" in result.stderr
     assert "configs/accelerate/cpu_2_processes.yaml" in result.stderr
+    assert not run_dir.exists()
 
 
 def test_a_plain_process_is_alone():

@@ -331,6 +331,29 @@ def test_a_second_signal_ends_at_once():
         assert process.stdout.read() == ""
 
 
+STUCK = """
+import hashlib
+import lactchain.run
+from test_run import Config
+
+def main(config):
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes outside Python, as a collective
+
+main.__module__ = "test_run"
+lactchain.run.GRACE_SECONDS = 0.1
+lactchain.run.launch(main, Config)
+"""
+
+
+def test_one_of_several_processes_ends_though_it_hears_no_signal(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with start(STUCK) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+
+
 def test_text_of_a_model_reaches_the_console_as_it_is():
     with console.capture() as capture:
         table("[b]title", [{"chain": "[move forward]", "value": 0.123456}])
