@@ -1,0 +1,49 @@
+"""Errors that people meet: one line with what, where, expected and got, and how to mend it.
+
+Each class carries the exit code of a script that ends with it; `lactchain.run.launch` prints the
+message and exits with that code.
+"""
+
+
+class LactChainError(Exception):
+    """A failure whose message is meant for the person at the keyboard."""
+
+    exit_code = 1
+
+
+class ConfigError(LactChainError):
+    """The configuration, or the run folder it points at, cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(LactChainError):
+    """A checkpoint, an adapter, a model or a data file is damaged or does not belong here."""
+
+    exit_code = 3
+
+
+class NonFiniteError(LactChainError):
+    """A loss, gradient, reward or observation is NaN or infinite."""
+
+    exit_code = 4
+
+
+class DiskError(LactChainError):
+    """Something could not be written."""
+
+    exit_code = 5
+
+
+class EnvironmentFault(LactChainError):
+    """An environment raised, hung, or broke Gymnasium's API."""
+
+    exit_code = 6
+
+
+class Interrupted(LactChainError):
+    """A signal asked the run to stop; its state is saved."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

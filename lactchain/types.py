@@ -1,0 +1,235 @@
+"""The nouns that every layer shares: actions, trajectories, pairs, and the protocols around them.
+
+Nothing here imports torch, transformers or gymnasium: these are plain values that travel between
+processes, into parquet and into notebooks.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Action:
+    """One answer of a policy: the text it said and, for a language model, how it said it.
+
+    Attributes:
+        text: the completion, verbatim, special tokens removed.
+        token_ids: the sampled ids, end-of-sequence included; they need not be the canonical
+            tokenisation of `text`. Empty for policies that are not language models.
+        logprobs: log-probability of each sampled token under the distribution it was drawn from.
+        stop_reason: "stop" (the policy ended its answer) or "length" (it was cut).
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    stop_reason: str = "stop"
+
+
+@dataclass(frozen=True)
+class ChainGrammar:
+    """What a legal answer looks like, letter for letter: opening, names with separators, closing.
+
+    Extractors state the grammar that they parse, and constrained decoding samples from it, so the
+    two cannot drift apart. With the defaults a chain reads `["move forward", "turn left"]`.
+    """
+
+    action_names: tuple[str, ...]
+    max_chain_length: int = 9
+    opening: str = '["'
+    separator: str = '", "'
+    closing: str = '"]'
+
+    def __post_init__(self) -> None:
+        if not self.action_names:
+            raise ValueError("action_names: expected at least one name, got none")
+        if len(set(self.action_names)) != len(self.action_names):
+            raise ValueError(f"action_names: expected different names, got {self.action_names}")
+        if self.max_chain_length < 1:
+            raise ValueError(f"max_chain_length: expected at least 1, got {self.max_chain_length}")
+
+    def render(self, actions: Sequence[int]) -> str:
+        """The text of a chain of action indices, in the very letters the extractor accepts."""
+        names = (self.action_names[a] for a in actions)
+        return f"{self.opening}{self.separator.join(names)}{self.closing}"
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode of T decisions.
+
+    Attributes:
+        env_id: the Gymnasium id.
+        seed: the seed of `reset`; together with the policy it replays the episode.
+        observations: T + 1 texts; the last is what the episode ended on.
+        actions: T answers.
+        rewards: T numbers, the undiscounted reward of each whole chain.
+        infos: T + 1 mappings that JSON can hold; the first is from `reset`. `infos[t + 1]` holds,
+            per executed primitive action of chain t, `rewards`, `executed`, `bumped`, `positions`.
+        terminated: the last state is terminal, its value is 0.
+        truncated: the episode was cut, its last state has a value.
+        policy: the name of who acted.
+    """
+
+    env_id: str
+    seed: int
+    observations: tuple[str, ...]
+    actions: tuple[Action, ...]
+    rewards: tuple[float, ...]
+    infos: tuple[Mapping[str, Any], ...]
+    terminated: bool
+    truncated: bool
+    policy: str = ""
+
+    def __post_init__(self) -> None:
+        steps = len(self.actions)
+        expected = {"observations": steps + 1, "rewards": steps, "infos": steps + 1}
+        for name, length in expected.items():
+            if len(getattr(self, name)) != length:
+                raise ValueError(
+                    f"{name}: expected {length} entries for {steps} actions, "
+                    f"got {len(getattr(self, name))}"
+                )
+        if not np.isfinite(self.rewards).all():
+            raise ValueError(f"rewards: expected finite numbers, got {self.rewards}")
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    @property
+    def episode_return(self) -> float:
+        """The undiscounted sum of rewards."""
+        return float(sum(self.rewards))
+
+    @property
+    def num_actions(self) -> tuple[int, ...]:
+        """Primitive actions that each chain took; an unparsable answer counts as one."""
+        return tuple(max(1, len(info["executed"])) for info in self.infos[1:])
+
+    def chain_rewards(self, gamma: float, discount_per: str = "action") -> np.ndarray:
+        """Reward r_t of each chain (T,): Σ_j γ^j r_{t,j}, or the plain sum if γ is per chain.
+
+        What the chain as a whole earned beside its actions (a penalty for an unparsable answer,
+        a cost per call) is not discounted: it falls due when the answer is given.
+        """
+        if discount_per == "chain":
+            return np.array(self.rewards)
+        per_action = [np.asarray(info["rewards"], dtype=float) for info in self.infos[1:]]
+        discounted = [rewards @ gamma ** np.arange(len(rewards)) for rewards in per_action]
+        beside = [r - rewards.sum() for r, rewards in zip(self.rewards, per_action, strict=True)]
+        return np.array(discounted) + np.array(beside)
+
+    def chain_discounts(self, gamma: float, discount_per: str = "action") -> np.ndarray:
+        """Discount of the state after each chain (T,): γ^{k_t}, or γ if γ is per chain."""
+        if discount_per == "chain":
+            return np.full(len(self), gamma)
+        return gamma ** np.array(self.num_actions, dtype=float)
+
+    def returns(
+        self, gamma: float, discount_per: str = "action", final_value: float = 0.0
+    ) -> np.ndarray:
+        """Monte-Carlo returns R_t (T,), R_t = r_t + d_t R_{t+1}; see `chain_rewards`.
+
+        Args:
+            final_value: value of the last state, used when the episode was cut: a time limit is
+                not an ending. A terminal state is worth 0 whatever is passed.
+        """
+        rewards = self.chain_rewards(gamma, discount_per)
+        discounts = self.chain_discounts(gamma, discount_per)
+        running = 0.0 if self.terminated else final_value
+        returns = np.empty(len(self))
+        for t in reversed(range(len(self))):
+            running = rewards[t] + discounts[t] * running
+            returns[t] = running
+        return returns
+
+    def __str__(self) -> str:
+        lines = [f"{self.env_id}, seed {self.seed}, {self.policy or 'unnamed policy'}"]
+        for t, (action, reward) in enumerate(zip(self.actions, self.rewards, strict=True)):
+            lines += [f"[{t}] {self.observations[t]}", f"    > {action.text}    {reward:+g}"]
+        ending = "terminated" if self.terminated else "truncated" if self.truncated else "unfinished"
+        lines.append(f"[{len(self)}] {self.observations[-1]}")
+        lines.append(f"{ending}, return {self.episode_return:+g}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two answers to one prompt, the better one first, and where they came from.
+
+    `prompt`, `chosen` and `rejected` are TRL's column names. Values are advantages in return
+    units; returns are what the chains earned in the environment.
+    """
+
+    prompt: str
+    chosen: str
+    rejected: str
+    chosen_token_ids: tuple[int, ...] = ()
+    rejected_token_ids: tuple[int, ...] = ()
+    chosen_value: float = 0.0
+    rejected_value: float = 0.0
+    chosen_return: float = 0.0
+    rejected_return: float = 0.0
+    env_id: str = ""
+    seed: int = 0
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def margin(self) -> float:
+        """How much better the chosen answer is, in return units."""
+        return self.chosen_value - self.rejected_value
+
+    def _repr_html_(self) -> str:
+        rows = (
+            ("prompt", self.prompt, ""),
+            ("chosen", self.chosen, f"{self.chosen_value:+.3f}"),
+            ("rejected", self.rejected, f"{self.rejected_value:+.3f}"),
+        )
+        cells = "".join(
+            f"<tr><th>{name}</th><td><code>{html.escape(text)}</code></td><td>{value}</td></tr>"
+            for name, text, value in rows
+        )
+        return f"<table>{cells}</table>"
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that answers observations: a language model, a script, a person.
+
+    Batch first, always; each row draws from its own seed, so an answer depends neither on its
+    neighbours in the batch nor on the number of processes.
+    """
+
+    name: str
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws its randomness from `seeds[b]` alone."""
+        ...
+
+
+@runtime_checkable
+class Critic(Protocol):
+    """Anything that values observations, or (observation, answer) pairs, in return units."""
+
+    def values(
+        self, observations: Sequence[str], actions: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """V(s) of B observations (B,), or Q(s, chain) when `actions` are given."""
+        ...
+
+
+class Reward(Protocol):
+    """Reward of a batch of transitions, vectorised like the dynamics."""
+
+    def reward(self, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> np.ndarray:
+        """Rewards (B,) of B transitions."""
+        ...
