@@ -1,4 +1,4 @@
-"""Runs: one folder each, the same command continues it, and every way to end has its exit code.
+"""Runs: one folder each, and the same command continues it.
 
 A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`, `metrics.jsonl`,
 whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
@@ -6,23 +6,17 @@ whatever its script puts there, and `summary.json`, written last: a folder with 
 
 import fcntl
 import hashlib
-import inspect
 import json
 import logging
 import math
 import os
-import random
 import re
-import signal
-import sys
-import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 
@@ -35,11 +29,13 @@ from lactchain.checkpoints import (
     verify_manifest,
     write_manifest,
 )
-from lactchain.config import differences, load, parse, to_dict, to_yaml
+from lactchain.config import differences, load, to_dict, to_yaml
 from lactchain.console import console, plain, table
-from lactchain.errors import ConfigError, Interrupted, LactChainError
+from lactchain.errors import ConfigError, LactChainError
+from lactchain.process import launch, seed_everything, stop_requested
 from lactchain.provenance import describe_environment, provenance
 
+# One door for scripts: also what they need of checkpoints, processes and the console.
 __all__ = [
     "HARMLESS",
     "Run",
@@ -70,17 +66,8 @@ HARMLESS = frozenset(
         "keep_checkpoints",
     }
 )
-# How long one of several processes may take to notice a signal.
-GRACE_SECONDS = 10.0
-TELEMETRY_OFF = {
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TRL_EXPERIMENTAL_SILENCE": "1",
-    "DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-}
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
 
-Config = TypeVar("Config")
 log = logging.getLogger(__name__)
 
 
@@ -199,81 +186,6 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
         return []
     whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
     return [json.loads(line) for line in whole_lines.splitlines()]
-
-
-def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
-    """Runs a script: configuration, signals, `main(config)`, exit code.
-
-    A `LactChainError` ends the script with its one line and its exit code; the module docstring of
-    `main` is what `--help` begins with.
-    """
-    os.environ.update(TELEMETRY_OFF)
-    prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
-    logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
-    logging.getLogger("lactchain").setLevel(logging.INFO)
-    try:
-        config = parse(config_class, description=inspect.getmodule(main).__doc__)
-        distributed.check_launcher()
-        _listen_to_signals()
-        main(config)
-    except LactChainError as error:
-        label = "" if isinstance(error, Interrupted) else "error: "
-        sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-
-
-_requested_signal = 0
-
-
-def stop_requested() -> int:
-    """The number of the signal that asked this process to stop, 0 if none did.
-
-    Whoever works in a loop polls it, saves, and raises `Interrupted` with that number.
-    """
-    return _requested_signal
-
-
-def _listen_to_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _request_stop)
-    if distributed.world_size() > 1:
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        signal.set_wakeup_fd(write_end)
-        threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
-
-
-def _end_if_stuck(pipe: int) -> None:
-    """Ends a rank that waits inside a collective for one that is gone, and so hears no signal.
-
-    Python runs its handlers between two steps of the main thread; the number of the signal comes
-    through the pipe at once.
-    """
-    number = os.read(pipe, 1)[0]
-    time.sleep(GRACE_SECONDS)
-    if not _requested_signal:
-        os._exit(128 + number)
-
-
-def _request_stop(number: int, _: FrameType | None) -> None:
-    global _requested_signal
-    if _requested_signal:
-        os._exit(128 + number)
-    _requested_signal = number
-    os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
-
-
-def seed_everything(seed: int, threads: int | None = None) -> None:
-    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split."""
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-    if threads is not None:
-        torch.set_num_threads(threads)
 
 
 _locks: weakref.WeakSet[IO[str]] = weakref.WeakSet()

@@ -333,7 +333,7 @@ def test_a_second_signal_ends_at_once():
 
 STUCK = """
 import hashlib
-import lactchain.run
+import lactchain.process
 from test_run import Config
 
 def main(config):
@@ -341,8 +341,8 @@ def main(config):
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes outside Python, as a collective
 
 main.__module__ = "test_run"
-lactchain.run.GRACE_SECONDS = 0.1
-lactchain.run.launch(main, Config)
+lactchain.process.GRACE_SECONDS = 0.1
+lactchain.process.launch(main, Config)
 """
 
 

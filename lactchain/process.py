@@ -1,0 +1,106 @@
+"""Processes: how a script starts, hears signals, and ends with the exit code of what happened."""
+
+import inspect
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lactchain import distributed
+from lactchain.config import parse
+from lactchain.console import plain
+from lactchain.errors import Interrupted, LactChainError
+
+# How long one of several processes may take to notice a signal.
+GRACE_SECONDS = 10.0
+TELEMETRY_OFF = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+Config = TypeVar("Config")
+
+
+def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
+    """Runs a script: configuration, signals, `main(config)`, exit code.
+
+    A `LactChainError` ends the script with its one line and its exit code; the module docstring of
+    `main` is what `--help` begins with.
+    """
+    os.environ.update(TELEMETRY_OFF)
+    prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
+    logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
+    logging.getLogger("lactchain").setLevel(logging.INFO)
+    try:
+        config = parse(config_class, description=inspect.getmodule(main).__doc__)
+        distributed.check_launcher()
+        _listen_to_signals()
+        main(config)
+    except LactChainError as error:
+        label = "" if isinstance(error, Interrupted) else "error: "
+        sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+_requested_signal = 0
+
+
+def stop_requested() -> int:
+    """The number of the signal that asked this process to stop, 0 if none did.
+
+    Whoever works in a loop polls it, saves, and raises `Interrupted` with that number.
+    """
+    return _requested_signal
+
+
+def _listen_to_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _request_stop)
+    if distributed.world_size() > 1:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
+
+
+def _end_if_stuck(pipe: int) -> None:
+    """Ends a rank that waits inside a collective for one that is gone, and so hears no signal.
+
+    Python runs its handlers between two steps of the main thread; the number of the signal comes
+    through the pipe at once.
+    """
+    number = os.read(pipe, 1)[0]
+    time.sleep(GRACE_SECONDS)
+    if not _requested_signal:
+        os._exit(128 + number)
+
+
+def _request_stop(number: int, _: FrameType | None) -> None:
+    global _requested_signal
+    if _requested_signal:
+        os._exit(128 + number)
+    _requested_signal = number
+    os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
+
+
+def seed_everything(seed: int, threads: int | None = None) -> None:
+    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split."""
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    if threads is not None:
+        torch.set_num_threads(threads)
