@@ -12,6 +12,7 @@ from training_setups import (
     NUM_UPDATES,
     build_weights,
     final_state,
+    logs,
     open_run,
     train_here,
     train_in_process,
@@ -111,7 +112,7 @@ def states_despite_kills(kind, options, weights, folder, num_kills, seed):
             process.join()
             kills += 1
         else:
-            assert process.exitcode == 0, run_dir.with_name(f"{run_dir.name}.log").read_text()
+            assert process.exitcode == 0, logs(run_dir)
             states.append(final_state(run_dir))
         exit_code = process.exitcode
     return states

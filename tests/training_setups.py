@@ -4,22 +4,26 @@
 transformers loaded already, so that killing it costs next to nothing.
 """
 
+import functools
 import hashlib
 import multiprocessing
 import os
 import random
+import socket
 import sys
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from lactchain import distributed
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
-from lactchain.run import Run, seed_everything
+from lactchain.run import Run, launch, seed_everything
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,
@@ -89,14 +93,29 @@ def episodes(terminated: bool = True, num_rows: int = NUM_ROWS) -> list[Trajecto
     return found
 
 
-def make_simpo(weights: Path, run: Run, *, lora: bool, settings: TrainingConfig = TRAINING):
+def make_simpo(
+    weights: Path,
+    run: Run,
+    *,
+    lora: bool,
+    settings: TrainingConfig = TRAINING,
+    keep_checkpoints: int = 2,
+):
     """SimPO on 19 pairs."""
     seed_everything(0, threads=1)
     config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
     model, tokenizer = load_actor(config, trainable=True)
     rows, _ = preference_rows(pairs(), PromptTemplate(tokenizer), tokenizer)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
-    return SimPOTrainer(model, args, rows, tokenizer, SimPOConfig(nll_weight=0.1), run=run)
+    return SimPOTrainer(
+        model,
+        args,
+        rows,
+        tokenizer,
+        SimPOConfig(nll_weight=0.1),
+        run=run,
+        keep_checkpoints=keep_checkpoints,
+    )
 
 
 def make_critic(
@@ -105,6 +124,7 @@ def make_critic(
     *,
     lora: bool,
     settings: TrainingConfig = TRAINING,
+    keep_checkpoints: int = 2,
     terminated: bool = False,
     td_lambda: float = 0.5,
 ):
@@ -115,10 +135,19 @@ def make_critic(
     table = EpisodeTable.from_trajectories(episodes(terminated), critic)
     regression = RegressionConfig(td_lambda=td_lambda, aggregate_duplicates=False)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
-    return CriticTrainer(critic, args, table, regression, run=run)
+    return CriticTrainer(
+        critic, args, table, regression, run=run, keep_checkpoints=keep_checkpoints
+    )
 
 
-def make_cloning(weights: Path, run: Run, *, lora: bool, settings: TrainingConfig = TRAINING):
+def make_cloning(
+    weights: Path,
+    run: Run,
+    *,
+    lora: bool,
+    settings: TrainingConfig = TRAINING,
+    keep_checkpoints: int = 2,
+):
     """Behaviour cloning on 19 examples."""
     seed_everything(0, threads=1)
     config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
@@ -126,7 +155,14 @@ def make_cloning(weights: Path, run: Run, *, lora: bool, settings: TrainingConfi
     examples = [(STATES[i], Action(answer(1 + i % 3))) for i in range(NUM_ROWS)]
     rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
     return behavior_cloning_trainer(
-        model, rows, tokenizer, settings, run.path("checkpoints"), 0, run=run
+        model,
+        rows,
+        tokenizer,
+        settings,
+        run.path("checkpoints"),
+        0,
+        run=run,
+        keep_checkpoints=keep_checkpoints,
     )
 
 
@@ -168,23 +204,78 @@ def _hash_leaves(value, name: str, hashes: dict[str, str]) -> None:
         _hash_leaves(entry, f"{name}.{key}", hashes)
 
 
-def train_here(kind: str, weights: Path, run_dir: Path, options: dict) -> None:
+def spoil_loss(trainer, update: int, factor: float = float("nan")) -> None:
+    """Multiplies the loss of the second of the two micro-batches of an update."""
+    compute_loss = trainer.compute_loss
+    calls = {"count": 0}
+
+    def spoiled(*args, **kwargs):
+        loss = compute_loss(*args, **kwargs)
+        calls["count"] += 1
+        return loss * factor if calls["count"] == 2 * update else loss
+
+    trainer.compute_loss = spoiled
+
+
+def train_here(
+    kind: str, weights: Path, run_dir: Path, options: dict, spoiled_rank: int | None = None
+) -> None:
     """Trains to the end, or goes on from where the folder stands."""
     with open_run(run_dir) as run:
-        train(MAKERS[kind](weights, run, **options))
+        trainer = MAKERS[kind](weights, run, **options)
+        if spoiled_rank == distributed.rank():
+            spoil_loss(trainer, update=3)
+        train(trainer)
 
 
-def _main(kind: str, weights: Path, run_dir: Path, options: dict, variables: dict) -> None:
+def _main(variables: dict[str, str], log: str, *args) -> None:
     os.environ.update(variables)
-    sys.stdout = sys.stderr = open(f"{run_dir}.log", "a")  # noqa: SIM115
+    sys.stdout = sys.stderr = open(log, "a")  # noqa: SIM115
     torch.set_num_threads(1)
-    train_here(kind, weights, run_dir, options)
+    sys.argv = ["training"]
+    launch(lambda _: train_here(*args), TrainingConfig)
 
 
-def train_in_process(kind: str, weights: Path, run_dir: Path, options: dict, **variables: str):
-    """A process that runs `train_here`, started; `variables` go into its environment."""
+@functools.cache
+def _preloaded() -> BaseContext:
+    """Starts processes in milliseconds, from a server that has imported this module."""
+    # The server reads sys.path only after it has preloaded (Python 3.11 to 3.13).
+    folder = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    process = context.Process(target=_main, args=(kind, weights, run_dir, options, variables))
+    return context
+
+
+def train_in_process(kind: str, weights: Path, run_dir: Path, *args, **variables: str):
+    """A process that runs `train_here`, started; `variables` go into its environment."""
+    log = f"{run_dir}-{variables.get('RANK', 0)}.log"
+    main_args = (variables, log, kind, weights, run_dir, *args)
+    process = _preloaded().Process(target=_main, args=main_args)
     process.start()
     return process
+
+
+def train_on_two(kind: str, weights: Path, run_dir: Path, *args) -> list:
+    """Two such processes that work together (gloo), started."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        train_in_process(kind, weights, run_dir, *args, RANK=rank, LOCAL_RANK=rank, **group)
+        for rank in "01"
+    ]
+
+
+def logs(run_dir: Path) -> str:
+    """What the processes of a training printed."""
+    files = sorted(run_dir.parent.glob(f"{run_dir.name}-*.log"))
+    return "\n".join(file.read_text() for file in files)
+
+
+def exit_codes(processes: list) -> list[int]:
+    """Waits for processes to end."""
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]

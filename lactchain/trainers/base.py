@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -236,12 +237,18 @@ class GuardedTrainer:
                     f"step {self.state.global_step}: {name} is not finite, no checkpoint is "
                     "written; give the same command with a lower training.learning_rate"
                 )
+        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self.is_world_process_zero() and checkpoint.exists():
+            shutil.rmtree(checkpoint)
+        self.accelerator.wait_for_everyone()
         super()._save_checkpoint(model, trial)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
         with quiet():
             super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
         directory = Path(output_dir or self.args.output_dir)
         (directory / "training_args.bin").unlink()
         if isinstance(self.model, PeftModel):
@@ -372,7 +379,7 @@ class ManifestCallback(TrainerCallback):
         trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():
             write_manifest(checkpoint, self._facts(state))
-            prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
+            prune_checkpoints(args.output_dir, trainer.keep_checkpoints, run_id=trainer.run.id)
         trainer.accelerator.wait_for_everyone()
         trainer.parent_checkpoint = checkpoint.name
 

@@ -25,10 +25,11 @@ from transformers import TrainerCallback, TrainingArguments
 from lactchain.functional.returns import lambda_returns
 from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
+from lactchain.jobs import TrainCriticConfig
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
 from lactchain.settings import RegressionConfig
-from lactchain.trainers.base import RunTrainer
+from lactchain.trainers.base import RunTrainer, training_arguments
 from lactchain.types import Trajectory
 
 TARGETS_FILE = "targets.safetensors"
@@ -318,7 +319,8 @@ class CriticTrainer(RunTrainer):
         return metrics
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        self.critic.save(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            self.critic.save(output_dir or self.args.output_dir)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -347,3 +349,29 @@ class TargetsCallback(TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         """Renews them."""
         self.trainer.renew_targets(int(state.epoch or 0))
+
+
+def critic_trainer(
+    critic: EmbeddingCritic,
+    trajectories: Sequence[Trajectory],
+    config: TrainCriticConfig,
+    run: Run,
+) -> CriticTrainer:
+    """The trainer of a stage: some episodes are held out for evaluation."""
+    training, held_out = split_episodes(
+        trajectories, config.regression.eval_fraction, config.run.seed
+    )
+    return CriticTrainer(
+        critic,
+        training_arguments(
+            config.training,
+            run.path("checkpoints"),
+            config.run.seed,
+            report_to=config.run.report_to,
+        ),
+        EpisodeTable.from_trajectories(training, critic),
+        config.regression,
+        run=run,
+        eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
+        keep_checkpoints=config.training.keep_checkpoints,
+    )

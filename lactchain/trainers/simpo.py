@@ -6,6 +6,7 @@ reads as, and re-tokenising it would train on other tokens than the policy produ
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +18,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from lactchain.errors import DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
+from lactchain.jobs import TrainSimPOConfig
+from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
-from lactchain.run import Run
+from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.base import RunTrainer, encode_completions
-from lactchain.types import Action, PreferencePair
+from lactchain.trainers.base import RunTrainer, encode_completions, training_arguments
+from lactchain.types import Action, ChainGrammar, PreferencePair
+
+COLLAPSE_NATS = 1.0
+"""A fall of the average log-probability of chosen tokens that is worth a warning."""
+
+log = logging.getLogger(__name__)
 
 PreferenceRow = dict[str, list[int]]
 """`prompt_ids`, `chosen_ids` and `rejected_ids`; completions end with the end-of-sequence token."""
@@ -182,3 +190,39 @@ def completion_logprobs(
         input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=predicting
     ).logits
     return token_logprobs(logits, input_ids[:, start:]), completion_mask[:, start:].bool()
+
+
+def simpo_trainer(
+    pairs: Sequence[PreferencePair], config: TrainSimPOConfig, grammar: ChainGrammar, run: Run
+) -> tuple[SimPOTrainer, Counter[str]]:
+    """The trainer of a stage, and how many pairs could not be trained on, by reason."""
+    model, tokenizer = load_actor(config.actor, trainable=True)
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    rows, dropped = preference_rows(pairs, template, tokenizer)
+    trainer = SimPOTrainer(
+        model,
+        training_arguments(
+            config.training,
+            run.path("checkpoints"),
+            config.run.seed,
+            report_to=config.run.report_to,
+        ),
+        rows,
+        tokenizer,
+        config.simpo,
+        run=run,
+        keep_checkpoints=config.training.keep_checkpoints,
+    )
+    return trainer, dropped
+
+
+def warn_if_collapsed(run: Run) -> None:
+    """Says so when training made the chosen answers much less probable than they were."""
+    chosen = [record["logps/chosen"] for record in read_metrics(run.directory) if "logps/chosen" in record]
+    if len(chosen) > 1 and chosen[-1] < chosen[0] - COLLAPSE_NATS:
+        log.warning(
+            "logps/chosen fell from %.2f to %.2f a token: the actor is collapsing. Lower "
+            "training.learning_rate, or raise simpo.nll_weight",
+            chosen[0],
+            chosen[-1],
+        )

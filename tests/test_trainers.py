@@ -1,0 +1,486 @@
+"""What the trainers compute, on data small enough to know the answer."""
+
+import copy
+import shutil
+import time
+
+import numpy as np
+import pytest
+import torch
+from training_setups import (
+    MAKERS,
+    NUM_UPDATES,
+    STATES,
+    TRAINING,
+    answer,
+    build_weights,
+    episodes,
+    exit_codes,
+    final_state,
+    logs,
+    make_cloning,
+    make_critic,
+    make_simpo,
+    open_run,
+    train_here,
+    train_on_two,
+)
+
+from lactchain.checkpoints import latest_checkpoint, verify_manifest
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import PromptTemplate
+from lactchain.run import read_metrics
+from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
+from lactchain.trainers.base import encode_completions, metric_key, train, training_arguments
+from lactchain.trainers.behavior_cloning import cloning_rows
+from lactchain.trainers.critic import (
+    EpisodeTable,
+    RegressionRows,
+    return_scale,
+    split_episodes,
+)
+from lactchain.trainers.simpo import PreferenceCollator, drop_reason, preference_rows
+from lactchain.types import Action, PreferencePair, Trajectory
+
+KINDS = pytest.mark.parametrize("kind", MAKERS)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(weights):
+    return load_actor(ActorConfig(str(weights / "actor")))[1]
+
+
+@pytest.fixture(scope="module")
+def critic(weights):
+    return EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=0.5))
+
+
+def changed(**values):
+    """The common training settings with some replaced; no warm-up, constant learning rate."""
+    constant = {"lr_scheduler_type": "constant", "warmup_ratio": 0.0}
+    return TrainingConfig(**{**TRAINING.__dict__, **constant, **values})
+
+
+def trajectory(rewards, *, terminated, states=STATES):
+    """One chain of one action per reward."""
+    steps = len(rewards)
+    return Trajectory(
+        env_id="test/Env-v0",
+        seed=0,
+        observations=tuple(states[: steps + 1]),
+        actions=tuple(Action(answer(1 + t)) for t in range(steps)),
+        rewards=tuple(rewards),
+        infos=({}, *({"rewards": [r], "executed": ["turn left"]} for r in rewards)),
+        terminated=terminated,
+        truncated=not terminated,
+    )
+
+
+# Arguments
+
+
+def test_arguments_suit_the_machine_and_keep_what_people_set(tmp_path):
+    args = training_arguments(TRAINING, tmp_path, 3, report_to=[])
+    assert args.use_cpu != torch.cuda.is_available()
+    assert not args.bf16
+    assert not args.logging_nan_inf_filter
+    assert (args.seed, args.data_seed, args.report_to) == (3, 3, [])
+    assert args.save_total_limit is None
+    assert args.get_warmup_steps(100) == 10
+
+
+def test_without_an_interval_only_the_end_is_saved(tmp_path):
+    args = training_arguments(changed(save_every_updates=0), tmp_path, 0)
+    assert args.save_steps > 10**8
+
+
+def test_full_warm_up_is_a_share_not_one_step(tmp_path):
+    args = training_arguments(changed(warmup_ratio=1.0), tmp_path, 0)
+    assert args.get_warmup_steps(40) == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("learning_rat", "no such argument"), ("learning_rate", "set by"), ("use_cpu", "set by")],
+)
+def test_extra_arguments_must_exist_and_be_free(tmp_path, name, expected):
+    with pytest.raises(ConfigError, match=f"training.extra.{name}: {expected}"):
+        training_arguments(changed(extra={name: 1}), tmp_path, 0)
+
+
+def test_extra_arguments_reach_transformers(tmp_path):
+    args = training_arguments(changed(extra={"adam_beta2": 0.9}), tmp_path, 0)
+    assert args.adam_beta2 == 0.9
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("loss", "train/loss"),
+        ("eval_loss", "eval/loss"),
+        ("eval_rewards/margins", "eval/rewards/margins"),
+        ("rewards/margins", "rewards/margins"),
+        ("train_runtime", "time/train_runtime"),
+    ],
+)
+def test_metric_names_are_ours(theirs, ours):
+    assert metric_key(theirs) == ours
+
+
+# Rows
+
+
+def test_sampled_ids_are_kept_and_texts_are_encoded_with_an_end(tokenizer):
+    sampled = Action("anything", token_ids=(5, 6, 1))
+    text = Action(answer(2))
+    first, second, third = encode_completions([sampled, text, Action("")], tokenizer)
+    assert first == [5, 6, 1]
+    assert tokenizer.decode(second[:-1]) == answer(2)
+    assert second[-1] == tokenizer.eos_token_id
+    assert third == []
+
+
+def test_special_tokens_in_a_text_are_plain_characters(tokenizer):
+    ids = encode_completions([Action("</s>[INST]")], tokenizer)[0]
+    assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
+    assert tokenizer.decode(ids[:-1]) == "</s>[INST]"
+
+
+def test_pairs_that_cannot_be_trained_on_are_dropped_and_counted(tokenizer):
+    template = PromptTemplate(tokenizer)
+    good = PreferencePair(STATES[0], answer(2), answer(1))
+    bad = [
+        PreferencePair(STATES[0], "", answer(1)),
+        PreferencePair(STATES[0], answer(1), answer(1)),
+        PreferencePair(STATES[0] * 50, answer(2), answer(1)),
+    ]
+    rows, dropped = preference_rows([good, *bad], template, tokenizer, max_length=60)
+    assert len(rows) == 1
+    assert dropped == {"empty completion": 1, "equal completions": 1, "over-long": 1}
+    with pytest.raises(DataError, match="all 3 pairs were dropped.*over-long"):
+        preference_rows(bad, template, tokenizer, max_length=60)
+
+
+def test_a_row_without_prompt_has_nothing_to_predict_from():
+    row = {"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}
+    assert drop_reason(row) == "empty prompt"
+
+
+def test_preference_batches_are_pairs_padded_on_the_right():
+    rows = [
+        {"prompt_ids": [7], "chosen_ids": [8, 1], "rejected_ids": [1]},
+        {"prompt_ids": [7, 7], "chosen_ids": [9, 9, 1], "rejected_ids": [9, 1]},
+    ]
+    batch = PreferenceCollator(pad_token_id=0)(rows)
+    assert batch["input_ids"].tolist() == [
+        [[7, 8, 1, 0, 0], [7, 1, 0, 0, 0]],
+        [[7, 7, 9, 9, 1], [7, 7, 9, 1, 0]],
+    ]
+    assert batch["completion_mask"][0].tolist() == [[0, 1, 1, 0, 0], [0, 1, 0, 0, 0]]
+    assert batch["attention_mask"][0].tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
+
+
+def test_cloning_learns_completions_only(tokenizer):
+    template = PromptTemplate(tokenizer)
+    examples = [(STATES[0], Action(answer(1))), (STATES[1], Action(""))]
+    rows, dropped = cloning_rows(examples, template, tokenizer)
+    (row,) = rows
+    prompt = template.encode(STATES[0])
+    completion = encode_completions([Action(answer(1))], tokenizer)[0]
+    assert row["input_ids"] == prompt + completion
+    assert row["labels"] == [-100] * len(prompt) + completion
+    assert dropped == {"empty completion": 1}
+
+
+# The critic's targets
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated):
+    found = episodes(terminated, num_rows=50)
+    table = EpisodeTable.from_trajectories(found, critic)
+    values = torch.randn(len(table.inputs), generator=torch.Generator().manual_seed(0))
+    texts = list(dict.fromkeys(text for t in found for text in t.observations))
+    value_of = dict(zip(texts, values.tolist(), strict=True))
+    expected = sorted(
+        (text, target)
+        for t in found
+        for text, target in zip(
+            t.observations, t.returns(0.5, final_value=value_of[t.observations[-1]]), strict=False
+        )
+    )
+    read = [texts[index] for index in table.row_inputs()]
+    actual = sorted(zip(read, table.targets(values).tolist(), strict=True))
+    assert [text for text, _ in actual] == [text for text, _ in expected]
+    np.testing.assert_allclose([x for _, x in actual], [x for _, x in expected])
+    assert table.needs_values(1.0) is not terminated
+
+
+def test_lambda_targets_match_hand_computed_numbers(critic):
+    table = EpisodeTable.from_trajectories([trajectory([1.0, 2.0], terminated=True)], critic)
+    values = torch.tensor([10.0, 20.0, 30.0])
+    # last: 2; first: 1 + .5 * (.5 * 20 + .5 * 2)
+    assert table.targets(values, 0.5).tolist() == [6.5, 2.0]
+    cut = EpisodeTable.from_trajectories([trajectory([1.0, 2.0], terminated=False)], critic)
+    # last: 2 + .5 * 30 = 17; first: 1 + .5 * (.5 * 20 + .5 * 17)
+    assert cut.targets(values, 0.5).tolist() == [10.25, 17.0]
+    assert table.needs_values(0.5)
+
+
+def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weights):
+    critic = EmbeddingCritic.from_config(
+        CriticConfig(str(weights / "encoder"), gamma=0.5, mode="action_value")
+    )
+    cut = [trajectory([1.0, 2.0, 4.0], terminated=False), trajectory([8.0], terminated=False)]
+    table = EpisodeTable.from_trajectories(cut, critic)
+    values = torch.tensor([10.0, 20.0, 30.0, 40.0])[: len(table.inputs)]
+    # 2 + .5 * Q(s_2, chain_2) = 17; 1 + .5 * 17; the one-step episode has nothing to go on
+    assert table.targets(values).tolist() == [9.5, 17.0]
+    ended = EpisodeTable.from_trajectories([trajectory([1.0, 2.0, 4.0], terminated=True)], critic)
+    assert ended.targets(values).tolist() == [3.0, 4.0, 4.0]
+
+
+def test_episodes_without_decisions_are_left_out(critic):
+    empty = trajectory([], terminated=True)
+    table = EpisodeTable.from_trajectories([empty, trajectory([1.0], terminated=True)], critic)
+    assert len(table) == 1
+    with pytest.raises(ValueError, match="at least one decision"):
+        EpisodeTable.from_trajectories([empty], critic)
+
+
+def test_aggregated_rows_give_the_same_gradient(critic):
+    table = EpisodeTable.from_trajectories(episodes(num_rows=200), critic)
+    targets = table.targets(torch.zeros(len(table.inputs)))
+    gradients = []
+    for aggregate in (False, True):
+        rows = RegressionRows(table, aggregate)
+        rows.renew(targets)
+        values = torch.zeros(len(table.inputs), requires_grad=True)
+        read = values[rows._input_of]
+        (rows.weights * (read - rows.targets).square()).mean().backward()
+        gradients.append(values.grad)
+        assert len(rows) == (len(set(table.row_inputs().tolist())) if aggregate else 200)
+    torch.testing.assert_close(*gradients)
+
+
+def test_scores_of_a_perfect_and_of_a_constant_critic(critic):
+    table = EpisodeTable.from_trajectories(
+        [trajectory([1.0], terminated=True), trajectory([3.0], terminated=True, states=STATES[5:])],
+        critic,
+    )
+    perfect = torch.zeros(len(table.inputs))
+    perfect[table.row_inputs()] = torch.tensor([1.0, 3.0])
+    assert table.scores(perfect)["r2"] == 1.0
+    constant = table.scores(torch.full_like(perfect, 2.0))
+    assert constant == {
+        "r2": 0.0, "rmse": 1.0, "value_mean": 2.0, "return_mean": 2.0, "return_std": 1.0
+    }  # fmt: skip
+
+
+def test_r2_of_equal_returns_is_not_a_number(critic):
+    table = EpisodeTable.from_trajectories([trajectory([1.0], terminated=True)], critic)
+    assert np.isnan(table.scores(torch.zeros(len(table.inputs)))["r2"])
+
+
+def test_held_out_episodes_are_whole_and_reproducible():
+    found = episodes(num_rows=40)
+    train_set, held_out = split_episodes(found, 0.25, seed=1)
+    assert len(held_out) == len(found) // 4
+    assert {t.seed for t in train_set} | {t.seed for t in held_out} == {t.seed for t in found}
+    assert split_episodes(found, 0.25, seed=1)[1] == held_out
+    assert split_episodes(found, 0.0, seed=1)[1] == []
+
+
+def test_return_scale_is_a_root_mean_square_and_never_zero():
+    assert return_scale([trajectory([3.0], terminated=True)], 0.9, "action") == 3.0
+    assert return_scale([trajectory([0.0], terminated=True)], 0.9, "action") == 1.0
+
+
+# Training
+
+
+def test_simpo_learns_to_prefer_the_chosen_answers(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(
+            weights, run, lora=False, settings=changed(num_epochs=12, batch_size=10)
+        )
+        train(trainer)
+    metrics = [m for m in read_metrics(run_dir) if "train/loss" in m]
+    assert metrics[0]["rewards/margins"] < 0.5
+    assert metrics[-1]["rewards/accuracies"] > 0.9
+    assert metrics[-1]["rewards/margins"] > metrics[0]["rewards/margins"] + 1.0
+    answers = ("chosen", "rejected")
+    keys = [f"{name}/{which}" for name in ("rewards", "logps", "lengths") for which in answers]
+    for key in (*keys, "train/nll_loss", "train/grad_norm", "train/learning_rate"):
+        assert np.isfinite(metrics[-1][key])
+
+
+def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run_dir):
+    settings = changed(num_epochs=60, batch_size=16, gradient_accumulation_steps=1)
+    with open_run(run_dir) as run:
+        trainer = make_critic(
+            weights, run, lora=False, settings=settings, terminated=True, td_lambda=1.0
+        )
+        # The reward is the state's first number, so one-step episodes have exact returns.
+        one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
+        trainer.table = EpisodeTable.from_trajectories(one_step[::2], trainer.critic)
+        trainer.train_dataset = RegressionRows(trainer.table, aggregate=True)
+        train(trainer)
+        held_out = EpisodeTable.from_trajectories(one_step[1::2], trainer.critic)
+        metrics = trainer.evaluate(held_out)
+    assert metrics["eval_r2"] > 0.9
+    assert read_metrics(run_dir)[-1]["eval/r2"] == pytest.approx(metrics["eval_r2"])
+
+
+def test_cloning_learns_the_answers(weights, run_dir):
+    with open_run(run_dir) as run:
+        train(
+            make_cloning(
+                weights, run, lora=False, settings=changed(num_epochs=8, learning_rate=1e-2)
+            )
+        )
+    losses = [m["train/loss"] for m in read_metrics(run_dir) if "train/loss" in m]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("kind", ["simpo", "critic"])
+def test_accumulated_small_batches_equal_one_large_batch(kind, weights, tmp_path):
+    """Exact for losses that are means over rows; SimPO's NLL is a mean over tokens, so left out."""
+    parameters = []
+    for batch_size, accumulation in ((8, 1), (2, 4)):
+        settings = changed(
+            batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            max_steps=2,
+            optim="sgd",
+            max_grad_norm=1e9,
+        )
+        with open_run(tmp_path / f"run-{batch_size}") as run:
+            options = {"terminated": True, "td_lambda": 1.0} if kind == "critic" else {}
+            trainer = MAKERS[kind](weights, run, lora=False, settings=settings, **options)
+            if kind == "simpo":
+                trainer.settings = type(trainer.settings)(nll_weight=0.0)
+            train(trainer)
+        parameters.append([p.detach() for p in trainer.model.parameters()])
+    for large, small in zip(*parameters, strict=True):
+        torch.testing.assert_close(large, small, atol=1e-6, rtol=1e-5)
+
+
+@KINDS
+def test_metrics_are_complete_and_in_order(kind, weights, run_dir):
+    train_here(kind, weights, run_dir, {"lora": True})
+    steps = [m["step"] for m in read_metrics(run_dir)]
+    assert steps == [2, 4, 6, 8, 9]
+
+
+@KINDS
+def test_trained_model_can_be_copied(kind, weights, run_dir):
+    """TRL and accelerate replace `forward` by closures, which in a copy would use the original."""
+    with open_run(run_dir) as run:
+        trainer = MAKERS[kind](weights, run, lora=True, settings=changed(max_steps=1))
+        train(trainer)
+    duplicate = copy.deepcopy(trainer.model).eval()
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.zero_()
+    ids = torch.tensor([[5, 6, 7]])
+    output = duplicate(input_ids=ids, attention_mask=torch.ones_like(ids))
+    values = output if kind == "critic" else output.logits
+    assert values.abs().sum() > 0
+
+
+def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_critic(weights, run, lora=True, td_lambda=0.5)
+        seen = []
+        renew = trainer.train_dataset.renew
+        trainer.train_dataset.renew = lambda targets: (seen.append(targets), renew(targets))
+        train(trainer)
+    assert len(seen) == 3
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_targets_without_bootstrap_are_computed_once_and_not_stored(weights, run_dir):
+    options = {"lora": True, "terminated": True, "td_lambda": 1.0}
+    train_here("critic", weights, run_dir, options)
+    folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
+    assert not (folder / "targets.safetensors").exists()
+
+
+def test_old_checkpoints_go_when_newer_ones_are_verified(weights, run_dir):
+    train_here("simpo", weights, run_dir, {"lora": True})
+    names = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+    assert names == ["checkpoint-8", "checkpoint-9"]
+
+
+def test_damaged_checkpoint_is_replaced_by_the_one_before(weights, run_dir, caplog):
+    train_here("simpo", weights, run_dir, {"lora": True})
+    expected = final_state(run_dir)
+    file = run_dir / "checkpoints" / "checkpoint-9" / "adapter_model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with caplog.at_level("WARNING"):
+        train_here("simpo", weights, run_dir, {"lora": True})
+    assert "checkpoint-9" in caplog.text
+    assert "damaged" in caplog.text
+    assert final_state(run_dir) == expected
+
+
+def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
+    train_here("simpo", weights, run_dir, {"lora": True})
+    with open_run(run_dir) as run:
+        trainer = make_simpo(weights, run, lora=True)
+        trainer.provenance["threads"] = 7
+        with pytest.raises(DataError, match="threads was 1, is 7"):
+            train(trainer)
+        trainer.provenance["world_size"] = 2
+        with pytest.raises(DataError, match="world_size was 1, is 2"):
+            train(trainer)
+        assert train(trainer, allow_inexact=True).global_step == NUM_UPDATES
+
+
+# Two processes
+
+
+@pytest.mark.parametrize(
+    "kind", ["simpo", "critic", pytest.param("cloning", marks=pytest.mark.slow)]
+)
+def test_two_processes_resume_bit_exactly(kind, weights, run_dir):
+    """19 rows on 2 x 4 x 2 per update: two updates an epoch, resumed in the middle of the last."""
+    options = {"lora": True, "keep_checkpoints": 9, "settings": changed(save_every_updates=1)}
+    assert exit_codes(train_on_two(kind, weights, run_dir, options)) == [0, 0], logs(run_dir)
+    expected = final_state(run_dir, step=6)
+    assert {name for name in expected if name.startswith("rng_state_1")}
+    folder = run_dir / "checkpoints"
+    assert verify_manifest(folder / "checkpoint-5")["world_size"] == 2
+    shutil.rmtree(folder / "checkpoint-6")
+    assert exit_codes(train_on_two(kind, weights, run_dir, options)) == [0, 0], logs(run_dir)
+    assert final_state(run_dir, step=6) == expected
+
+
+def test_a_signal_to_one_process_stops_both_and_saves(weights, run_dir):
+    options = {"lora": True, "settings": changed(num_epochs=10_000, save_every_updates=0)}
+    processes = train_on_two("critic", weights, run_dir, options)
+    while len(read_metrics(run_dir)) < 2:
+        time.sleep(0.05)
+    processes[1].terminate()
+    assert exit_codes(processes) == [143, 143], logs(run_dir)
+    stopped_at = latest_checkpoint(run_dir / "checkpoints")
+    assert verify_manifest(stopped_at)["global_step"] >= 4
+    assert "give the same command to go on" in logs(run_dir)
+
+
+def test_a_bad_loss_on_one_process_stops_both(weights, run_dir):
+    processes = train_on_two("simpo", weights, run_dir, {"lora": True}, 1)
+    assert exit_codes(processes) == [4, 4], logs(run_dir)
+    batches = sorted(path.name for path in (run_dir / "nonfinite").iterdir())
+    assert batches == ["step-4-rank-0.safetensors", "step-4-rank-1.safetensors"]
+    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-2"
