@@ -1,8 +1,11 @@
 """What the trainers compute, on data small enough to know the answer."""
 
 import copy
+import errno
 import shutil
+import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,13 +29,14 @@ from training_setups import (
     train_on_two,
 )
 
-from lactchain.checkpoints import latest_checkpoint, verify_manifest
-from lactchain.errors import ConfigError, DataError
+from lactchain.checkpoints import latest_checkpoint, verify_manifest, write_manifest
+from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
+from lactchain.trainers import base
 from lactchain.trainers.base import encode_completions, metric_key, train, training_arguments
 from lactchain.trainers.behavior_cloning import cloning_rows
 from lactchain.trainers.critic import (
@@ -484,3 +488,71 @@ def test_a_bad_loss_on_one_process_stops_both(weights, run_dir):
     batches = sorted(path.name for path in (run_dir / "nonfinite").iterdir())
     assert batches == ["step-4-rank-0.safetensors", "step-4-rank-1.safetensors"]
     assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-2"
+
+
+# Interruptions and disks
+
+
+def test_a_signal_in_an_evaluation_ends_it_at_once(weights, run_dir, monkeypatch):
+    with open_run(run_dir) as run:
+        trainer = make_critic(weights, run, lora=True, settings=changed(max_steps=2))
+        train(trainer)
+        monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGINT)
+        with pytest.raises(Interrupted, match="checkpoint-2; give the same command") as stop:
+            trainer.evaluate(trainer.table)
+    assert stop.value.exit_code == 130
+
+
+def test_evaluation_leaves_no_trace_in_the_random_state(weights, run_dir):
+    with open_run(run_dir) as run:
+        critic_trainer = make_critic(weights, run, lora=True, settings=changed(max_steps=1))
+        before = torch.get_rng_state()
+        critic_trainer.evaluate(critic_trainer.table)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_simpo_is_measured_on_held_out_pairs(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(weights, run, lora=True)
+        trainer.evaluate(trainer.train_dataset)
+    (metrics,) = read_metrics(run_dir)
+    assert metrics["eval/rewards/margins"] == pytest.approx(
+        metrics["eval/rewards/chosen"] - metrics["eval/rewards/rejected"]
+    )
+    assert np.isfinite(metrics["eval/loss"])
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_full_disk_ends_with_its_name_and_the_last_checkpoint_stands(
+    kind, weights, run_dir, monkeypatch
+):
+    """The optimiser's file falls short as torch reports it, in the second save."""
+    with open_run(run_dir) as run:
+        trainer = MAKERS[kind](weights, run, lora=True)
+        save = trainer._save_optimizer_and_scheduler
+
+        def full(directory):
+            if trainer.state.global_step > 2:
+                (Path(directory) / "optimizer.pt").write_bytes(b"cut")
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(directory)
+
+        trainer._save_optimizer_and_scheduler = full
+        with pytest.raises(DiskError, match="checkpoint-4: could not be written.*free"):
+            train(trainer)
+    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-2"
+    train_here(kind, weights, run_dir, {"lora": True})
+    assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{NUM_UPDATES}"
+
+
+def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(weights, run_dir):
+    train_here("simpo", weights, run_dir, {"lora": True})
+    expected = final_state(run_dir)
+    folder = run_dir / "checkpoints"
+    stray = folder / "checkpoint-50"
+    shutil.copytree(folder / "checkpoint-9", stray)
+    shutil.rmtree(folder / "checkpoint-9")
+    (stray / "manifest.json").unlink()
+    write_manifest(stray, {"run_id": "another", "global_step": 50})
+    train_here("simpo", weights, run_dir, {"lora": True})
+    assert final_state(run_dir) == expected

@@ -20,6 +20,7 @@ import transformers
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import (
     PreTrainedTokenizerBase,
     TrainerCallback,
@@ -31,6 +32,7 @@ from transformers.trainer_utils import TrainOutput
 from lactchain import distributed
 from lactchain.checkpoints import (
     discard_damaged,
+    disk_errors,
     latest_checkpoint,
     prune_checkpoints,
     verify_manifest,
@@ -177,15 +179,15 @@ class GuardedTrainer:
         """
         losses = torch.stack([loss.float() for _, loss in self._micro_batches])
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        finite_gradient = nn.utils.get_total_norm(gradients).isfinite()
-        flags = torch.stack(
-            [
-                ~losses.isfinite().all(),
-                ~finite_gradient.to(losses.device),
-                torch.tensor(stop_requested() > 0, device=losses.device),
-            ]
-        )
-        bad_loss, bad_gradient, stop = (self.accelerator.reduce(flags.int()) > 0).tolist()
+        norm = nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):  # sharded by FSDP2
+            norm = norm.full_tensor()
+        bad = torch.stack(
+            [losses.isfinite().all(), norm.isfinite().to(losses.device)]
+        ).logical_not()
+        asked = torch.tensor([stop_requested() > 0], device=losses.device)
+        flags = self.accelerator.reduce(torch.cat([bad, asked]).int())
+        bad_loss, bad_gradient, stop = (flags > 0).tolist()
         if bad_loss or bad_gradient:
             self._fail(losses.tolist(), "loss" if bad_loss else "gradient")
         self._micro_batches.clear()
@@ -204,9 +206,26 @@ class GuardedTrainer:
         save_file(batches, path, metadata={"losses": json.dumps([str(loss) for loss in losses])})
         raise NonFiniteError(
             f"step {step}, rank {rank}: the {what} is not finite (losses {losses}); the step was "
-            f"not taken, its batch is in {path}. Lower training.learning_rate or "
-            "training.max_grad_norm, then give the same command to go on from the last checkpoint"
+            f"not taken, its batch is in {path}, the last good state is {self._last_checkpoint()}. "
+            "Start another run with a lower training.learning_rate or training.max_grad_norm"
         )
+
+    def _last_checkpoint(self) -> str:
+        return f"{self.args.output_dir}/{self.parent_checkpoint or '(none yet)'}"
+
+    def stop_if_asked(self) -> None:
+        """Called between the batches of an evaluation; all processes agree.
+
+        Raises:
+            Interrupted: a signal came. The evaluation is lost, the run goes on from its last
+                checkpoint.
+        """
+        if distributed.any_of(stop_requested() > 0):
+            raise Interrupted(
+                stop_requested() or signal.SIGTERM,
+                f"stopped in an evaluation after step {self.state.global_step}, the last state is "
+                f"{self._last_checkpoint()}; give the same command to go on",
+            )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates, without a trace in the random state.
@@ -241,7 +260,8 @@ class GuardedTrainer:
         if self.is_world_process_zero() and checkpoint.exists():
             shutil.rmtree(checkpoint)
         self.accelerator.wait_for_everyone()
-        super()._save_checkpoint(model, trial)
+        with disk_errors(checkpoint):
+            super()._save_checkpoint(model, trial)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
@@ -364,6 +384,10 @@ class GuardCallback(TrainerCallback):
             control.should_save = True
             control.should_evaluate = False
             control.should_training_stop = True
+
+    def on_prediction_step(self, args, state, control, **kwargs) -> None:
+        """Ends an evaluation at once, if a signal came."""
+        self.trainer.stop_if_asked()
 
 
 class ManifestCallback(TrainerCallback):

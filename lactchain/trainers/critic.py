@@ -296,10 +296,13 @@ class CriticTrainer(RunTrainer):
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]))
         loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])
         self.model.eval()
+        found = []
         with torch.random.fork_rng(devices=[]):  # see `GuardedTrainer.evaluate`
-            batches = [self.accelerator.gather_for_metrics(self.model(**batch)) for batch in loader]
+            for batch in loader:
+                self.stop_if_asked()
+                found.append(self.accelerator.gather_for_metrics(self.model(**batch)))
         values = torch.empty(len(inputs))
-        values[order] = torch.cat(batches).float().cpu()
+        values[order] = torch.cat(found).float().cpu()
         return values
 
     def evaluate(

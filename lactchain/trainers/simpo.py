@@ -218,7 +218,9 @@ def simpo_trainer(
 
 def warn_if_collapsed(run: Run) -> None:
     """Says so when training made the chosen answers much less probable than they were."""
-    chosen = [record["logps/chosen"] for record in read_metrics(run.directory) if "logps/chosen" in record]
+    chosen = [
+        record["logps/chosen"] for record in read_metrics(run.directory) if "logps/chosen" in record
+    ]
     if len(chosen) > 1 and chosen[-1] < chosen[0] - COLLAPSE_NATS:
         log.warning(
             "logps/chosen fell from %.2f to %.2f a token: the actor is collapsing. Lower "
