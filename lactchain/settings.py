@@ -275,12 +275,17 @@ class PreferenceConfig:
     dropped and counted."""
     rank_by: Literal["advantage", "return"] = "advantage"
     """advantage: r + gamma^k V(next state) - V(state) by the critic; return: what the chain
-    earned, without a critic."""
+    earned, as it is always done without a critic."""
+    gamma: float = 0.99
+    """Discount of the returns where there is no critic; a critic brings its own."""
+    discount_per: Literal["action", "chain"] = "action"
+    """What one factor of gamma stands for, where there is no critic."""
 
     def __post_init__(self) -> None:
         check(self.num_states >= 1, "num_states", "at least 1", self.num_states)
         check(self.num_candidates >= 2, "num_candidates", "at least 2", self.num_candidates)
         check(self.min_margin >= 0, "min_margin", "at least 0", self.min_margin)
+        check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
 
 
 @dataclass(frozen=True)

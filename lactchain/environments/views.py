@@ -69,8 +69,9 @@ def view_of(env: gym.Env) -> TextView:
 def gridworld_view(world: GridWorld) -> TextView:
     """GridWorld in words.
 
-    Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, size (such as 4x4), info
-    (the description of the world).
+    Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, goal_right and goal_down
+    (where the goal is seen from the agent, in cells, negative to the left and upwards), size (such
+    as 4x4), info (the description of the world).
     """
     return TextView(
         action_names=ACTION_NAMES[: world.action_space.n],
@@ -171,6 +172,8 @@ def _describe_gridworld(
     fields = dict(zip(STATE_FIELDS, observation.tolist(), strict=True))
     tables = env.unwrapped.tables
     fields["orientation"] = ORIENTATIONS[fields["orientation"]]
+    fields["goal_right"] = fields["goal_x"] - fields["x"]
+    fields["goal_down"] = fields["goal_y"] - fields["y"]
     return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
 
 

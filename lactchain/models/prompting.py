@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
+from lactchain.types import ChainGrammar
 
 _ROLE = "You are in a grid world and see your position, the way you face, and the goal. "
 _TASK = (
@@ -98,6 +99,18 @@ class PromptTemplate:
         self._before, self._after = _render_around_slot(tokenizer, self.strategy)
         self._plain = _plain_tokenizer(tokenizer)
         self._fit(tokenizer)
+
+    @classmethod
+    def for_grammar(
+        cls, tokenizer: PreTrainedTokenizerBase, strategy: str, grammar: ChainGrammar
+    ) -> PromptTemplate:
+        """The template whose strategy names the actions of a grammar."""
+        return cls(
+            tokenizer,
+            strategy,
+            action_names=grammar.action_names,
+            max_chain_length=grammar.max_chain_length,
+        )
 
     def render(self, observation: str) -> str:
         """The prompt as text, for people and for datasets; tokens come from `encode`."""

@@ -25,12 +25,12 @@ BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]",
 
 # What one token can at most hold. An action of a JSON list with the punctuation before it is one
 # piece, so a chain of k actions costs k + 2 tokens with `]` and the end of sequence. Digits stand
-# alone, as numbers of any size must be readable; a word takes its leading space with it.
+# alone but for a minus sign, as numbers of any size must be readable; a word takes its leading space with it.
 PIECES = (
     r' ?(?:\["|, ")[^"\\\n]*"'
     r"|\]"
     r"| ?\p{L}+"
-    r"| ?\p{N}"
+    r"| ?-?\p{N}"
     r"| ?[^\s\p{L}\p{N}]+"
     r"|\s+"
 )

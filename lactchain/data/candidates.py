@@ -1,0 +1,86 @@
+"""Scored candidates: K answers to each start state, played, and valued by a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lactchain.data.preferences import Candidates, chain_advantages
+from lactchain.data.rollouts import Rollouts
+from lactchain.data.shards import derive_seed
+from lactchain.environments.views import State
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.types import Policy, Trajectory
+
+
+def sample_candidates(
+    policy: Policy,
+    rollouts: Rollouts,
+    states: Sequence[State],
+    num_candidates: int,
+    seed: int,
+    critic: EmbeddingCritic | None,
+    gamma: float,
+    discount_per: str,
+) -> list[Candidates]:
+    """K answers to each of S states; without a critic they have returns and no advantages.
+
+    The policy is given each state K times in a row, so that its prompt is read once. Row seeds
+    follow from `seed` and the position in `states`.
+
+    Args:
+        critic: V(s), or Q(s, chain) less the mean over the K answers, which stands for V(s).
+        gamma, discount_per: of the returns, and of the critic if there is one.
+    """
+    observations = rollouts.observe(states)
+    repeated = [observation for observation in observations for _ in range(num_candidates)]
+    seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
+    with rollouts.stopwatch.measure("generate"):
+        actions = policy.act(repeated, seeds)
+    outcomes = [
+        rollouts.outcomes(state, actions[i * num_candidates : (i + 1) * num_candidates], seed)
+        for i, state in enumerate(states)
+    ]
+    flat = [outcome for group in outcomes for outcome in group]
+    returns = np.array([outcome.chain_rewards(gamma, discount_per)[0] for outcome in flat])
+    shape = (len(states), num_candidates)
+    advantages = np.empty((len(states), 0))
+    if critic is not None:
+        with rollouts.stopwatch.measure("score"):
+            advantages = _advantages(critic, flat, returns, shape)
+    return [
+        Candidates(
+            observation=observations[i],
+            actions=tuple(actions[i * num_candidates : (i + 1) * num_candidates]),
+            returns=tuple(returns.reshape(shape)[i].tolist()),
+            advantages=tuple(advantages[i].tolist()),
+            env_id=rollouts.config.id,
+            seed=seed,
+            state=state,
+        )
+        for i, state in enumerate(states)
+    ]
+
+
+def _advantages(
+    critic: EmbeddingCritic,
+    outcomes: Sequence[Trajectory],
+    returns: np.ndarray,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Advantages (S, K) of single-decision episodes."""
+    before = [outcome.observations[0] for outcome in outcomes]
+    if critic.config.mode == "action_value":
+        q = critic.values(before, [outcome.actions[0].text for outcome in outcomes]).reshape(shape)
+        return q - q.mean(axis=1, keepdims=True)
+    values = critic.values(before + [outcome.observations[1] for outcome in outcomes])
+    return chain_advantages(
+        rewards=returns,
+        num_actions=np.array([outcome.num_actions[0] for outcome in outcomes]),
+        values=values[: len(before)],
+        next_values=values[len(before) :],
+        terminated=np.array([outcome.terminated for outcome in outcomes]),
+        gamma=critic.config.gamma,
+        discount_per=critic.config.discount_per,
+    ).reshape(shape)

@@ -1,0 +1,49 @@
+"""What the critic's stage needs around its training: episodes before, true values after."""
+
+from __future__ import annotations
+
+from lactchain import distributed
+from lactchain.data.evaluations import write_values
+from lactchain.data.exact_values import can_enumerate, critic_against_exact
+from lactchain.data.rollouts import Rollouts, collection_metrics, sampled_episodes
+from lactchain.data.trajectories import read_trajectories
+from lactchain.environments.language import make_language_env
+from lactchain.jobs import TrainCriticConfig
+from lactchain.models.actor import LanguageActor
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.run import Run
+from lactchain.types import Trajectory
+
+
+def critic_episodes(
+    config: TrainCriticConfig, run: Run
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """The episodes to learn from, read or played, and their figures."""
+    if config.trajectories is not None:
+        trajectories = read_trajectories(config.trajectories)
+        return trajectories, collection_metrics(trajectories)
+    rollouts = Rollouts(config.environment, config.collect.num_envs)
+    actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
+    episodes = sampled_episodes(rollouts.env, config.collect, config.run.seed)
+    trajectories = rollouts.collect(
+        actor, episodes, run.path("trajectories"), config.collect.shard_size
+    )
+    metrics = collection_metrics(trajectories) | rollouts.metrics()
+    run.log(metrics, step=0)
+    return trajectories, metrics
+
+
+def measure_values(
+    config: TrainCriticConfig, critic: EmbeddingCritic, run: Run
+) -> dict[str, float]:
+    """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable."""
+    env = make_language_env(config.environment)
+    constrained = config.actor.decoding == "constrained"
+    wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
+    if not (wanted and can_enumerate(env) and distributed.is_main()):
+        return {}
+    values = critic_against_exact(
+        LanguageActor.from_config(config.actor, env.grammar), critic, env
+    )
+    write_values(run.path("values.json"), values)
+    return {"critic_r2": values.r2, "critic_rmse": values.rmse}

@@ -1,0 +1,25 @@
+"""Scripted behaviour to learn from without interaction."""
+
+from __future__ import annotations
+
+from lactchain.data.rollouts import sampled_states
+from lactchain.data.shards import derive_seed
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
+from lactchain.jobs import BehaviorConfig
+from lactchain.types import Action
+
+
+def behavior_examples(
+    env: LanguageEnv, config: BehaviorConfig, seed: int
+) -> list[tuple[str, Action]]:
+    """Observations of start states drawn uniformly, and scripted answers to them."""
+    policy = Mixture(
+        OptimalChains(env),
+        RandomChains(env.grammar, min(config.max_random_length, env.grammar.max_chain_length)),
+        config.competent_fraction,
+    )
+    states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
+    observations = [env.reset(options={"state": state})[0] for state in states]
+    seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
+    return list(zip(observations, policy.act(observations, seeds), strict=True))

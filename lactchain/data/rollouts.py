@@ -1,0 +1,314 @@
+"""Rollouts: a policy plays many episodes side by side, and what came out of them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.shards import derive_seed, stop_if_requested, work_through
+from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.environments.exact import shortest_paths, tabular_model
+from lactchain.environments.extractors import Rejection
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.views import State
+from lactchain.errors import ConfigError
+from lactchain.settings import CollectConfig, EnvironmentConfig
+from lactchain.types import Action, Policy, Trajectory
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode to play: its seed, and the state it starts in (None: the environment's own)."""
+
+    seed: int
+    state: State | None = None
+
+
+class Stopwatch:
+    """Seconds spent per kind of work; kinds are `generate`, `environment`, `score`."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    @contextmanager
+    def measure(self, kind: str) -> Iterator[None]:
+        """Adds the time of the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[kind] += time.perf_counter() - start
+
+    def metrics(self) -> dict[str, float]:
+        """As metrics: `time/generate_seconds` and so on."""
+        return {f"time/{kind}_seconds": seconds for kind, seconds in self.seconds.items()}
+
+
+class Rollouts:
+    """Environments of one configuration, and a policy's episodes in them.
+
+    Attributes:
+        env: one of the environments, to ask for states and texts.
+        stopwatch: how long policies and environments took, since this object was made.
+        num_chains: answers played since then, in this process.
+    """
+
+    def __init__(self, config: EnvironmentConfig, num_envs: int = 256) -> None:
+        self.config = config
+        self.num_envs = num_envs
+        self.env = make_language_env(config)
+        self.stopwatch = Stopwatch()
+        self.num_chains = 0
+        self._envs = [self.env]
+
+    def collect(
+        self,
+        policy: Policy,
+        episodes: Sequence[Episode],
+        folder: str | Path,
+        shard_size: int = 256,
+        title: str = "rollouts",
+    ) -> list[Trajectory]:
+        """Plays the episodes, shared out among the processes; files in `folder` are kept.
+
+        Raises:
+            Interrupted: a signal asked to stop; finished files are kept.
+        """
+        folder = Path(folder)
+
+        def make(shard: int) -> list[Trajectory]:
+            return self.play(policy, episodes[shard * shard_size : (shard + 1) * shard_size], folder)
+
+        num_shards = -(-len(episodes) // shard_size)
+        return work_through(
+            folder, num_shards, make, write_trajectories, read_trajectories, title
+        )
+
+    def play(
+        self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()
+    ) -> list[Trajectory]:
+        """Plays the episodes in this process, `num_envs` at a time; an idle place is refilled.
+
+        Args:
+            folder: named in the message when a signal stops the rollout.
+        """
+        queue = iter(enumerate(episodes))
+        played: dict[int, Trajectory] = {}
+        places = [_Place(env) for env in self._some_envs(min(self.num_envs, len(episodes)))]
+        while True:
+            for place, (index, episode) in zip(
+                [p for p in places if p.index is None], queue, strict=False
+            ):
+                with self.stopwatch.measure("environment"):
+                    place.begin(index, episode)
+            busy = [place for place in places if place.index is not None]
+            if not busy:
+                return [played[index] for index in range(len(episodes))]
+            stop_if_requested(folder)
+            with self.stopwatch.measure("generate"):
+                actions = policy.act(
+                    [place.observations[-1] for place in busy], [place.next_seed() for place in busy]
+                )
+            with self.stopwatch.measure("environment"):
+                for place, action in zip(busy, actions, strict=True):
+                    index = place.index
+                    trajectory = place.step(action, self.config.id, policy.name)
+                    if trajectory is not None:
+                        played[index] = trajectory
+            self.num_chains += len(busy)
+
+    def outcomes(self, state: State, actions: Sequence[Action], seed: int) -> list[Trajectory]:
+        """What each of K answers leads to from one state: K episodes of a single decision."""
+        outcomes = []
+        with self.stopwatch.measure("environment"):
+            for action in actions:
+                place = _Place(self.env)
+                place.begin(0, Episode(seed, state))
+                outcomes.append(place.step(action, self.config.id, "", cut=True))
+        self.num_chains += len(actions)
+        return outcomes
+
+    def observe(self, states: Sequence[State]) -> list[str]:
+        """The observation of each state at the beginning of an episode."""
+        return [self.env.reset(options={"state": state})[0] for state in states]
+
+    def metrics(self) -> dict[str, float]:
+        """Time by kind of work, and answers per second of both together."""
+        seconds = sum(self.stopwatch.seconds.values())
+        speed = {"time/chains_per_second": self.num_chains / seconds} if seconds else {}
+        return self.stopwatch.metrics() | speed
+
+    def _some_envs(self, count: int) -> list[LanguageEnv]:
+        while len(self._envs) < count:
+            self._envs.append(make_language_env(self.config))
+        return self._envs[:count]
+
+
+class _Place:
+    """One environment and the episode under way in it, if any."""
+
+    def __init__(self, env: LanguageEnv) -> None:
+        self.env = env
+        self.index: int | None = None
+
+    def begin(self, index: int, episode: Episode) -> None:
+        options = None if episode.state is None else {"state": episode.state}
+        observation, info = self.env.reset(seed=episode.seed, options=options)
+        self.index, self.seed = index, episode.seed
+        self.observations, self.infos = [observation], [info]
+        self.actions: list[Action] = []
+        self.rewards: list[float] = []
+
+    def next_seed(self) -> int:
+        return derive_seed(self.seed, len(self.actions))
+
+    def step(
+        self, action: Action, env_id: str, policy: str, cut: bool = False
+    ) -> Trajectory | None:
+        """Plays one answer; returns the episode if that ended it, or if it is cut here."""
+        observation, reward, terminated, truncated, info = self.env.step(action.text)
+        self.observations.append(observation)
+        self.infos.append(info)
+        self.actions.append(action)
+        self.rewards.append(reward)
+        if not (terminated or truncated or cut):
+            return None
+        self.index = None
+        return Trajectory(
+            env_id=env_id,
+            seed=self.seed,
+            observations=tuple(self.observations),
+            actions=tuple(self.actions),
+            rewards=tuple(self.rewards),
+            infos=tuple(self.infos),
+            terminated=terminated,
+            truncated=truncated or not terminated,
+            policy=policy,
+        )
+
+
+def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list[Episode]:
+    """Episodes whose start states go round the whole state space, in an order drawn by the seed.
+
+    An environment whose view does not list its states starts episodes itself.
+    """
+    seeds = (derive_seed(seed, "episode", i) for i in range(config.num_episodes))
+    if env.view.states is None:
+        return [Episode(s) for s in seeds]
+    return [Episode(s, state) for s, state in zip(seeds, sampled_states(env, config.num_episodes, seed), strict=True)]
+
+
+def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:
+    """Start states, uniform over the state space: each as often as any other, to within one."""
+    states = env.view_states()
+    generator = np.random.default_rng([seed])
+
+    def rounds() -> Iterator[State]:
+        while True:
+            yield from (states[i] for i in generator.permutation(len(states)))
+
+    return list(islice(rounds(), count))
+
+
+def all_episodes(env: LanguageEnv, seed: int) -> list[Episode]:
+    """One episode from every state in which one can begin."""
+    return [
+        Episode(derive_seed(seed, "evaluation", i), state)
+        for i, state in enumerate(env.view_states())
+    ]
+
+
+def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> list[EpisodeResult]:
+    """How each episode went, beside the fewest actions that its start state needs.
+
+    Start states from which nothing leads to the goal are left out.
+    """
+    model = tabular_model(env.env)
+    shortest = shortest_paths(model)
+    results = []
+    for trajectory in trajectories:
+        state = trajectory.infos[0]["state"]
+        distance = float(shortest[model.row(state)])
+        if not np.isfinite(distance):
+            continue
+        results.append(
+            EpisodeResult(
+                state=state,
+                success=bool(trajectory.infos[-1]["success"]),
+                num_chains=len(trajectory),
+                num_actions=sum(len(info["executed"]) for info in trajectory.infos),
+                shortest=int(distance),
+            )
+        )
+    return results
+
+
+def summarize(
+    results: Sequence[EpisodeResult], trajectories: Sequence[Trajectory]
+) -> dict[str, float]:
+    """The figures of an evaluation.
+
+    `success_rate`; `success_within_2_chains`; `mean_chain_length`, executed actions per legal
+    answer; `actions_over_shortest`, executed actions of solved episodes over their shortest paths;
+    `invalid_rate`, of all answers; `episode_return`, undiscounted.
+    """
+    if not results:
+        raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
+    solved = [result for result in results if result.success]
+    infos = [info for trajectory in trajectories for info in trajectory.infos[1:]]
+    lengths = [len(info["executed"]) for info in infos if not info["invalid_action"]]
+    shortest = sum(result.shortest for result in solved)
+    return {
+        "num_episodes": len(results),
+        "success_rate": len(solved) / len(results),
+        "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
+        "mean_chain_length": float(np.mean(lengths)) if lengths else 0.0,
+        "actions_over_shortest": sum(r.num_actions for r in solved) / shortest if shortest else float("nan"),
+        "invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),
+        "episode_return": float(np.mean([t.episode_return for t in trajectories])),
+    }
+
+
+def invalid_rate(policy: Policy, env: LanguageEnv, num_samples: int, seed: int) -> float:
+    """Share of sampled answers, spread evenly over the start states, that are no chain."""
+    states = sampled_states(env, num_samples, seed)
+    observations = [env.reset(options={"state": state})[0] for state in states]
+    seeds = [derive_seed(seed, "sample", i) for i in range(num_samples)]
+    answers: list[Action] = []
+    for start in range(0, num_samples, 1000):
+        part = slice(start, start + 1000)
+        answers += policy.act(observations[part], seeds[part])
+    return float(np.mean([isinstance(env.extractor.parse(a.text), Rejection) for a in answers]))
+
+
+def evaluate(
+    policy: Policy, rollouts: Rollouts, folder: str | Path, seed: int
+) -> tuple[list[EpisodeResult], dict[str, float]]:
+    """One episode from every start state: how each went, and the figures of `summarize`."""
+    trajectories = rollouts.collect(
+        policy, all_episodes(rollouts.env, seed), folder, title="evaluation"
+    )
+    results = episode_results(rollouts.env, trajectories)
+    return results, summarize(results, trajectories)
+
+
+def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What a collection of episodes looks like: returns, success, chains, invalid answers."""
+    infos = [info for trajectory in trajectories for info in trajectory.infos[1:]]
+    lengths = [len(info["executed"]) for info in infos if not info["invalid_action"]]
+    return {
+        "num_episodes": len(trajectories),
+        "num_chains": len(infos),
+        "rollout/episode_return": float(np.mean([t.episode_return for t in trajectories])),
+        "rollout/success_rate": float(np.mean([t.infos[-1]["success"] for t in trajectories])),
+        "rollout/chain_length": float(np.mean(lengths)) if lengths else 0.0,
+        "rollout/invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),
+    }

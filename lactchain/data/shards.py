@@ -1,0 +1,75 @@
+"""Work cut into shards: files that processes share out, and that a restarted run keeps.
+
+What a shard holds follows from its number alone, so that the result depends neither on how many
+processes worked nor on how often they were killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from lactchain import distributed
+from lactchain.errors import DataError, Interrupted
+from lactchain.run import stop_requested
+
+Row = TypeVar("Row")
+log = logging.getLogger(__name__)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed below 2**64 that depends on every part: of a run, an episode, a decision."""
+    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def work_through(
+    folder: Path,
+    num_shards: int,
+    make: Callable[[int], Sequence[Row]],
+    write: Callable[[Path, Sequence[Row]], None],
+    read: Callable[[Path], list[Row]],
+    title: str,
+) -> list[Row]:
+    """All rows of all shards, in order; makes those that are missing or damaged.
+
+    Args:
+        folder: of the files; on a file system that all processes see.
+        make: the rows of a shard.
+
+    Raises:
+        Interrupted: a signal asked to stop; the finished shards are kept.
+    """
+    paths = [folder / f"{i:05d}-of-{num_shards:05d}.parquet" for i in range(num_shards)]
+    mine = range(distributed.rank(), num_shards, distributed.world_size())
+    for shard in tqdm(mine, title, disable=not distributed.is_main() or len(mine) < 2):
+        if _is_whole(paths[shard], read):
+            continue
+        write(paths[shard], make(shard))
+        stop_if_requested(folder)
+    distributed.barrier()
+    return [row for path in paths for row in read(path)]
+
+
+def stop_if_requested(folder: Path) -> None:
+    """Raises `Interrupted` if a signal asked this process to stop."""
+    if number := stop_requested():
+        raise Interrupted(
+            number, f"stopped; what is finished is in {folder}, give the same command to go on"
+        )
+
+
+def _is_whole(path: Path, read: Callable[[Path], list[Row]]) -> bool:
+    if not path.exists():
+        return False
+    try:
+        read(path)
+    except DataError as error:
+        log.warning("%s: is made again (%s)", path, error)
+        return False
+    return True

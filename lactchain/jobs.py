@@ -1,0 +1,193 @@
+"""One config class per script: what it reads, what it makes, and how much of it."""
+
+from dataclasses import dataclass, field
+
+from lactchain.settings import (
+    ActorConfig,
+    CollectConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    PreferenceConfig,
+    RegressionConfig,
+    RunConfig,
+    SimPOConfig,
+    TinyModelConfig,
+    TrainingConfig,
+    check,
+)
+
+
+@dataclass(frozen=True)
+class BehaviorConfig:
+    """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
+
+    num_chains: int = 20_000
+    """Chains to clone, from start states drawn uniformly."""
+    competent_fraction: float = 0.3
+    """Share of chains along a shortest path, cut to the longest legal chain."""
+    max_random_length: int = 4
+    """Longest random chain, in actions; lengths are uniform."""
+
+    def __post_init__(self) -> None:
+        check(self.num_chains >= 1, "num_chains", "at least 1", self.num_chains)
+        fraction = self.competent_fraction
+        check(0 <= fraction <= 1, "competent_fraction", "a share in [0, 1]", fraction)
+        check(self.max_random_length >= 1, "max_random_length", "at least 1", self.max_random_length)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Greedy episodes from every start state, and sampled answers."""
+
+    num_envs: int = 256
+    """Episodes played side by side in each process."""
+    num_samples: int = 10_000
+    """Answers sampled freely at temperature 1, to measure how many are no chains; 0: none."""
+
+    def __post_init__(self) -> None:
+        check(self.num_envs >= 1, "num_envs", "at least 1", self.num_envs)
+        check(self.num_samples >= 0, "num_samples", "at least 0", self.num_samples)
+
+
+@dataclass(frozen=True)
+class TrainBCConfig:
+    """Behaviour cloning."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_bc")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    behavior: BehaviorConfig = BehaviorConfig()
+    training: TrainingConfig = TrainingConfig()
+    pairs: str | None = None
+    """Folder or file of preference pairs whose chosen answers are cloned instead of scripted
+    behaviour; null: scripted behaviour."""
+
+
+@dataclass(frozen=True)
+class CollectRolloutsConfig:
+    """Episodes of an actor."""
+
+    run: RunConfig = RunConfig(run_dir="runs/collect_rollouts")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    collect: CollectConfig = CollectConfig()
+
+
+@dataclass(frozen=True)
+class TrainCriticConfig:
+    """Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_critic")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig(decoding="constrained")
+    critic: CriticConfig = CriticConfig()
+    trajectories: str | None = None
+    """Folder or file of episodes; null: the actor plays its own."""
+    collect: CollectConfig = CollectConfig()
+    regression: RegressionConfig = RegressionConfig()
+    training: TrainingConfig = TrainingConfig()
+    compare_with_exact: bool = True
+    """Measure the critic against the true values of the actor, where its chains are few enough to
+    be enumerated."""
+
+
+@dataclass(frozen=True)
+class MakePreferencesConfig:
+    """Preference pairs from an actor's answers, ranked by a critic."""
+
+    run: RunConfig = RunConfig(run_dir="runs/make_preferences")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    critic: str | None = None
+    """Folder of a trained critic; null: answers are ranked by return."""
+    preferences: PreferenceConfig = PreferenceConfig()
+
+
+@dataclass(frozen=True)
+class TrainSimPOConfig:
+    """Stage 2 of the founding recipe: the critic is frozen, the actor learns from pairs."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_simpo")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    critic: str | None = None
+    """Folder of a trained critic that ranks the pairs; null: they are ranked by return."""
+    pairs: str | None = None
+    """Folder or file of preference pairs; null: the actor makes its own."""
+    preferences: PreferenceConfig = PreferenceConfig()
+    simpo: SimPOConfig = SimPOConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Greedy episodes from every start state."""
+
+    run: RunConfig = RunConfig(run_dir="runs/evaluate")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    """A game in the terminal."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig | None = None
+    """Who plays; null: you."""
+    seed: int = 0
+    """Seed of the start state."""
+
+
+@dataclass(frozen=True)
+class CriticStageConfig:
+    """How each round trains its critic."""
+
+    config: CriticConfig = CriticConfig()
+    collect: CollectConfig = CollectConfig()
+    regression: RegressionConfig = RegressionConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class ActorStageConfig:
+    """How each round improves the actor."""
+
+    preferences: PreferenceConfig = PreferenceConfig()
+    simpo: SimPOConfig = SimPOConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """How a base model that knows nothing comes to know the form of an answer."""
+
+    behavior: BehaviorConfig = BehaviorConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class RunPipelineConfig:
+    """The founding recipe: warm start, then rounds of critic and SimPO, until the target is met."""
+
+    run: RunConfig = RunConfig(run_dir="runs/run_pipeline")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    tiny: TinyModelConfig | None = None
+    """Shape of tiny models that the run builds for itself; null: `actor.model` and
+    `critic.config.model` are used."""
+    actor: ActorConfig = ActorConfig()
+    """Who learns; episodes for the critic are always played under constrained decoding."""
+    warm_start: WarmStartConfig | None = None
+    """Cloning before the first round; null: none, the model is taken as it is."""
+    critic: CriticStageConfig = CriticStageConfig()
+    simpo: ActorStageConfig = ActorStageConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    num_rounds: int = 4
+    """Rounds at most."""
+    target: dict[str, float] = field(default_factory=dict)
+    """Figures that end the rounds early when all are met: least values of `success_rate` and
+    `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
+
+    def __post_init__(self) -> None:
+        check(self.num_rounds >= 1, "num_rounds", "at least 1", self.num_rounds)

@@ -1,0 +1,115 @@
+"""The language model as a policy: observations in, answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lactchain.models.adapters import merged_copy
+from lactchain.models.automaton import build_automaton
+from lactchain.models.decoding import Completion, Decoder
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import PromptTemplate
+from lactchain.settings import ActorConfig
+from lactchain.types import Action, ChainGrammar
+
+Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+
+ENUMERATION_BATCH = 64
+
+
+class LanguageActor:
+    """A `Policy` over a causal language model, for one version of its weights.
+
+    Attributes:
+        name: what trajectories call it.
+        template: makes prompts of observations.
+        decoder: samples answers; free or constrained, as `config.decoding` says.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        config: ActorConfig,
+        grammar: ChainGrammar,
+        *,
+        scorer: Scorer | None = None,
+        name: str = "",
+    ) -> None:
+        """Prepares the decoder; the adapter of `model`, if any, is merged into a copy.
+
+        Args:
+            grammar: the legal answers, as the environment's extractor states them.
+            scorer: ranks the candidates of scored decoding, (observations, answers) -> scores
+                (B,), such as the values of a critic of chains; the mean log-probability of an
+                answer's tokens when None.
+        """
+        self.name = name or f"{config.model} ({config.decoding})"
+        self.tokenizer = tokenizer
+        self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
+        self.decoder = Decoder(
+            merged_copy(model),
+            tokenizer.eos_token_id,
+            prefix_ids=self.template.prefix_ids,
+            max_new_tokens=config.max_new_tokens,
+            temperature=config.temperature,
+            automaton=None if config.decoding == "free" else build_automaton(grammar, tokenizer),
+        )
+        self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
+        self._scorer = scorer
+        self._texts: dict[tuple[int, ...], str] = {}
+
+    @classmethod
+    def from_config(
+        cls, config: ActorConfig, grammar: ChainGrammar, scorer: Scorer | None = None
+    ) -> LanguageActor:
+        """Loads model and adapter, frozen; see `load_actor` for the errors."""
+        model, tokenizer = load_actor(config)
+        return cls(model, tokenizer, config, grammar, scorer=scorer)
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws its randomness from `seeds[b]` alone."""
+        prompts = self.template.encode_batch(observations)
+        count = self._num_candidates
+        if count == 1:
+            return [self._action(row) for row in self.decoder.sample(prompts, seeds)]
+        rows = self.decoder.sample(
+            [prompt for prompt in prompts for _ in range(count)],
+            [(seed + k * 0xD1342543DE82EF95) % 2**64 for seed in seeds for k in range(count)],
+        )
+        candidates = [self._action(row) for row in rows]
+        repeated = [observation for observation in observations for _ in range(count)]
+        best = self._scores(repeated, candidates).reshape(-1, count).argmax(axis=1)
+        return [candidates[row * count + place] for row, place in enumerate(best)]
+
+    def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
+        """All C legal answers, and how probable each is for each of B observations, (B, C).
+
+        Raises:
+            ValueError: the actor decodes freely, so there is no list of answers.
+        """
+        prompts = self.template.encode_batch(observations)
+        parts = []
+        for start in range(0, len(prompts), ENUMERATION_BATCH):
+            answers, part = self.decoder.enumerate(prompts[start : start + ENUMERATION_BATCH])
+            parts.append(part)
+        return [self._text(answer) for answer in answers], np.concatenate(parts)
+
+    def _scores(self, observations: Sequence[str], candidates: Sequence[Action]) -> np.ndarray:
+        if self._scorer is None:
+            return np.array([np.mean(candidate.logprobs) for candidate in candidates])
+        return np.asarray(self._scorer(observations, [candidate.text for candidate in candidates]))
+
+    def _action(self, row: Completion) -> Action:
+        return Action(self._text(row.token_ids), row.token_ids, row.logprobs, row.stop_reason)
+
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        """What the tokens read as; special tokens inside an answer show, and so make it illegal."""
+        if token_ids not in self._texts:
+            ended = token_ids[-1:] == (self.tokenizer.eos_token_id,)
+            spoken = token_ids[:-1] if ended else token_ids
+            self._texts[token_ids] = self.tokenizer.decode(spoken)
+        return self._texts[token_ids]

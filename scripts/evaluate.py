@@ -1,0 +1,47 @@
+"""Evaluates an actor: an episode from every start state, and sampled answers.
+
+Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per start
+state) and RUN/summary.json. Decoding and temperature are the actor's: greedy and free by default,
+with --actor.decoding constrained or scored as alternatives.
+
+    python scripts/evaluate.py --config configs/evaluate/gridworld_tiny.yaml
+    accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/evaluate.py \\
+        --config configs/evaluate/gridworld_mistral7b.yaml
+"""
+
+from dataclasses import replace
+
+from lactchain.console import table
+from lactchain.jobs import EvaluateConfig
+from lactchain.process import launch, seed_everything
+from lactchain.run import Run
+
+
+def main(config: EvaluateConfig) -> dict:
+    from lactchain import distributed
+    from lactchain.data.evaluations import write_episodes
+    from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
+    from lactchain.models.actor import LanguageActor
+
+    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+        if run.finished:
+            return run.summary
+        seed, samples = config.run.seed, config.evaluation.num_samples
+        seed_everything(seed, config.run.threads)
+        rollouts = Rollouts(config.environment, config.evaluation.num_envs)
+        actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
+        results, summary = evaluate(actor, rollouts, run.path("trajectories"), seed)
+        if samples:
+            sampling = replace(config.actor, decoding="free", temperature=1.0)
+            sampler = LanguageActor.from_config(sampling, rollouts.env.grammar)
+            summary["sampled_invalid_rate"] = invalid_rate(sampler, rollouts.env, samples, seed)
+        if distributed.is_main():
+            write_episodes(run.path("episodes.json"), results)
+        run.log({f"eval/{name}": value for name, value in summary.items()}, step=0)
+        run.finish(summary | rollouts.metrics())
+    table("Evaluation", [summary])
+    return summary
+
+
+if __name__ == "__main__":
+    launch(main, EvaluateConfig)

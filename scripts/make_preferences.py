@@ -1,0 +1,34 @@
+"""Makes preference pairs: K answers of the actor to each state, played, ranked, best over worst.
+
+Reads the actor's weights and --critic if given (without one, answers are ranked by their return);
+writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
+--preferences.num_candidates. What is dropped is counted by reason.
+
+    python scripts/make_preferences.py --config configs/make_preferences/gridworld_tiny.yaml
+    accelerate launch --config_file configs/accelerate/multi_gpu.yaml \\
+        scripts/make_preferences.py --config configs/make_preferences/gridworld_mistral7b.yaml
+"""
+
+from lactchain.console import table
+from lactchain.jobs import MakePreferencesConfig
+from lactchain.process import launch, seed_everything
+from lactchain.run import Run
+
+
+def main(config: MakePreferencesConfig) -> dict:
+    from lactchain.data.preference_data import make_preferences
+
+    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+        if run.finished:
+            return run.summary
+        seed_everything(config.run.seed, config.run.threads)
+        _, summary = make_preferences(
+            config.environment, config.actor, config.critic, config.preferences, config.run.seed, run
+        )
+        run.finish(summary)
+    table("Preference pairs", [summary])
+    return summary
+
+
+if __name__ == "__main__":
+    launch(main, MakePreferencesConfig)

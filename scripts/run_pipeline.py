@@ -1,0 +1,60 @@
+"""The founding recipe, whole: warm start, then rounds of critic and SimPO, until the target is met.
+
+Reads the base models (or builds tiny ones); writes RUN/warm_start/, RUN/round_N/critic/,
+RUN/round_N/simpo/ and evaluations, each a run folder as its own script makes it, then
+RUN/summary.json and RUN/report.html. Killed and given again, it goes on where it was.
+
+Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
+tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
+
+    python scripts/run_pipeline.py --config configs/run_pipeline/gridworld_tiny.yaml
+    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/run_pipeline.py \\
+        --config configs/run_pipeline/gridworld_mistral7b.yaml
+"""
+
+import time
+
+import evaluate
+import train_bc
+import train_critic
+import train_simpo
+
+from lactchain.console import table
+from lactchain.jobs import RunPipelineConfig
+from lactchain.process import launch
+from lactchain.run import Run
+
+
+def main(config: RunPipelineConfig) -> dict:
+    from lactchain import distributed
+    from lactchain.inspection.report import write_report
+    from lactchain.pipeline import Stages, gather_results
+
+    start = time.perf_counter()
+    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+        if run.finished:
+            return run.summary
+        stages = Stages(config, run)
+        if config.warm_start is not None:
+            stage = stages.warm_start()
+            stages.take_actor(stage, train_bc.main(stage))
+        stages.evaluations.append(evaluate.main(stages.evaluation(0)))
+        for number in range(1, config.num_rounds + 1):
+            stage = stages.critic_stage(number)
+            stages.take_critic(stage, train_critic.main(stage))
+            stage = stages.simpo_stage(number)
+            stages.take_actor(stage, train_simpo.main(stage))
+            stages.evaluations.append(evaluate.main(stages.evaluation(number)))
+            if stages.target_is_met():
+                break
+        summary = stages.summary(time.perf_counter() - start)
+        if distributed.is_main():
+            gather_results(run, number)
+            write_report(run.directory)
+        run.finish(summary)
+    table(f"{run.directory}: round by round, 0 is before", summary["rounds"])
+    return summary
+
+
+if __name__ == "__main__":
+    launch(main, RunPipelineConfig)

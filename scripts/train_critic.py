@@ -1,0 +1,48 @@
+"""Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns.
+
+Reads the actor's and the encoder's weights, and --trajectories if given; else the actor plays its
+own episodes into RUN/trajectories/. Writes RUN/checkpoints/, RUN/critic/, and RUN/values.json: the
+critic beside the exact values of the actor, where its chains can be enumerated.
+
+Departures from the founding text: (1) the data set is collected first and reused for several
+epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by default; (3) a time
+limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
+
+    accelerate launch scripts/train_critic.py --config configs/train_critic/gridworld_tiny.yaml
+    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_critic.py \\
+        --config configs/train_critic/gridworld_mistral7b.yaml
+"""
+
+from lactchain.console import table
+from lactchain.jobs import TrainCriticConfig
+from lactchain.process import launch, seed_everything
+from lactchain.run import Run
+
+
+def main(config: TrainCriticConfig) -> dict:
+    from lactchain.data.critic_data import critic_episodes, measure_values
+    from lactchain.models.critic import EmbeddingCritic
+    from lactchain.trainers.base import train
+    from lactchain.trainers.critic import critic_trainer, return_scale
+
+    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+        if run.finished:
+            return run.summary
+        seed_everything(config.run.seed, config.run.threads)
+        trajectories, summary = critic_episodes(config, run)
+        seed_everything(config.run.seed, config.run.threads)
+        scale = return_scale(trajectories, config.critic.gamma, config.critic.discount_per)
+        critic = EmbeddingCritic.from_config(config.critic, trainable=True, value_scale=scale)
+        trainer = critic_trainer(critic, trajectories, config, run)
+        train(trainer)
+        if trainer.eval_dataset is not None:
+            summary |= trainer.evaluate()
+        trainer.save_model(str(run.path("critic")))
+        summary |= measure_values(config, critic, run)
+        run.finish(summary)
+    table("Critic", [summary])
+    return summary
+
+
+if __name__ == "__main__":
+    launch(main, TrainCriticConfig)
