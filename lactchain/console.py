@@ -20,6 +20,11 @@ def plain(text: str) -> Text:
     return Text("".join(shown))
 
 
+def figures(title: str, values: Mapping[str, Any]) -> None:
+    """Prints names and values, one a line."""
+    table(title, [{"figure": name, "value": value} for name, value in values.items()])
+
+
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")

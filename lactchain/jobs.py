@@ -32,7 +32,9 @@ class BehaviorConfig:
         check(self.num_chains >= 1, "num_chains", "at least 1", self.num_chains)
         fraction = self.competent_fraction
         check(0 <= fraction <= 1, "competent_fraction", "a share in [0, 1]", fraction)
-        check(self.max_random_length >= 1, "max_random_length", "at least 1", self.max_random_length)
+        check(
+            self.max_random_length >= 1, "max_random_length", "at least 1", self.max_random_length
+        )
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,9 @@ class Trajectory:
         lines = [f"{self.env_id}, seed {self.seed}, {self.policy or 'unnamed policy'}"]
         for t, (action, reward) in enumerate(zip(self.actions, self.rewards, strict=True)):
             lines += [f"[{t}] {self.observations[t]}", f"    > {action.text}    {reward:+g}"]
-        ending = "terminated" if self.terminated else "truncated" if self.truncated else "unfinished"
+        ending = (
+            "terminated" if self.terminated else "truncated" if self.truncated else "unfinished"
+        )
         lines.append(f"[{len(self)}] {self.observations[-1]}")
         lines.append(f"{ending}, return {self.episode_return:+g}")
         return "\n".join(lines)

@@ -9,7 +9,7 @@ holds does not depend on their number; a restarted run keeps the finished ones.
         --config configs/collect_rollouts/gridworld_mistral7b.yaml
 """
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import CollectRolloutsConfig
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run
@@ -32,7 +32,7 @@ def main(config: CollectRolloutsConfig) -> dict:
         summary = collection_metrics(trajectories) | rollouts.metrics()
         run.log(summary, step=0)
         run.finish(summary)
-    table("Rollouts", [summary])
+    figures("Rollouts", summary)
     return summary
 
 

@@ -11,7 +11,7 @@ with --actor.decoding constrained or scored as alternatives.
 
 from dataclasses import replace
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import EvaluateConfig
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run
@@ -39,7 +39,7 @@ def main(config: EvaluateConfig) -> dict:
             write_episodes(run.path("episodes.json"), results)
         run.log({f"eval/{name}": value for name, value in summary.items()}, step=0)
         run.finish(summary | rollouts.metrics())
-    table("Evaluation", [summary])
+    figures("Evaluation", summary)
     return summary
 
 

@@ -9,7 +9,7 @@ writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
         scripts/make_preferences.py --config configs/make_preferences/gridworld_mistral7b.yaml
 """
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import MakePreferencesConfig
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run
@@ -23,10 +23,15 @@ def main(config: MakePreferencesConfig) -> dict:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
         _, summary = make_preferences(
-            config.environment, config.actor, config.critic, config.preferences, config.run.seed, run
+            config.environment,
+            config.actor,
+            config.critic,
+            config.preferences,
+            config.run.seed,
+            run,
         )
         run.finish(summary)
-    table("Preference pairs", [summary])
+    figures("Preference pairs", summary)
     return summary
 
 

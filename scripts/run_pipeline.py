@@ -19,7 +19,7 @@ import train_bc
 import train_critic
 import train_simpo
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import RunPipelineConfig
 from lactchain.process import launch
 from lactchain.run import Run
@@ -52,7 +52,8 @@ def main(config: RunPipelineConfig) -> dict:
             gather_results(run, number)
             write_report(run.directory)
         run.finish(summary)
-    table(f"{run.directory}: round by round, 0 is before", summary["rounds"])
+    shown = {name: value for name, value in summary.items() if not isinstance(value, (list, dict))}
+    figures(f"{run.directory}: see report.html there for pictures", shown)
     return summary
 
 

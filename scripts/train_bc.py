@@ -11,7 +11,7 @@ SFTTrainer; only the tokens of the answers are learnt.
         --config configs/train_bc/gridworld_mistral7b.yaml
 """
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import TrainBCConfig
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run
@@ -54,7 +54,7 @@ def main(config: TrainBCConfig) -> dict:
         trainer.save_model(str(run.path("actor")))
         summary = {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
         run.finish(summary)
-    table("Behaviour cloning", [summary])
+    figures("Behaviour cloning", summary)
     return summary
 
 

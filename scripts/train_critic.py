@@ -13,7 +13,7 @@ limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not th
         --config configs/train_critic/gridworld_mistral7b.yaml
 """
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import TrainCriticConfig
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run
@@ -40,7 +40,7 @@ def main(config: TrainCriticConfig) -> dict:
         trainer.save_model(str(run.path("critic")))
         summary |= measure_values(config, critic, run)
         run.finish(summary)
-    table("Critic", [summary])
+    figures("Critic", summary)
     return summary
 
 

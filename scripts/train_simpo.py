@@ -12,7 +12,7 @@ answers (CPO's alpha) keeps small actors from collapsing.
         --config configs/train_simpo/gridworld_mistral7b.yaml
 """
 
-from lactchain.console import table
+from lactchain.console import figures
 from lactchain.jobs import TrainSimPOConfig
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run
@@ -45,7 +45,7 @@ def main(config: TrainSimPOConfig) -> dict:
         trainer.save_model(str(run.path("actor")))
         summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
         run.finish(summary)
-    table("SimPO", [summary])
+    figures("SimPO", summary)
     return summary
 
 

@@ -38,11 +38,8 @@ def sample_candidates(
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.stopwatch.measure("generate"):
         actions = policy.act(repeated, seeds)
-    outcomes = [
-        rollouts.outcomes(state, actions[i * num_candidates : (i + 1) * num_candidates], seed)
-        for i, state in enumerate(states)
-    ]
-    flat = [outcome for group in outcomes for outcome in group]
+    repeated_states = [state for state in states for _ in range(num_candidates)]
+    flat = rollouts.outcomes(repeated_states, actions, seed)
     returns = np.array([outcome.chain_rewards(gamma, discount_per)[0] for outcome in flat])
     shape = (len(states), num_candidates)
     advantages = np.empty((len(states), 0))

@@ -42,8 +42,6 @@ def measure_values(
     wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
     if not (wanted and can_enumerate(env) and distributed.is_main()):
         return {}
-    values = critic_against_exact(
-        LanguageActor.from_config(config.actor, env.grammar), critic, env
-    )
+    values = critic_against_exact(LanguageActor.from_config(config.actor, env.grammar), critic, env)
     write_values(run.path("values.json"), values)
     return {"critic_r2": values.r2, "critic_rmse": values.rmse}

@@ -85,12 +85,12 @@ class Rollouts:
         folder = Path(folder)
 
         def make(shard: int) -> list[Trajectory]:
-            return self.play(policy, episodes[shard * shard_size : (shard + 1) * shard_size], folder)
+            return self.play(
+                policy, episodes[shard * shard_size : (shard + 1) * shard_size], folder
+            )
 
         num_shards = -(-len(episodes) // shard_size)
-        return work_through(
-            folder, num_shards, make, write_trajectories, read_trajectories, title
-        )
+        return work_through(folder, num_shards, make, write_trajectories, read_trajectories, title)
 
     def play(
         self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()
@@ -115,7 +115,8 @@ class Rollouts:
             stop_if_requested(folder)
             with self.stopwatch.measure("generate"):
                 actions = policy.act(
-                    [place.observations[-1] for place in busy], [place.next_seed() for place in busy]
+                    [place.observations[-1] for place in busy],
+                    [place.next_seed() for place in busy],
                 )
             with self.stopwatch.measure("environment"):
                 for place, action in zip(busy, actions, strict=True):
@@ -125,16 +126,23 @@ class Rollouts:
                         played[index] = trajectory
             self.num_chains += len(busy)
 
-    def outcomes(self, state: State, actions: Sequence[Action], seed: int) -> list[Trajectory]:
-        """What each of K answers leads to from one state: K episodes of a single decision."""
-        outcomes = []
+    def outcomes(
+        self, states: Sequence[State], actions: Sequence[Action], seed: int
+    ) -> list[Trajectory]:
+        """What each answer leads to from its state: B episodes of a single decision.
+
+        The same answer to the same state is played once: all are played with the same seed.
+        """
+        played: dict[tuple[str, str], Trajectory] = {}
+        keys = [(str(state), action.text) for state, action in zip(states, actions, strict=True)]
+        place = _Place(self.env)
         with self.stopwatch.measure("environment"):
-            for action in actions:
-                place = _Place(self.env)
-                place.begin(0, Episode(seed, state))
-                outcomes.append(place.step(action, self.config.id, "", cut=True))
+            for key, state, action in zip(keys, states, actions, strict=True):
+                if key not in played:
+                    place.begin(0, Episode(seed, state))
+                    played[key] = place.step(action, self.config.id, "", cut=True)
         self.num_chains += len(actions)
-        return outcomes
+        return [played[key] for key in keys]
 
     def observe(self, states: Sequence[State]) -> list[str]:
         """The observation of each state at the beginning of an episode."""
@@ -203,7 +211,10 @@ def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list
     seeds = (derive_seed(seed, "episode", i) for i in range(config.num_episodes))
     if env.view.states is None:
         return [Episode(s) for s in seeds]
-    return [Episode(s, state) for s, state in zip(seeds, sampled_states(env, config.num_episodes, seed), strict=True)]
+    return [
+        Episode(s, state)
+        for s, state in zip(seeds, sampled_states(env, config.num_episodes, seed), strict=True)
+    ]
 
 
 def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:
@@ -271,7 +282,9 @@ def summarize(
         "success_rate": len(solved) / len(results),
         "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
         "mean_chain_length": float(np.mean(lengths)) if lengths else 0.0,
-        "actions_over_shortest": sum(r.num_actions for r in solved) / shortest if shortest else float("nan"),
+        "actions_over_shortest": sum(r.num_actions for r in solved) / shortest
+        if shortest
+        else float("nan"),
         "invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),
         "episode_return": float(np.mean([t.episode_return for t in trajectories])),
     }

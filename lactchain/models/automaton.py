@@ -17,31 +17,32 @@ from lactchain.errors import DataError
 from lactchain.types import ChainGrammar
 
 ACCEPT = -1
-ILLEGAL = -2
 
 
 @dataclass(frozen=True)
 class ChainAutomaton:
-    """A table over (state, token); the start is state 0.
+    """Tables over (state, token); the start is state 0.
+
+    What may be drawn in a state is a column of `tokens`. With the drawn token come all tokens that
+    follow it without a choice: together they are a block, fed to the model in one step.
 
     Attributes:
         tokens: (M,) ids of all tokens that occur in legal answers.
-        next_state: (S, M) the state after a token; ACCEPT at the end of the answer, ILLEGAL where
-            the token may not follow.
-        forced: (S,) for each state the tokens (columns of `tokens`) that follow without a choice,
-            and the state they lead to.
+        legal: (S, M) whether the token may follow.
+        blocks: (S, M, W) ids of the block, padded with -1 on the left.
+        after: (S, M) the state behind the block; ACCEPT at the end of the answer.
+        opening: the tokens that every answer begins with.
+        start: the state behind them.
         longest: tokens of the longest legal answer.
     """
 
     tokens: np.ndarray
-    next_state: np.ndarray
-    forced: tuple[tuple[tuple[int, ...], int], ...]
+    legal: np.ndarray
+    blocks: np.ndarray
+    after: np.ndarray
+    opening: tuple[int, ...]
+    start: int
     longest: int
-
-    @property
-    def legal(self) -> np.ndarray:
-        """(S, M) True where the token may follow."""
-        return self.next_state != ILLEGAL
 
 
 def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> ChainAutomaton:
@@ -143,22 +144,28 @@ def _cut(
 
 
 def _tabulate(edges: list[dict[int, int]], longest: int) -> ChainAutomaton:
-    tokens = np.array(sorted({token for out in edges for token in out}))
-    column = {int(token): i for i, token in enumerate(tokens)}
-    next_state = np.full((len(edges), len(tokens)), ILLEGAL, dtype=np.int64)
+    tokens = sorted({token for out in edges for token in out})
+    shape = (len(edges), len(tokens))
+    legal, after = np.zeros(shape, dtype=bool), np.full(shape, ACCEPT)
+    blocks = np.full((*shape, longest), -1)
     for state, out in enumerate(edges):
         for token, target in out.items():
-            next_state[state, column[token]] = target
-    forced = tuple(_forced(next_state, state) for state in range(len(edges)))
-    return ChainAutomaton(tokens, next_state, forced, longest)
+            column = tokens.index(token)
+            run, end = _forced(edges, target)
+            block = (token, *run)
+            legal[state, column], after[state, column] = True, end
+            blocks[state, column, longest - len(block) :] = block
+    width = int((blocks >= 0).sum(axis=-1).max())
+    opening, start = _forced(edges, 0)
+    return ChainAutomaton(
+        np.array(tokens), legal, blocks[..., longest - width :], after, opening, start, longest
+    )
 
 
-def _forced(next_state: np.ndarray, state: int) -> tuple[tuple[int, ...], int]:
+def _forced(edges: list[dict[int, int]], state: int) -> tuple[tuple[int, ...], int]:
+    """The tokens that follow a state without a choice, and the state behind them."""
     run: list[int] = []
-    while state != ACCEPT:
-        (legal,) = np.nonzero(next_state[state] != ILLEGAL)
-        if len(legal) != 1:
-            break
-        run.append(int(legal[0]))
-        state = int(next_state[state, legal[0]])
+    while state != ACCEPT and len(edges[state]) == 1:
+        ((token, state),) = edges[state].items()
+        run.append(token)
     return tuple(run), state

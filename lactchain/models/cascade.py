@@ -57,8 +57,12 @@ def cascade_attention(
     weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
 
     output = weights[..., prefix_length:] @ value
-    prefix_weights = weights[..., :prefix_length].transpose(0, 1).reshape(kv_heads, -1, prefix_length)
-    output = output + (prefix_weights @ prefix_value).view(kv_heads, *per_row[::2], dim).transpose(0, 1)
+    prefix_weights = (
+        weights[..., :prefix_length].transpose(0, 1).reshape(kv_heads, -1, prefix_length)
+    )
+    output = output + (prefix_weights @ prefix_value).view(kv_heads, *per_row[::2], dim).transpose(
+        0, 1
+    )
     return output.view(batch, heads, steps, dim).transpose(1, 2), None
 
 
@@ -117,8 +121,8 @@ class RowCache:
         batch, kv_heads, steps, dim = key.shape
         if layer_idx == len(self.keys):
             shape = (batch, kv_heads, self.capacity, dim)
-            self.keys.append(key.new_zeros(shape))
-            self.values.append(value.new_zeros(shape))
+            self.keys.append(key.new_empty(shape))
+            self.values.append(value.new_empty(shape))
         start = self.length - steps
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         keys[:, :, start : self.length] = key
@@ -150,7 +154,9 @@ class RowCache:
         selected.valid[:, :used] = self.valid[rows, :used]
         for mine, theirs in ((self.keys, selected.keys), (self.values, selected.values)):
             for tensor in mine:
-                copy = tensor.new_zeros(len(rows), tensor.shape[1], selected.capacity, tensor.shape[3])
+                copy = tensor.new_empty(
+                    len(rows), tensor.shape[1], selected.capacity, tensor.shape[3]
+                )
                 torch.index_select(tensor[:, :, :used], 0, rows, out=copy[:, :, :used])
                 theirs.append(copy)
         return selected

@@ -82,9 +82,11 @@ class Decoder:
         head = model.get_output_embeddings()
         self._head = (head.weight, head.bias)
         if automaton is not None:
-            columns = torch.from_numpy(automaton.tokens).to(self.device)
+            columns = self._on_device(automaton.tokens)
             self._head = tuple(None if part is None else part[columns] for part in self._head)
-            self._illegal = torch.from_numpy(~automaton.legal).to(self.device)
+            self._illegal = ~self._on_device(automaton.legal)
+            self._blocks = self._on_device(automaton.blocks)
+            self._after = self._on_device(automaton.after)
 
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Completion]:
@@ -96,29 +98,25 @@ class Decoder:
         """
         if not prompts:
             return []
-        rows = [_Row() for _ in prompts]
-        active = np.arange(len(rows))
         seeds = np.array(seeds, dtype=np.uint64)
+        answers = _Answers(len(prompts), self._opening)
+        rows = torch.arange(len(prompts))
         with use_cascade(self.model):
-            cache, lengths, logprobs = self._read_distinct(prompts, rows)
-            step = 0
-            while True:
-                tokens, drawn = self._draw(logprobs, uniforms(seeds[active], step))
-                blocks = [
-                    self._advance(rows[i], token, logprob)
-                    for i, token, logprob in zip(active, tokens, drawn, strict=True)
-                ]
-                (keep,) = np.nonzero([rows[i].stop_reason == "" for i in active])
-                if not keep.size:
+            cache, lengths, logprobs = self._read_distinct(prompts)
+            states = torch.full((len(prompts),), self._start, device=self.device)
+            for step in range(self._room):
+                columns, drawn = self._draw(logprobs, uniforms(seeds[rows.numpy()], step))
+                blocks, states = self._advance(states, columns)
+                answers.add(rows, blocks, drawn)
+                (keep,) = torch.nonzero(states != ACCEPT, as_tuple=True)
+                if not len(keep):
                     break
-                if keep.size <= COMPACT_BELOW * active.size:
-                    chosen = torch.from_numpy(keep).to(self.device)
-                    cache, lengths = cache.select(chosen), lengths[chosen]
-                    active, blocks = active[keep], [blocks[i] for i in keep]
+                if len(keep) <= COMPACT_BELOW * len(rows):
+                    cache, lengths = cache.select(keep), lengths[keep]
+                    rows, states, blocks = rows[keep.cpu()], states[keep], blocks[keep]
                 hidden, lengths = self._feed(blocks, lengths, cache)
-                logprobs = self._logprobs(hidden, np.array([rows[i].state for i in active]))
-                step += 1
-        return [row.completion() for row in rows]
+                logprobs = self._logprobs(hidden, states)
+        return answers.completions(self.eos_token_id)
 
     @torch.inference_mode()
     def enumerate(
@@ -137,163 +135,168 @@ class Decoder:
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
-        nodes = [_Row()]
+        count = len(prompts)
+        paths = [self.automaton.opening]
+        states = torch.tensor([self.automaton.start], device=self.device)
+        path_logprobs = torch.zeros(count, 1, dtype=torch.float64, device=self.device)
         answers: list[tuple[int, ...]] = []
-        probabilities: list[np.ndarray] = []
+        probabilities: list[Tensor] = []
         with use_cascade(self.model):
-            cache, lengths, logprobs = self._read(prompts, self._begin(nodes[0]))
-            path = torch.zeros(len(prompts), 1, dtype=torch.float64, device=self.device)
-            while nodes:
-                path = path[:, :, None] + logprobs.view(len(prompts), len(nodes), -1).double()
-                nodes, parents, columns, blocks, done = self._branch(nodes)
-                answers += [tuple(row.tokens) for row, _, _ in done]
-                ended = path[:, [parent for _, parent, _ in done], [c for _, _, c in done]]
-                probabilities.append(ended.exp().cpu().numpy())
-                if not nodes:
-                    break
-                starts = np.arange(len(prompts))[:, None] * logprobs.shape[0] // len(prompts)
-                chosen = torch.from_numpy((starts + np.array(parents)).ravel()).to(self.device)
-                path = path[:, parents, columns]
+            cache, lengths, logprobs = self._read(prompts)
+            while True:
+                parents, columns = torch.nonzero(~self._illegal[states], as_tuple=True)
+                level = logprobs.view(count, len(paths), -1)[:, parents, columns]
+                path_logprobs = path_logprobs[:, parents] + level.double()
+                blocks, states = self._advance(states[parents], columns)
+                paths = [
+                    paths[parent] + tuple(token for token in block if token >= 0)
+                    for parent, block in zip(parents.tolist(), blocks.tolist(), strict=True)
+                ]
+                done, onward = (
+                    torch.nonzero(m)[:, 0] for m in (states == ACCEPT, states != ACCEPT)
+                )
+                answers += [paths[i] for i in done]
+                probabilities.append(path_logprobs[:, done].exp())
+                if not len(onward):
+                    return answers, torch.cat(probabilities, dim=1).cpu().numpy()
+                num_parents = len(lengths) // count
+                first = torch.arange(count, device=self.device)[:, None] * num_parents
+                chosen = (first + parents[onward]).flatten()
                 cache, lengths = cache.select(chosen), lengths[chosen]
-                hidden, lengths = self._feed(blocks * len(prompts), lengths, cache)
-                states = np.tile([node.state for node in nodes], len(prompts))
-                logprobs = self._logprobs(hidden, states)
-        return answers, np.concatenate(probabilities, axis=1)
+                paths, states = [paths[i] for i in onward], states[onward]
+                path_logprobs = path_logprobs[:, onward]
+                hidden, lengths = self._feed(blocks[onward].repeat(count, 1), lengths, cache)
+                logprobs = self._logprobs(hidden, states.repeat(count))
 
-    def _branch(self, nodes: list[_Row]) -> tuple[list, list, list, list, list]:
-        """All legal continuations of the nodes: those that go on, and those that end an answer."""
-        onward, parents, columns, blocks, done = [], [], [], [], []
-        for parent, node in enumerate(nodes):
-            for column in np.flatnonzero(self.automaton.legal[node.state]):
-                child = node.copy()
-                block = self._advance(child, int(column), 0.0)
-                if child.stop_reason:
-                    done.append((child, parent, int(column)))
-                else:
-                    onward.append(child)
-                    parents.append(parent)
-                    columns.append(int(column))
-                    blocks.append(block)
-        return onward, parents, columns, blocks, done
-
-    def _begin(self, row: _Row) -> list[int]:
+    @property
+    def _opening(self) -> tuple[int, ...]:
         """The tokens that every answer begins with; they are read together with the prompt."""
-        if self.automaton is None:
-            return []
-        run, row.state = self.automaton.forced[0]
-        forced = [int(self.automaton.tokens[column]) for column in run]
-        row.extend(forced, [0.0] * len(forced))
-        return forced
+        return () if self.automaton is None else self.automaton.opening
 
-    def _read_distinct(
-        self, prompts: Sequence[Sequence[int]], rows: list[_Row]
-    ) -> tuple[RowCache, Tensor, Tensor]:
+    @property
+    def _start(self) -> int:
+        return 0 if self.automaton is None else self.automaton.start
+
+    @property
+    def _room(self) -> int:
+        """Tokens of the longest answer."""
+        return self.max_new_tokens if self.automaton is None else self.automaton.longest
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Tensor, Tensor]:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
-        forced = [self._begin(row) for row in rows][0]
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
-        cache, lengths, logprobs = self._read(list(distinct), forced)
-        if len(distinct) == len(rows):
+        cache, lengths, logprobs = self._read(list(distinct))
+        if len(distinct) == len(prompts):
             return cache, lengths, logprobs
         chosen = torch.tensor(index, device=self.device)
         return cache.select(chosen), lengths[chosen], logprobs[chosen]
 
-    def _read(
-        self, prompts: Sequence[Sequence[int]], forced: list[int]
-    ) -> tuple[RowCache, Tensor, Tensor]:
+    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Tensor, Tensor]:
         """Feeds the prompts; returns their cache, lengths (B,) and log-probabilities (B, M)."""
         start = len(self.prefix_ids)
-        blocks = [[*prompt[start:], *forced] for prompt in prompts]
-        longest = max(len(block) for block in blocks)
-        cache = RowCache(len(blocks), longest + self._room(), self.device)
-        lengths = torch.full((len(blocks),), start, device=self.device)
-        hidden, lengths = self._feed(blocks, lengths, cache)
-        state = 0 if self.automaton is None else self.automaton.forced[0][1]
-        return cache, lengths, self._logprobs(hidden, np.full(len(blocks), state))
+        rows = [[*prompt[start:], *self._opening] for prompt in prompts]
+        longest = max(map(len, rows))
+        blocks = np.full((len(rows), longest), -1)
+        for block, row in zip(blocks, rows, strict=True):
+            block[longest - len(row) :] = row
+        cache = RowCache(len(rows), longest + self._room, self.device)
+        lengths = torch.full((len(rows),), start, device=self.device)
+        hidden, lengths = self._feed(self._on_device(blocks), lengths, cache)
+        states = torch.full((len(rows),), self._start, device=self.device)
+        return cache, lengths, self._logprobs(hidden, states)
 
-    def _room(self) -> int:
-        """Columns to preallocate for an answer; the cache grows when it needs more."""
-        return self.max_new_tokens if self.automaton is None else self.automaton.longest
+    def _feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
+        """Feeds each row its block (B, W), padded with -1 on the left.
 
-    def _feed(
-        self, blocks: Sequence[Sequence[int]], lengths: Tensor, cache: RowCache
-    ) -> tuple[Tensor, Tensor]:
-        """Feeds each row its block, padded on the left; returns the last hidden state (B, D)."""
-        width = max(len(block) for block in blocks)
-        padded = np.zeros((len(blocks), width), dtype=np.int64)
-        sizes = np.array([len(block) for block in blocks])
-        for row, block in enumerate(blocks):
-            padded[row, width - len(block) :] = block
-        ids = torch.from_numpy(padded).to(self.device)
-        padding = torch.from_numpy(width - sizes).to(self.device)
-        offsets = torch.arange(width, device=self.device) - padding[:, None]
+        Returns:
+            the last hidden state (B, D), and the lengths (B,) with the block.
+        """
+        filled = (blocks >= 0).any(dim=0)
+        blocks = blocks[:, filled]
+        valid = blocks >= 0
+        padding = (~valid).sum(dim=1)
+        offsets = torch.arange(blocks.shape[1], device=self.device) - padding[:, None]
         hidden = self._backbone(
-            input_ids=ids,
+            input_ids=blocks.clamp_min(0),
             position_ids=(lengths[:, None] + offsets).clamp_min(0),
-            attention_mask=cache.append(offsets >= 0, self.model.dtype),
+            attention_mask=cache.append(valid, self.model.dtype),
             past_key_values=cache,
             use_cache=True,
             prefix=self._prefix,
         ).last_hidden_state
-        return hidden[:, -1], lengths + width - padding
+        return hidden[:, -1], lengths + valid.sum(dim=1)
 
-    def _logprobs(self, hidden: Tensor, states: np.ndarray) -> Tensor:
+    def _logprobs(self, hidden: Tensor, states: Tensor) -> Tensor:
         """Log-probabilities (B, M) of the next token, at the decoder's temperature."""
         logits = functional.linear(hidden, *self._head).float()
         if self.automaton is not None:
-            illegal = self._illegal[torch.from_numpy(states).to(self.device)]
-            logits = logits.masked_fill(illegal, -torch.inf)
+            logits = logits.masked_fill(self._illegal[states], -torch.inf)
         return functional.log_softmax(logits / (self.temperature or 1.0), dim=-1)
 
-    def _draw(self, logprobs: Tensor, uniform: np.ndarray) -> tuple[list[int], list[float]]:
-        """Inverse-distribution sampling: the first token whose cumulated probability exceeds u."""
+    def _draw(self, logprobs: Tensor, uniform: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Inverse-distribution sampling: the first token whose cumulated probability exceeds u.
+
+        Returns:
+            the columns drawn (B,), and their log-probabilities (B,).
+        """
         if self.temperature == 0:
-            drawn = logprobs.argmax(-1, keepdim=True)
+            columns = logprobs.argmax(-1, keepdim=True)
         else:
-            cumulated = logprobs.double().exp().cumsum(-1)
+            cumulated = logprobs.exp().cumsum(-1, dtype=torch.float64)
             # A hair below the total, so that rounding never lands behind the last legal token.
-            u = torch.from_numpy(uniform * (1 - 1e-12)).to(self.device)[:, None]
-            drawn = torch.searchsorted(cumulated, u * cumulated[:, -1:], right=True)
-        return drawn[:, 0].tolist(), logprobs.gather(-1, drawn)[:, 0].tolist()
+            u = self._on_device(uniform * (1 - 1e-12))[:, None]
+            columns = torch.searchsorted(cumulated, u * cumulated[:, -1:], right=True)
+        return columns[:, 0], logprobs.gather(-1, columns)[:, 0]
 
-    def _advance(self, row: _Row, column: int, logprob: float) -> list[int]:
-        """Says one drawn token, and all that follow it without a choice; returns the block."""
-        if row.stop_reason:  # done, and in the batch until the next compaction
-            return [self.eos_token_id]
+    def _advance(self, states: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Says the drawn tokens and all that follow them without a choice.
+
+        Rows that are done, and in the batch until the next compaction, say nothing: their block is
+        all padding.
+
+        Returns:
+            the blocks (B, W) and the states behind them (B,).
+        """
+        done = states == ACCEPT
         if self.automaton is None:
-            row.extend([column], [logprob])
-            if column == self.eos_token_id:
-                row.stop_reason = "stop"
-            elif len(row.tokens) >= self.max_new_tokens:
-                row.stop_reason = "length"
-            return [column]
-        state = self.automaton.next_state[row.state, column]
-        run, row.state = ((), ACCEPT) if state == ACCEPT else self.automaton.forced[state]
-        block = [int(self.automaton.tokens[c]) for c in (column, *run)]
-        row.extend(block, [logprob] + [0.0] * len(run))
-        if row.state == ACCEPT:
-            row.stop_reason = "stop"
-        return block
+            blocks = columns[:, None]
+            after = torch.where(columns == self.eos_token_id, ACCEPT, 0)
+        else:
+            blocks, after = self._blocks[states, columns], self._after[states, columns]
+        return blocks.masked_fill(done[:, None], -1), after.masked_fill(done, ACCEPT)
 
 
-class _Row:
-    """An answer under way."""
+class _Answers:
+    """The answers of B rows, as they grow."""
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.logprobs: list[float] = []
-        self.state = 0
-        self.stop_reason = ""
+    def __init__(self, count: int, opening: Sequence[int]) -> None:
+        self.count = count
+        self._tokens = [np.tile(np.array(opening, dtype=np.int64), (count, 1))]
+        self._logprobs = [np.zeros((count, len(opening)))]
 
-    def extend(self, tokens: list[int], logprobs: list[float]) -> None:
-        self.tokens += tokens
-        self.logprobs += logprobs
+    def add(self, rows: Tensor, blocks: Tensor, drawn: Tensor) -> None:
+        """Appends blocks (n, W) to the rows given; tokens that were not drawn have probability 1."""
+        block_ids = blocks.cpu().numpy()
+        tokens = np.full((self.count, block_ids.shape[1]), -1)
+        tokens[rows] = block_ids
+        first = np.arange(block_ids.shape[1]) == (block_ids < 0).sum(axis=1, keepdims=True)
+        logprobs = np.zeros(tokens.shape)
+        logprobs[rows] = np.where(first, drawn.cpu().numpy()[:, None], 0.0)
+        self._tokens.append(tokens)
+        self._logprobs.append(logprobs)
 
-    def copy(self) -> _Row:
-        twin = _Row()
-        twin.tokens, twin.logprobs = list(self.tokens), list(self.logprobs)
-        twin.state = self.state
-        return twin
-
-    def completion(self) -> Completion:
-        return Completion(tuple(self.tokens), tuple(self.logprobs), self.stop_reason)
+    def completions(self, eos_token_id: int) -> list[Completion]:
+        """The answers, end of sequence included."""
+        tokens = np.concatenate(self._tokens, axis=1)
+        logprobs = np.concatenate(self._logprobs, axis=1)
+        said = tokens >= 0
+        completions = []
+        for row in range(self.count):
+            ids = tuple(tokens[row, said[row]].tolist())
+            reason = "stop" if ids[-1:] == (eos_token_id,) else "length"
+            completions.append(Completion(ids, tuple(logprobs[row, said[row]].tolist()), reason))
+        return completions

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import (
     PreTrainedTokenizerBase,
+    ProgressCallback,
     TrainerCallback,
     TrainerState,
     TrainingArguments,
@@ -161,6 +162,8 @@ class GuardedTrainer:
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._windows = {True: MetricWindow(), False: MetricWindow()}
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(ProgressBarCallback())
         for callback in (GuardCallback(self), ManifestCallback(self), MetricsCallback(self.run)):
             self.add_callback(callback)
 
@@ -417,6 +420,15 @@ class ManifestCallback(TrainerCallback):
             **self.trainer.provenance,
             **self.trainer.facts,
         }
+
+
+class ProgressBarCallback(ProgressCallback):
+    """A bar that does not print every record: they are in metrics.jsonl."""
+
+    def on_log(self, args, state, control, logs: dict[str, float] | None = None, **kwargs) -> None:
+        """Shows the loss at the end of the bar."""
+        if self.training_bar is not None and logs and "loss" in logs:
+            self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3g}")
 
 
 class MetricsCallback(TrainerCallback):
