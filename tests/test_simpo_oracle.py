@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from training_setups import build_weights, make_simpo, open_run
 
 from lactchain.functional.policy_losses import simpo_loss
-from lactchain.functional.tokens import masked_mean
+from lactchain.functional.tokens import pad
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 
 
 @pytest.fixture(scope="module")
@@ -63,37 +63,33 @@ def test_trainer_loss_equals_trl_from_full_logits(oracle, weights, run_dir):
         trainer.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
         batch = trainer.data_collator(trainer.train_dataset[:7])
         ours = trainer.compute_loss(trainer.model, batch)
-    ids, attention = (batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask"))
-    labels = ids.masked_fill(batch["completion_mask"].flatten(0, 1) == 0, -100)
-    logits = trainer.model(input_ids=ids, attention_mask=attention).logits
+    rows = trainer.train_dataset[:7]
+    answers = [(row["prompt_ids"], row[k]) for row in rows for k in ("chosen_ids", "rejected_ids")]
+    ids = pad([prompt + completion for prompt, completion in answers], 0)
+    labels = pad([[-100] * len(prompt) + completion for prompt, completion in answers], -100)
+    logits = trainer.model(input_ids=ids).logits
     logps = CPOTrainer.get_batch_logps(logits, labels, average_log_prob=True)
     losses, *_ = oracle(logps[::2], logps[1::2], 2.0, 0.5)
     nll = F.cross_entropy(logits[::2, :-1].flatten(0, 1), labels[::2, 1:].flatten())
     torch.testing.assert_close(ours, losses.mean() + 0.3 * nll, atol=1e-6, rtol=0)
 
 
-def test_padding_and_neighbours_do_not_change_log_probabilities(weights, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=False)
-    row = {"prompt_ids": [7, 8], "chosen_ids": [9, 10, 1], "rejected_ids": [11, 1]}
-    longer = {"prompt_ids": [9] * 6, "chosen_ids": [12] * 5, "rejected_ids": [13] * 9}
-    model = trainer.model.eval()
-
-    def first_logps(rows):
-        batch = PreferenceCollator(0)(rows)
-        flat = {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
-        logprobs, mask = completion_logprobs(model, **flat)
-        return masked_mean(logprobs, mask, dim=1)[:2]
-
-    torch.testing.assert_close(first_logps([row]), first_logps([row, longer]))
-
-
-def test_completion_log_probabilities_are_those_of_the_whole_sequence(weights, run_dir):
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_one_sequence_per_pair_gives_what_two_sequences_give(attention, weights, run_dir):
+    """Prompts of different lengths, one token among them; both kinds of attention."""
     with open_run(run_dir) as run:
         model = make_simpo(weights, run, lora=False).model.eval()
-    ids = torch.tensor([[5, 6, 7, 8, 9]])
-    expected = model(input_ids=ids).logits.log_softmax(-1)[0, [2, 3], [8, 9]]
-    mask = torch.tensor([[0, 0, 0, 1, 1]])
-    actual, kept = completion_logprobs(model, ids, torch.ones_like(ids), mask)
-    assert kept.tolist() == [[True, True]]
-    torch.testing.assert_close(actual[0], expected)
+    model.set_attn_implementation(attention)
+    rows = [
+        {"prompt_ids": [7], "chosen_ids": [9, 10, 1], "rejected_ids": [11, 1]},
+        {"prompt_ids": [7, 8, 9, 10, 11, 12], "chosen_ids": [12], "rejected_ids": [13] * 9},
+    ]
+    logprobs, answer = completion_logprobs(
+        model, **PreferenceCollator(0)(rows), dtype=torch.float32
+    )
+    for i, row in enumerate(rows):
+        for branch, name in ((CHOSEN, "chosen_ids"), (REJECTED, "rejected_ids")):
+            prompt, completion = row["prompt_ids"], torch.tensor(row[name])
+            logits = model(input_ids=torch.tensor([prompt + row[name]])).logits[0]
+            expected = logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, completion[:, None])
+            torch.testing.assert_close(logprobs[i][answer[i] == branch], expected[:, 0])

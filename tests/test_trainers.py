@@ -37,7 +37,13 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
 from lactchain.trainers import base
-from lactchain.trainers.base import encode_completions, metric_key, train, training_arguments
+from lactchain.trainers.base import (
+    LengthGroupedSampler,
+    encode_completions,
+    metric_key,
+    train,
+    training_arguments,
+)
 from lactchain.trainers.behavior_cloning import cloning_rows
 from lactchain.trainers.critic import (
     EpisodeTable,
@@ -45,7 +51,7 @@ from lactchain.trainers.critic import (
     return_scale,
     split_episodes,
 )
-from lactchain.trainers.simpo import PreferenceCollator, drop_reason, preference_rows
+from lactchain.trainers.simpo import PreferenceCollator, branch_bias, drop_reason, preference_rows
 from lactchain.types import Action, PreferencePair, Trajectory
 
 KINDS = pytest.mark.parametrize("kind", MAKERS)
@@ -177,18 +183,26 @@ def test_a_row_without_prompt_has_nothing_to_predict_from():
     assert drop_reason(row) == "empty prompt"
 
 
-def test_preference_batches_are_pairs_padded_on_the_right():
+def test_both_answers_follow_one_prompt_and_do_not_see_each_other():
     rows = [
-        {"prompt_ids": [7], "chosen_ids": [8, 1], "rejected_ids": [1]},
-        {"prompt_ids": [7, 7], "chosen_ids": [9, 9, 1], "rejected_ids": [9, 1]},
+        {"prompt_ids": [7, 8], "chosen_ids": [9, 1], "rejected_ids": [1]},
+        {"prompt_ids": [7], "chosen_ids": [9, 1], "rejected_ids": [5, 5, 1]},
     ]
     batch = PreferenceCollator(pad_token_id=0)(rows)
-    assert batch["input_ids"].tolist() == [
-        [[7, 8, 1, 0, 0], [7, 1, 0, 0, 0]],
-        [[7, 7, 9, 9, 1], [7, 7, 9, 1, 0]],
+    assert batch["input_ids"].tolist() == [[7, 8, 9, 1, 8, 1, 0], [7, 9, 1, 7, 5, 5, 1]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 1, 2, 0], [0, 1, 2, 0, 1, 2, 3]]
+    assert batch["branch"].tolist() == [[0, 1, 1, 1, 2, 2, 3], [1, 1, 1, 2, 2, 2, 2]]
+    assert batch["completion_mask"].tolist() == [[0, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 1]]
+    visible = (branch_bias(batch["branch"], torch.float32) == 0)[0, 0].int().tolist()
+    assert visible == [
+        [1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 0, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 1, 1, 0],
+        [1, 0, 0, 0, 0, 0, 1],
     ]
-    assert batch["completion_mask"][0].tolist() == [[0, 1, 1, 0, 0], [0, 1, 0, 0, 0]]
-    assert batch["attention_mask"][0].tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
 
 
 def test_cloning_learns_completions_only(tokenizer):
@@ -451,15 +465,33 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
         assert train(trainer, allow_inexact=True).global_step == NUM_UPDATES
 
 
+def test_batches_of_similar_length_hold_every_row_once():
+    lengths = np.random.default_rng(0).integers(1, 100, size=1003)
+    sampler = LengthGroupedSampler(lengths, batch_size=10, seed=0)
+    order = list(sampler)
+    assert sorted(order) == list(range(1003))
+    assert order == list(sampler)
+    spreads = [np.ptp(lengths[order[i : i + 10]]) for i in range(0, 1000, 10)]
+    assert np.mean(spreads) < 15  # of 80 in random batches
+    sampler.set_epoch(1)
+    assert list(sampler) != order
+
+
 # Two processes
 
 
 @pytest.mark.parametrize(
-    "kind", ["simpo", "critic", pytest.param("cloning", marks=pytest.mark.slow)]
+    ("kind", "strategy"),
+    [
+        ("simpo", "group_by_length"),
+        ("critic", "random"),
+        pytest.param("cloning", "group_by_length", marks=pytest.mark.slow),
+    ],
 )
-def test_two_processes_resume_bit_exactly(kind, weights, run_dir):
+def test_two_processes_resume_bit_exactly(kind, strategy, weights, run_dir):
     """19 rows on 2 x 4 x 2 per update: two updates an epoch, resumed in the middle of the last."""
-    options = {"lora": True, "keep_checkpoints": 9, "settings": changed(save_every_updates=1)}
+    settings = changed(save_every_updates=1, extra={"train_sampling_strategy": strategy})
+    options = {"lora": True, "keep_checkpoints": 9, "settings": settings}
     assert exit_codes(train_on_two(kind, weights, run_dir, options)) == [0, 0], logs(run_dir)
     expected = final_state(run_dir, step=6)
     assert {name for name in expected if name.startswith("rng_state_1")}
@@ -493,12 +525,36 @@ def test_a_bad_loss_on_one_process_stops_both(weights, run_dir):
 # Interruptions and disks
 
 
+def test_a_signal_while_targets_are_computed_saves_what_was_trained(weights, run_dir, monkeypatch):
+    """At an epoch's beginning; without any other checkpoint, and bit-exact."""
+    options = {"lora": True, "settings": changed(save_every_updates=0)}
+    train_here("critic", weights, run_dir.with_name("whole"), options)
+    with open_run(run_dir) as run:
+        trainer = make_critic(weights, run, **options)
+        stop = {3: signal.SIGTERM}
+        monkeypatch.setattr(base, "stop_requested", lambda: 0)
+        values = trainer.values
+
+        def interrupted(inputs):
+            number = stop.pop(trainer.state.global_step, 0)
+            monkeypatch.setattr(base, "stop_requested", lambda: number)
+            return values(inputs)
+
+        trainer.values = interrupted
+        with pytest.raises(Interrupted):
+            train(trainer)
+    monkeypatch.undo()
+    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-3"
+    train_here("critic", weights, run_dir, options)
+    assert final_state(run_dir) == final_state(run_dir.with_name("whole"))
+
+
 def test_a_signal_in_an_evaluation_ends_it_at_once(weights, run_dir, monkeypatch):
     with open_run(run_dir) as run:
         trainer = make_critic(weights, run, lora=True, settings=changed(max_steps=2))
         train(trainer)
         monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGINT)
-        with pytest.raises(Interrupted, match="checkpoint-2; give the same command") as stop:
+        with pytest.raises(Interrupted, match="after step 2.*give the same command") as stop:
             trainer.evaluate(trainer.table)
     assert stop.value.exit_code == 130
 

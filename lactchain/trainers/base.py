@@ -11,16 +11,18 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.data import Sampler
 from transformers import (
     PreTrainedTokenizerBase,
     ProgressCallback,
@@ -159,6 +161,7 @@ class GuardedTrainer:
         self.facts = facts or {}
         self.provenance = provenance()
         self.stopped = False
+        self.length_sampler: LengthGroupedSampler | None = None
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._windows = {True: MetricWindow(), False: MetricWindow()}
@@ -172,6 +175,29 @@ class GuardedTrainer:
         loss = super().training_step(model, inputs, *args)
         self._micro_batches.append((inputs, loss))
         return loss
+
+    def row_length(self, row: Any) -> int:
+        """Length of a row of the data set, by which rows are grouped where that was asked for."""
+        return len(row["input_ids"])
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        """Replaces the sampler of `train_sampling_strategy: group_by_length`.
+
+        That of transformers draws from the global random state: a resumed run would see other
+        batches.
+        """
+        if vars(self.args).get("train_sampling_strategy") != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        lengths = [self.row_length(row) for row in self.train_dataset]
+        batch_size = self.args.train_batch_size * self.args.world_size
+        self.length_sampler = LengthGroupedSampler(lengths, batch_size, self.args.seed)
+        return self.length_sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called before each epoch, the first one after a resume included."""
+        if self.length_sampler is not None:
+            # accelerate finds its way to a sampler not in a resumed epoch on several processes.
+            self.length_sampler.set_epoch(epoch)
 
     def check_update(self) -> None:
         """Called before the optimiser steps: all processes agree to go on, to save, or to fail.
@@ -220,15 +246,21 @@ class GuardedTrainer:
         """Called between the batches of an evaluation; all processes agree.
 
         Raises:
-            Interrupted: a signal came. The evaluation is lost, the run goes on from its last
-                checkpoint.
+            Interrupted: a signal came. The evaluation is lost, and nothing else.
         """
         if distributed.any_of(stop_requested() > 0):
             raise Interrupted(
                 stop_requested() or signal.SIGTERM,
-                f"stopped in an evaluation after step {self.state.global_step}, the last state is "
-                f"{self._last_checkpoint()}; give the same command to go on",
+                f"stopped in an evaluation after step {self.state.global_step}, saved in "
+                f"{self.args.output_dir}; give the same command to go on",
             )
+
+    def save_now(self) -> None:
+        """Saves the state after the last update, unless that was done."""
+        step = self.state.global_step
+        if step > 0 and self.parent_checkpoint != f"checkpoint-{step}":
+            self._save_checkpoint(self.model_wrapped, None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluates, without a trace in the random state.
@@ -310,16 +342,18 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
         DataError: the checkpoint does not fit this launch.
     """
     checkpoint = _newest_checkpoint(trainer)
-    if checkpoint is None:
-        output = trainer.train()
-    else:
+    if checkpoint is not None:
         _check_conditions(trainer, checkpoint, allow_inexact)
         trainer.parent_checkpoint = checkpoint.name
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if state.global_step >= state.max_steps:
             trainer._load_from_checkpoint(str(checkpoint))
             return TrainOutput(state.global_step, math.nan, {})
-        output = trainer.train(resume_from_checkpoint=str(checkpoint))
+    try:
+        output = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    except Interrupted:  # between updates, in an evaluation
+        trainer.save_now()
+        raise
     _restore_forward(trainer)
     if trainer.stopped:
         raise Interrupted(
@@ -372,10 +406,14 @@ def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> No
 
 
 class GuardCallback(TrainerCallback):
-    """Checks each update before it is taken, and stops after it when that was asked for."""
+    """Announces epochs, checks each update before it is taken, stops after it if so asked."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
+
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
+        """Tells the trainer which epoch it is."""
+        self.trainer.set_epoch(int(state.epoch or 0))
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
         """Raises `NonFiniteError` instead of letting a bad step happen."""
@@ -454,6 +492,42 @@ def metric_key(name: str) -> str:
     if name.startswith("train_"):  # the summary of a whole training
         return f"time/{name}"
     return name if "/" in name else f"train/{name}"
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Random order in which each batch has rows of similar length, for less padding.
+
+    Rows are shuffled, sorted by length within pools of `POOL` batches, and the batches shuffled
+    again. The order follows from seed and epoch alone.
+    """
+
+    POOL = 16
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        self.lengths = np.asarray(lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by accelerate before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng([self.seed, self.epoch])
+        order = rng.permutation(len(self))
+        pool = self.POOL * self.batch_size
+        for start in range(0, len(order), pool):
+            rows = order[start : start + pool]
+            order[start : start + pool] = rows[np.argsort(self.lengths[rows], kind="stable")]
+        # A last, smaller batch stays last: anywhere else it would shift the others.
+        whole = len(order) - len(order) % self.batch_size
+        batches = order[:whole].reshape(-1, self.batch_size)
+        yield from rng.permutation(batches).ravel().tolist()
+        yield from order[whole:].tolist()
 
 
 class MetricWindow:

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from lactchain.functional.returns import lambda_returns
 from lactchain.functional.tokens import pad
@@ -260,7 +260,6 @@ class CriticTrainer(RunTrainer):
             **kwargs,
         )
         self._targets_epoch = -1
-        self.add_callback(TargetsCallback(self))
 
     def compute_loss(
         self,
@@ -278,8 +277,9 @@ class CriticTrainer(RunTrainer):
         losses = regression_loss(values / scale, inputs["target"] / scale, self.settings.loss)
         return (inputs["weight"] * losses).mean()
 
-    def renew_targets(self, epoch: int) -> None:
-        """Computes the targets of an epoch with the critic as it is; once per epoch."""
+    def set_epoch(self, epoch: int) -> None:
+        """Computes the targets of an epoch, unless a checkpoint within it brought them."""
+        super().set_epoch(epoch)
         td_lambda = self.settings.td_lambda
         if epoch == self._targets_epoch:
             return
@@ -341,17 +341,6 @@ class CriticTrainer(RunTrainer):
             with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
                 self._targets_epoch = int(file.metadata()["epoch"])
-
-
-class TargetsCallback(TrainerCallback):
-    """Renews the targets when an epoch begins, unless a checkpoint within it brought them."""
-
-    def __init__(self, trainer: CriticTrainer) -> None:
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
-        """Renews them."""
-        self.trainer.renew_targets(int(state.epoch or 0))
 
 
 def critic_trainer(

@@ -29,6 +29,9 @@ from lactchain.types import Action, ChainGrammar, PreferencePair
 COLLAPSE_NATS = 1.0
 """A fall of the average log-probability of chosen tokens that is worth a warning."""
 
+SHARED, CHOSEN, REJECTED, PADDING = range(4)
+"""The parts of a pair's sequence."""
+
 log = logging.getLogger(__name__)
 
 PreferenceRow = dict[str, list[int]]
@@ -89,10 +92,14 @@ def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None
 
 
 class PreferenceCollator:
-    """Rows → right-padded `input_ids`, `attention_mask`, `completion_mask`, each (B, 2, L).
+    """Rows → one sequence per pair: the prompt once, then the chosen and the rejected answer.
 
-    The middle axis is (chosen, rejected). Padding on the right keeps position 0 at the first token;
-    a causal model never looks at it.
+    Both answers begin with a copy of the prompt's last token at its place, so that every token is
+    predicted from the one before it. `branch` says who sees whom (`branch_bias`): SHARED prompt,
+    CHOSEN, REJECTED, PADDING. The prompt is most of a batch, and is paid for once instead of twice.
+
+    All tensors are (B, L), padded on the right: `input_ids`, `position_ids`, `branch`, and
+    `completion_mask`, which marks the tokens of both answers.
     """
 
     def __init__(self, pad_token_id: int) -> None:
@@ -100,18 +107,32 @@ class PreferenceCollator:
 
     def __call__(self, rows: Sequence[PreferenceRow]) -> dict[str, Tensor]:
         """The batch of B rows."""
-        ids, attention, completion = [], [], []
+        ids, positions, branches, completions = [], [], [], []
         for row in rows:
-            prompt = row["prompt_ids"]
-            for answer in (row["chosen_ids"], row["rejected_ids"]):
-                ids.append([*prompt, *answer])
-                attention.append([1] * len(ids[-1]))
-                completion.append([0] * len(prompt) + [1] * len(answer))
+            *shared, last = row["prompt_ids"]
+            start, chosen, rejected = len(shared), row["chosen_ids"], row["rejected_ids"]
+            ids.append([*shared, last, *chosen, last, *rejected])
+            positions.append(
+                [*range(start + 1 + len(chosen)), *range(start, start + 1 + len(rejected))]
+            )
+            branches.append(
+                [SHARED] * start + [CHOSEN] * (1 + len(chosen)) + [REJECTED] * (1 + len(rejected))
+            )
+            completions.append([0] * start + [0] + [1] * len(chosen) + [0] + [1] * len(rejected))
         return {
-            "input_ids": pad(ids, self.pad_token_id).unflatten(0, (-1, 2)),
-            "attention_mask": pad(attention, 0).unflatten(0, (-1, 2)),
-            "completion_mask": pad(completion, 0).unflatten(0, (-1, 2)),
+            "input_ids": pad(ids, self.pad_token_id),
+            "position_ids": pad(positions, 0),
+            "branch": pad(branches, PADDING),
+            "completion_mask": pad(completions, 0),
         }
+
+
+def branch_bias(branch: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive attention mask (B, 1, L, L): causal, within the own branch and the shared prompt."""
+    own = branch[:, :, None] == branch[:, None, :]
+    visible = (own | (branch == SHARED)[:, None, :]).tril()
+    bias = torch.zeros(visible.shape, dtype=dtype, device=branch.device)
+    return bias.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
 
 class SimPOTrainer(RunTrainer):
@@ -156,40 +177,56 @@ class SimPOTrainer(RunTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Mean loss of B pairs, from one forward pass over their 2B answers."""
-        logprobs, mask = completion_logprobs(
-            model, **{name: tensor.flatten(0, 1) for name, tensor in inputs.items()}
-        )
-        chosen_logps, rejected_logps = masked_mean(logprobs, mask, dim=1).unflatten(0, (-1, 2)).T
+        """Mean loss of B pairs, from one forward pass."""
+        logprobs, branch = completion_logprobs(model, **inputs, dtype=self.model.dtype)
+        chosen, rejected = branch == CHOSEN, branch == REJECTED
+        chosen_logps = masked_mean(logprobs, chosen, dim=1)
+        rejected_logps = masked_mean(logprobs, rejected, dim=1)
         losses, metrics = simpo_loss(
             chosen_logps, rejected_logps, self.settings.beta, self.settings.target_margin
         )
-        nll = -masked_mean(logprobs[::2], mask[::2])
-        chosen_lengths, rejected_lengths = mask.sum(dim=1).unflatten(0, (-1, 2)).T
+        nll = -masked_mean(logprobs, chosen)
         self.record(
             **metrics,
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
-            **{"lengths/chosen": chosen_lengths, "lengths/rejected": rejected_lengths},
+            **{"lengths/chosen": chosen.sum(dim=1), "lengths/rejected": rejected.sum(dim=1)},
         )
         return losses.mean() + self.settings.nll_weight * nll
 
+    def row_length(self, row: PreferenceRow) -> int:
+        """Tokens of a pair."""
+        return sum(map(len, row.values()))
+
 
 def completion_logprobs(
-    model: nn.Module, input_ids: Tensor, attention_mask: Tensor, completion_mask: Tensor
+    model: nn.Module,
+    input_ids: Tensor,
+    position_ids: Tensor,
+    branch: Tensor,
+    completion_mask: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens from the batch's first completion token on, and their mask.
+    """Log-probabilities of both answers' tokens, from one pass over what the collator made.
 
-    The vocabulary is projected only there, not on the prompt, which is most of the batch.
+    The vocabulary is projected only from the batch's first answer on, not on the prompts. The
+    model's attention must take a mask (transformers' "sdpa" and "eager" do).
+
+    Args:
+        dtype: of the model's weights, for the attention mask.
 
     Returns:
-        (B, L - start) log-probabilities in float32, and which of them belong to completions.
+        Log-probabilities (B, L') in float32, and which answer each belongs to: CHOSEN, REJECTED,
+        or PADDING where there is none.
     """
     start = int(completion_mask.any(dim=0).int().argmax())
-    predicting = torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device)
     logits = model(
-        input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=predicting
+        input_ids=input_ids,
+        position_ids=position_ids,
+        attention_mask=branch_bias(branch, dtype),
+        logits_to_keep=torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device),
     ).logits
-    return token_logprobs(logits, input_ids[:, start:]), completion_mask[:, start:].bool()
+    answer = branch.masked_fill(completion_mask == 0, PADDING)
+    return token_logprobs(logits, input_ids[:, start:]), answer[:, start:]
 
 
 def simpo_trainer(
