@@ -82,6 +82,18 @@ def barrier() -> None:
         initialise().wait_for_everyone()
 
 
+def total(number: float) -> float:
+    """The sum of a number over all processes."""
+    if world_size() == 1:
+        return number
+    import torch
+
+    state = initialise()
+    sums = torch.tensor([number], dtype=torch.float64, device=state.device)
+    torch.distributed.all_reduce(sums)
+    return sums.item()
+
+
 def any_of(flag: bool) -> bool:
     """Whether the flag is set in any process: all of them learn it, and so can stop together."""
     if world_size() == 1:

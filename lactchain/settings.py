@@ -270,6 +270,8 @@ class PreferenceConfig:
     """Start states, drawn uniformly from the state space (founding document)."""
     num_candidates: int = 8
     """K, answers of the current actor to each state, at least 2."""
+    states_per_shard: int = 256
+    """States per file of pairs, whose answers are sampled in one batch of K times as many rows."""
     min_margin: float = 0.01
     """Smallest difference between chosen and rejected, in return units; pairs below it are
     dropped and counted."""
@@ -282,7 +284,8 @@ class PreferenceConfig:
     """What one factor of gamma stands for, where there is no critic."""
 
     def __post_init__(self) -> None:
-        check(self.num_states >= 1, "num_states", "at least 1", self.num_states)
+        for name in ("num_states", "states_per_shard"):
+            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         check(self.num_candidates >= 2, "num_candidates", "at least 2", self.num_candidates)
         check(self.min_margin >= 0, "min_margin", "at least 0", self.min_margin)
         check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
@@ -319,7 +322,7 @@ class RegressionConfig:
     own values of later states, computed anew at each epoch."""
     aggregate_duplicates: bool = True
     """Under mse: rows of equal text become one row with their mean target, weighted by their
-    number. The loss is the same but for a constant, at a fraction of the time where states recur."""
+    number. The same loss but for a constant, at a fraction of the time where states recur."""
     eval_fraction: float = 0.1
     """Share of the episodes held out, on which R2 and RMSE are measured; 0: none."""
 

@@ -1,11 +1,11 @@
-"""Collects episodes of an actor, to train critics on or to look at.
+r"""Collects episodes of an actor, to train critics on or to look at.
 
 Reads the actor's weights; writes RUN/trajectories/*.parquet, one file per shard of episodes. Start
 states go round the whole state space. Shards are shared out among the processes, and what a shard
 holds does not depend on their number; a restarted run keeps the finished ones.
 
     python scripts/collect_rollouts.py --config configs/collect_rollouts/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/collect_rollouts.py \\
+    accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/collect_rollouts.py \
         --config configs/collect_rollouts/gridworld_mistral7b.yaml
 """
 
@@ -16,7 +16,12 @@ from lactchain.run import Run
 
 
 def main(config: CollectRolloutsConfig) -> dict:
-    from lactchain.data.rollouts import Rollouts, collection_metrics, sampled_episodes
+    from lactchain.data.rollouts import (
+        Rollouts,
+        collection_metrics,
+        sampled_episodes,
+        time_metrics,
+    )
     from lactchain.models.actor import LanguageActor
 
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
@@ -26,10 +31,10 @@ def main(config: CollectRolloutsConfig) -> dict:
         rollouts = Rollouts(config.environment, config.collect.num_envs)
         actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
         episodes = sampled_episodes(rollouts.env, config.collect, config.run.seed)
-        trajectories = rollouts.collect(
+        trajectories, tally = rollouts.collect(
             actor, episodes, run.path("trajectories"), config.collect.shard_size
         )
-        summary = collection_metrics(trajectories) | rollouts.metrics()
+        summary = collection_metrics(trajectories) | time_metrics(tally)
         run.log(summary, step=0)
         run.finish(summary)
     figures("Rollouts", summary)

@@ -1,11 +1,11 @@
-"""Evaluates an actor: an episode from every start state, and sampled answers.
+r"""Evaluates an actor: an episode from every start state, and sampled answers.
 
 Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per start
 state) and RUN/summary.json. Decoding and temperature are the actor's: greedy and free by default,
 with --actor.decoding constrained or scored as alternatives.
 
     python scripts/evaluate.py --config configs/evaluate/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/evaluate.py \\
+    accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/evaluate.py \
         --config configs/evaluate/gridworld_mistral7b.yaml
 """
 
@@ -34,11 +34,13 @@ def main(config: EvaluateConfig) -> dict:
         if samples:
             sampling = replace(config.actor, decoding="free", temperature=1.0)
             sampler = LanguageActor.from_config(sampling, rollouts.env.grammar)
-            summary["sampled_invalid_rate"] = invalid_rate(sampler, rollouts.env, samples, seed)
+            summary["sampled_invalid_rate"] = invalid_rate(
+                sampler, rollouts, samples, seed, run.directory
+            )
         if distributed.is_main():
             write_episodes(run.path("episodes.json"), results)
         run.log({f"eval/{name}": value for name, value in summary.items()}, step=0)
-        run.finish(summary | rollouts.metrics())
+        run.finish(summary)
     figures("Evaluation", summary)
     return summary
 

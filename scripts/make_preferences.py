@@ -1,11 +1,11 @@
-"""Makes preference pairs: K answers of the actor to each state, played, ranked, best over worst.
+r"""Makes preference pairs: K answers of the actor to each state, played, ranked, best over worst.
 
 Reads the actor's weights and --critic if given (without one, answers are ranked by their return);
 writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
 --preferences.num_candidates. What is dropped is counted by reason.
 
     python scripts/make_preferences.py --config configs/make_preferences/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/multi_gpu.yaml \\
+    accelerate launch --config_file configs/accelerate/multi_gpu.yaml \
         scripts/make_preferences.py --config configs/make_preferences/gridworld_mistral7b.yaml
 """
 

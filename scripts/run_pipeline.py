@@ -1,4 +1,4 @@
-"""The founding recipe, whole: warm start, then rounds of critic and SimPO, until the target is met.
+r"""The whole founding recipe: warm start, then rounds of critic and SimPO, until the target is met.
 
 Reads the base models (or builds tiny ones); writes RUN/warm_start/, RUN/round_N/critic/,
 RUN/round_N/simpo/ and evaluations, each a run folder as its own script makes it, then
@@ -8,7 +8,7 @@ Departures from the founding text: (1) the recipe is repeated for some rounds, s
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
 
     python scripts/run_pipeline.py --config configs/run_pipeline/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/run_pipeline.py \\
+    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/run_pipeline.py \
         --config configs/run_pipeline/gridworld_mistral7b.yaml
 """
 

@@ -1,4 +1,4 @@
-"""Behaviour cloning: the actor learns to answer as scripted behaviour does (or as chosen answers).
+r"""Behaviour cloning: the actor learns to answer as scripted behaviour does (or as chosen answers).
 
 Reads the actor's weights; writes RUN/behavior/*.parquet, RUN/checkpoints/ and RUN/actor/.
 
@@ -7,7 +7,7 @@ and random chains it learns the form of an answer and a first notion of the stat
 SFTTrainer; only the tokens of the answers are learnt.
 
     python scripts/train_bc.py --config configs/train_bc/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_bc.py \\
+    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_bc.py \
         --config configs/train_bc/gridworld_mistral7b.yaml
 """
 

@@ -1,4 +1,4 @@
-"""Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns.
+r"""Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns.
 
 Reads the actor's and the encoder's weights, and --trajectories if given; else the actor plays its
 own episodes into RUN/trajectories/. Writes RUN/checkpoints/, RUN/critic/, and RUN/values.json: the
@@ -9,7 +9,7 @@ epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by d
 limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
 
     accelerate launch scripts/train_critic.py --config configs/train_critic/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_critic.py \\
+    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_critic.py \
         --config configs/train_critic/gridworld_mistral7b.yaml
 """
 

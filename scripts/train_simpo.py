@@ -1,4 +1,4 @@
-"""Stage 2 of the founding recipe: the critic is frozen, the actor learns from preference pairs.
+r"""Stage 2 of the founding recipe: the critic is frozen, the actor learns from preference pairs.
 
 Reads the actor's weights, and --pairs if given; else the actor makes its own into RUN/pairs/,
 ranked by --critic, or by return without one. Writes RUN/checkpoints/ and RUN/actor/.
@@ -8,7 +8,7 @@ ranked by a critic's advantage and not by a reward model; (2) an optional NLL te
 answers (CPO's alpha) keeps small actors from collapsing.
 
     accelerate launch scripts/train_simpo.py --config configs/train_simpo/gridworld_tiny.yaml
-    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_simpo.py \\
+    accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_simpo.py \
         --config configs/train_simpo/gridworld_mistral7b.yaml
 """
 

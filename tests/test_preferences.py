@@ -11,6 +11,7 @@ from lactchain.data.preferences import (
     chain_advantages,
     make_pairs,
     read_pairs,
+    require_pairs,
     write_pairs,
 )
 from lactchain.data.trajectories import read_trajectories
@@ -139,8 +140,9 @@ def test_pairs_and_drops_add_up():
 
 def test_nothing_left_is_an_error_with_the_counts():
     states = [candidates(("a", 1.0), ("a", 1.0))] * 2 + [candidates(("a", 0.0), ("b", 0.0))]
+    pairs, dropped = make_pairs(states)
     with pytest.raises(DataError, match="all 3 were dropped: 2 because .*; 1 because .*"):
-        make_pairs(states)
+        require_pairs(pairs, dropped)
 
 
 def test_no_states_give_no_pairs():

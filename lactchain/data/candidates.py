@@ -36,7 +36,7 @@ def sample_candidates(
     observations = rollouts.observe(states)
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
-    with rollouts.stopwatch.measure("generate"):
+    with rollouts.measure("generate"):
         actions = policy.act(repeated, seeds)
     repeated_states = [state for state in states for _ in range(num_candidates)]
     flat = rollouts.outcomes(repeated_states, actions, seed)
@@ -44,7 +44,7 @@ def sample_candidates(
     shape = (len(states), num_candidates)
     advantages = np.empty((len(states), 0))
     if critic is not None:
-        with rollouts.stopwatch.measure("score"):
+        with rollouts.measure("score"):
             advantages = _advantages(critic, flat, returns, shape)
     return [
         Candidates(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from lactchain import distributed
 from lactchain.data.evaluations import write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact
-from lactchain.data.rollouts import Rollouts, collection_metrics, sampled_episodes
+from lactchain.data.rollouts import (
+    Rollouts,
+    collection_metrics,
+    sampled_episodes,
+    time_metrics,
+)
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.jobs import TrainCriticConfig
@@ -25,10 +30,10 @@ def critic_episodes(
     rollouts = Rollouts(config.environment, config.collect.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
     episodes = sampled_episodes(rollouts.env, config.collect, config.run.seed)
-    trajectories = rollouts.collect(
+    trajectories, tally = rollouts.collect(
         actor, episodes, run.path("trajectories"), config.collect.shard_size
     )
-    metrics = collection_metrics(trajectories) | rollouts.metrics()
+    metrics = collection_metrics(trajectories) | time_metrics(tally)
     run.log(metrics, step=0)
     return trajectories, metrics
 

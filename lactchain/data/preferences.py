@@ -125,7 +125,6 @@ def make_pairs(
         they are `len(candidates) * num_pairs_per_state`.
 
     Raises:
-        DataError: when every pair was dropped, with the counts.
         ValueError: when the answers have no score of that rank.
     """
     pairs: list[PreferencePair] = []
@@ -144,9 +143,18 @@ def make_pairs(
                 pairs.append(_pair(state, chosen, rejected))
             else:
                 dropped[reason] += 1
-    if candidates and not pairs:
-        raise DataError(_nothing_left(dropped))
     return pairs, dict(+dropped)
+
+
+def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
+    """Raises `DataError`, with the counts, when every pair was dropped."""
+    if pairs:
+        return
+    counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in dropped.items())
+    raise DataError(
+        f"expected preference pairs, but all {sum(dropped.values())} were dropped: {counts}. "
+        "Sample more answers per state, sample at a higher temperature, or lower min_margin"
+    )
 
 
 def write_pairs(path: str | Path, pairs: Sequence[PreferencePair]) -> None:
@@ -219,14 +227,6 @@ def _pair(state: Candidates, chosen: _Answer, rejected: _Answer) -> PreferencePa
         env_id=state.env_id,
         seed=state.seed,
         state=state.state,
-    )
-
-
-def _nothing_left(dropped: Counter[str]) -> str:
-    counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in (+dropped).items())
-    return (
-        f"expected preference pairs, but all {dropped.total()} were dropped: {counts}. "
-        "Sample more answers per state, sample at a higher temperature, or lower min_margin"
     )
 
 

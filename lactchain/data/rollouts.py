@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lactchain import distributed
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
@@ -32,41 +33,20 @@ class Episode:
     state: State | None = None
 
 
-class Stopwatch:
-    """Seconds spent per kind of work; kinds are `generate`, `environment`, `score`."""
-
-    def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-
-    @contextmanager
-    def measure(self, kind: str) -> Iterator[None]:
-        """Adds the time of the block."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[kind] += time.perf_counter() - start
-
-    def metrics(self) -> dict[str, float]:
-        """As metrics: `time/generate_seconds` and so on."""
-        return {f"time/{kind}_seconds": seconds for kind, seconds in self.seconds.items()}
-
-
 class Rollouts:
     """Environments of one configuration, and a policy's episodes in them.
 
     Attributes:
         env: one of the environments, to ask for states and texts.
-        stopwatch: how long policies and environments took, since this object was made.
-        num_chains: answers played since then, in this process.
+        tally: what this process has done: `num_chains`, answers played, and seconds of each kind of
+            work: `generate_seconds`, `environment_seconds`, `score_seconds`.
     """
 
     def __init__(self, config: EnvironmentConfig, num_envs: int = 256) -> None:
         self.config = config
         self.num_envs = num_envs
         self.env = make_language_env(config)
-        self.stopwatch = Stopwatch()
-        self.num_chains = 0
+        self.tally: Counter[str] = Counter()
         self._envs = [self.env]
 
     def collect(
@@ -76,18 +56,21 @@ class Rollouts:
         folder: str | Path,
         shard_size: int = 256,
         title: str = "rollouts",
-    ) -> list[Trajectory]:
+    ) -> tuple[list[Trajectory], Counter[str]]:
         """Plays the episodes, shared out among the processes; files in `folder` are kept.
+
+        Returns:
+            The trajectories, and the tally of all processes, earlier ones included.
 
         Raises:
             Interrupted: a signal asked to stop; finished files are kept.
         """
         folder = Path(folder)
 
-        def make(shard: int) -> list[Trajectory]:
-            return self.play(
-                policy, episodes[shard * shard_size : (shard + 1) * shard_size], folder
-            )
+        def make(shard: int) -> tuple[list[Trajectory], Counter[str]]:
+            before = self.tally.copy()
+            part = episodes[shard * shard_size : (shard + 1) * shard_size]
+            return self.play(policy, part, folder), self.tally - before
 
         num_shards = -(-len(episodes) // shard_size)
         return work_through(folder, num_shards, make, write_trajectories, read_trajectories, title)
@@ -107,24 +90,24 @@ class Rollouts:
             for place, (index, episode) in zip(
                 [p for p in places if p.index is None], queue, strict=False
             ):
-                with self.stopwatch.measure("environment"):
+                with self.measure("environment"):
                     place.begin(index, episode)
             busy = [place for place in places if place.index is not None]
             if not busy:
                 return [played[index] for index in range(len(episodes))]
             stop_if_requested(folder)
-            with self.stopwatch.measure("generate"):
+            with self.measure("generate"):
                 actions = policy.act(
                     [place.observations[-1] for place in busy],
                     [place.next_seed() for place in busy],
                 )
-            with self.stopwatch.measure("environment"):
+            with self.measure("environment"):
                 for place, action in zip(busy, actions, strict=True):
                     index = place.index
                     trajectory = place.step(action, self.config.id, policy.name)
                     if trajectory is not None:
                         played[index] = trajectory
-            self.num_chains += len(busy)
+            self.tally["num_chains"] += len(busy)
 
     def outcomes(
         self, states: Sequence[State], actions: Sequence[Action], seed: int
@@ -136,23 +119,26 @@ class Rollouts:
         played: dict[tuple[str, str], Trajectory] = {}
         keys = [(str(state), action.text) for state, action in zip(states, actions, strict=True)]
         place = _Place(self.env)
-        with self.stopwatch.measure("environment"):
+        with self.measure("environment"):
             for key, state, action in zip(keys, states, actions, strict=True):
                 if key not in played:
                     place.begin(0, Episode(seed, state))
                     played[key] = place.step(action, self.config.id, "", cut=True)
-        self.num_chains += len(actions)
+        self.tally["num_chains"] += len(actions)
         return [played[key] for key in keys]
 
     def observe(self, states: Sequence[State]) -> list[str]:
         """The observation of each state at the beginning of an episode."""
         return [self.env.reset(options={"state": state})[0] for state in states]
 
-    def metrics(self) -> dict[str, float]:
-        """Time by kind of work, and answers per second of both together."""
-        seconds = sum(self.stopwatch.seconds.values())
-        speed = {"time/chains_per_second": self.num_chains / seconds} if seconds else {}
-        return self.stopwatch.metrics() | speed
+    @contextmanager
+    def measure(self, kind: str) -> Iterator[None]:
+        """Adds the time of the block to the tally."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.tally[f"{kind}_seconds"] += time.perf_counter() - start
 
     def _some_envs(self, count: int) -> list[LanguageEnv]:
         while len(self._envs) < count:
@@ -290,27 +276,48 @@ def summarize(
     }
 
 
-def invalid_rate(policy: Policy, env: LanguageEnv, num_samples: int, seed: int) -> float:
-    """Share of sampled answers, spread evenly over the start states, that are no chain."""
+def invalid_rate(
+    policy: Policy, rollouts: Rollouts, num_samples: int, seed: int, folder: Path = Path()
+) -> float:
+    """Share of sampled answers, spread evenly over the start states, that are no chain.
+
+    The processes share the answers out.
+
+    Args:
+        folder: named in the message when a signal stops the sampling.
+    """
+    env, at_once = rollouts.env, rollouts.num_envs
     states = sampled_states(env, num_samples, seed)
-    observations = [env.reset(options={"state": state})[0] for state in states]
-    seeds = [derive_seed(seed, "sample", i) for i in range(num_samples)]
-    answers: list[Action] = []
-    for start in range(0, num_samples, 1000):
-        part = slice(start, start + 1000)
-        answers += policy.act(observations[part], seeds[part])
-    return float(np.mean([isinstance(env.extractor.parse(a.text), Rejection) for a in answers]))
+    mine = range(distributed.rank(), num_samples, distributed.world_size())
+    num_invalid = 0
+    for start in range(0, len(mine), at_once):
+        stop_if_requested(folder)
+        part = mine[start : start + at_once]
+        observations = [env.reset(options={"state": states[i]})[0] for i in part]
+        answers = policy.act(observations, [derive_seed(seed, "sample", i) for i in part])
+        num_invalid += sum(isinstance(env.extractor.parse(a.text), Rejection) for a in answers)
+    return distributed.total(num_invalid) / num_samples
 
 
 def evaluate(
     policy: Policy, rollouts: Rollouts, folder: str | Path, seed: int
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
     """One episode from every start state: how each went, and the figures of `summarize`."""
-    trajectories = rollouts.collect(
+    trajectories, tally = rollouts.collect(
         policy, all_episodes(rollouts.env, seed), folder, title="evaluation"
     )
     results = episode_results(rollouts.env, trajectories)
-    return results, summarize(results, trajectories)
+    return results, summarize(results, trajectories) | time_metrics(tally)
+
+
+def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each kind of work over all processes, `time/generate_seconds` and so on.
+
+    And answers per second of one process, with everything: `time/chains_per_second`.
+    """
+    seconds = {name: value for name, value in tally.items() if name.endswith("_seconds")}
+    figures = {f"time/{name}": value for name, value in seconds.items()}
+    return figures | {"time/chains_per_second": tally["num_chains"] / sum(seconds.values())}
 
 
 def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -7,14 +7,17 @@ processes worked nor on how often they were killed.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from tqdm import tqdm
 
 from lactchain import distributed
+from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.errors import DataError, Interrupted
 from lactchain.run import stop_requested
 
@@ -31,29 +34,41 @@ def derive_seed(*parts: int | str) -> int:
 def work_through(
     folder: Path,
     num_shards: int,
-    make: Callable[[int], Sequence[Row]],
+    make: Callable[[int], tuple[Sequence[Row], Mapping[str, float]]],
     write: Callable[[Path, Sequence[Row]], None],
     read: Callable[[Path], list[Row]],
     title: str,
-) -> list[Row]:
+) -> tuple[list[Row], Counter[str]]:
     """All rows of all shards, in order; makes those that are missing or damaged.
 
     Args:
         folder: of the files; on a file system that all processes see.
-        make: the rows of a shard.
+        make: the rows of a shard, and a tally: numbers about how they came to be. It is kept beside
+            the rows, so that it counts whoever made them, and when.
+
+    Returns:
+        The rows, and the sum of the tallies.
 
     Raises:
         Interrupted: a signal asked to stop; the finished shards are kept.
     """
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{i:05d}-of-{num_shards:05d}.parquet" for i in range(num_shards)]
     mine = range(distributed.rank(), num_shards, distributed.world_size())
     for shard in tqdm(mine, title, disable=not distributed.is_main() or len(mine) < 2):
         if _is_whole(paths[shard], read):
             continue
-        write(paths[shard], make(shard))
+        rows, tally = make(shard)
+        # The rows come last: where they are, the shard is complete.
+        atomic_write(_tally_path(paths[shard]), json.dumps(tally))
+        write(paths[shard], rows)
         stop_if_requested(folder)
     distributed.barrier()
-    return [row for path in paths for row in read(path)]
+    total: Counter[str] = Counter()
+    for path in paths:
+        total.update(_read_tally(path))
+    return [row for path in paths for row in read(path)], total
 
 
 def stop_if_requested(folder: Path) -> None:
@@ -69,7 +84,20 @@ def _is_whole(path: Path, read: Callable[[Path], list[Row]]) -> bool:
         return False
     try:
         read(path)
+        _read_tally(path)
     except DataError as error:
         log.warning("%s: is made again (%s)", path, error)
         return False
     return True
+
+
+def _tally_path(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _read_tally(path: Path) -> dict[str, float]:
+    file = _tally_path(path)
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{file}: missing or damaged ({error})") from error
