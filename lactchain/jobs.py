@@ -38,6 +38,14 @@ class BehaviorConfig:
 
 
 @dataclass(frozen=True)
+class WarmStartConfig:
+    """How a base model that knows nothing comes to know the form of an answer."""
+
+    behavior: BehaviorConfig = BehaviorConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
 class EvaluationConfig:
     """Greedy episodes from every start state, and sampled answers."""
 
@@ -49,6 +57,43 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         check(self.num_envs >= 1, "num_envs", "at least 1", self.num_envs)
         check(self.num_samples >= 0, "num_samples", "at least 0", self.num_samples)
+
+
+@dataclass(frozen=True)
+class PrepareWeightsConfig:
+    """Which models are built, and which are downloaded."""
+
+    folder: str = "weights"
+    """Where the models go: tiny-base, tiny-encoder, tiny-actor, and organisation/name of downloaded
+    ones."""
+    tiny: TinyModelConfig | None = None
+    """Shape of the tiny base model and encoder to build; null: none."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """The world whose words the tokenizer of the tiny models learns, and in which the tiny actor is
+    warmed up. Other worlds it can read too, in more tokens."""
+    warm_start: WarmStartConfig | None = None
+    """The cloning that makes the tiny base model the tiny actor; null: there is no tiny actor."""
+    seed: int = 0
+    """Seed of the tiny models' weights and of the cloning."""
+    download: list[str] = field(default_factory=list)
+    """Hub ids of models to download; a download that was cut continues."""
+    dry_run: bool = False
+    """Make nothing: print the memory that training the 7B models takes."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.folder), "folder", "a folder", self.folder)
+        check(
+            self.tiny is not None or bool(self.download),
+            "download",
+            "hub ids, or the shape of tiny models in `tiny`",
+            self.download,
+        )
+        check(
+            self.tiny is not None or self.warm_start is None,
+            "warm_start",
+            "null without `tiny`",
+            self.warm_start,
+        )
 
 
 @dataclass(frozen=True)
@@ -158,14 +203,6 @@ class ActorStageConfig:
 
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
-    training: TrainingConfig = TrainingConfig()
-
-
-@dataclass(frozen=True)
-class WarmStartConfig:
-    """How a base model that knows nothing comes to know the form of an answer."""
-
-    behavior: BehaviorConfig = BehaviorConfig()
     training: TrainingConfig = TrainingConfig()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from lactchain import distributed
 from lactchain.config import parse
-from lactchain.console import plain
+from lactchain.console import console, plain
 from lactchain.errors import Interrupted, LactChainError
 
 # How long one of several processes may take to notice a signal.
@@ -43,7 +43,11 @@ def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
     gc.set_threshold(100_000, 20, 100)
     prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
     logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
-    logging.getLogger("lactchain").setLevel(logging.INFO)
+    # What all processes would say alike is said once.
+    logging.getLogger("lactchain").setLevel(
+        logging.INFO if distributed.is_main() else logging.WARNING
+    )
+    console.quiet = not distributed.is_main()
     try:
         config = parse(config_class, description=inspect.getmodule(main).__doc__)
         distributed.check_launcher()

@@ -367,31 +367,3 @@ class TinyModelConfig:
             self.num_kv_heads,
         )
         check(self.vocab_size >= 261, "vocab_size", "at least 261", self.vocab_size)
-
-
-@dataclass(frozen=True)
-class PrepareWeightsConfig:
-    """Which models are built, and which are downloaded."""
-
-    folder: str = "weights"
-    """Where the models go: tiny-actor, tiny-encoder, and organisation/name of downloaded ones."""
-    tiny: TinyModelConfig | None = None
-    """Shape of the tiny actor and encoder to build; null: none."""
-    environment: EnvironmentConfig = EnvironmentConfig()
-    """The world whose words the tokenizer of the tiny models learns. Others it can read too, in
-    more tokens."""
-    seed: int = 0
-    """Seed of the tiny models' weights."""
-    download: list[str] = field(default_factory=list)
-    """Hub ids of models to download; a download that was cut continues."""
-    dry_run: bool = False
-    """Make nothing: print the memory that training the 7B models takes."""
-
-    def __post_init__(self) -> None:
-        check(bool(self.folder), "folder", "a folder", self.folder)
-        check(
-            self.tiny is not None or bool(self.download),
-            "download",
-            "hub ids, or the shape of tiny models in `tiny`",
-            self.download,
-        )

@@ -1,7 +1,9 @@
 """Builds the tiny models and downloads the large ones: every other script finds its weights here.
 
-Writes FOLDER/tiny-actor, FOLDER/tiny-encoder and FOLDER/<organisation>/<name>. A folder with a
-manifest.json is complete: the same command leaves it alone, and mends one that is damaged.
+Writes FOLDER/tiny-base (untrained), FOLDER/tiny-encoder, FOLDER/tiny-actor (the base after a warm
+start, whose run is FOLDER/tiny-warm-start), and FOLDER/<organisation>/<name>. A folder with a
+manifest.json is complete: the same command leaves it alone, mends one that is damaged, and goes on
+where it was killed.
 
     python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_tiny.yaml
     python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_mistral7b.yaml
@@ -9,9 +11,12 @@ manifest.json is complete: the same command leaves it alone, and mends one that 
 
 from pathlib import Path
 
+import train_bc
+
 from lactchain.console import table
-from lactchain.run import launch
-from lactchain.settings import LoraSettings, PrepareWeightsConfig
+from lactchain.jobs import PrepareWeightsConfig
+from lactchain.process import launch
+from lactchain.settings import LoraSettings
 
 
 def main(config: PrepareWeightsConfig) -> None:
@@ -24,13 +29,16 @@ def main(config: PrepareWeightsConfig) -> None:
         prepare_download,
         prepare_tiny_actor,
         prepare_tiny_encoder,
+        prepare_warm_actor,
     )
 
     folder = Path(config.folder)
     if config.tiny is not None:
-        actor = folder / "tiny-actor"
-        prepare_tiny_actor(actor, config.tiny, config.environment, config.seed)
-        prepare_tiny_encoder(folder / "tiny-encoder", actor)
+        base = folder / "tiny-base"
+        prepare_tiny_actor(base, config.tiny, config.environment, config.seed)
+        prepare_tiny_encoder(folder / "tiny-encoder", base)
+    if config.warm_start is not None:
+        prepare_warm_actor(config, train_bc.main)
     for model in config.download:
         prepare_download(folder / model, model)
 

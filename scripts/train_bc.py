@@ -1,6 +1,6 @@
 r"""Behaviour cloning: the actor learns to answer as scripted behaviour does (or as chosen answers).
 
-Reads the actor's weights; writes RUN/behavior/*.parquet, RUN/checkpoints/ and RUN/actor/.
+Reads the actor's weights; writes RUN/checkpoints/ and RUN/actor/.
 
 A tiny actor knows nothing, so the founding recipe begins here: with a mixture of shortest paths
 and random chains it learns the form of an answer and a first notion of the state. On TRL's
@@ -18,41 +18,22 @@ from lactchain.run import Run
 
 
 def main(config: TrainBCConfig) -> dict:
-    from lactchain.data.offline import behavior_examples
-    from lactchain.data.preferences import read_pairs
+    from lactchain.data.offline import cloning_examples
     from lactchain.environments.language import make_language_env
-    from lactchain.models.loading import load_actor
-    from lactchain.models.prompting import PromptTemplate
-    from lactchain.trainers.base import train
-    from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
-    from lactchain.types import Action
+    from lactchain.trainers.base import save_result, train
+    from lactchain.trainers.behavior_cloning import cloning_trainer
 
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
         env = make_language_env(config.environment)
-        if config.pairs is None:
-            examples = behavior_examples(env, config.behavior, config.run.seed)
-        else:
-            pairs = read_pairs(config.pairs)
-            examples = [(p.prompt, Action(p.chosen, p.chosen_token_ids)) for p in pairs]
-        model, tokenizer = load_actor(config.actor, trainable=True)
-        template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-        rows, dropped = cloning_rows(examples, template, tokenizer)
-        trainer = behavior_cloning_trainer(
-            model,
-            rows,
-            tokenizer,
-            config.training,
-            run.path("checkpoints"),
-            config.run.seed,
-            run=run,
-            report_to=config.run.report_to,
-        )
+        examples = cloning_examples(config, env)
+        trainer, dropped = cloning_trainer(examples, config, env.grammar, run)
         train(trainer)
-        trainer.save_model(str(run.path("actor")))
-        summary = {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
+        save_result(trainer, run.path("actor"))
+        num_dropped = sum(dropped.values())
+        summary = {"num_examples": len(examples) - num_dropped, "num_dropped": num_dropped}
         run.finish(summary)
     figures("Behaviour cloning", summary)
     return summary

@@ -22,7 +22,7 @@ from lactchain.run import Run
 def main(config: TrainCriticConfig) -> dict:
     from lactchain.data.critic_data import critic_episodes, measure_values
     from lactchain.models.critic import EmbeddingCritic
-    from lactchain.trainers.base import train
+    from lactchain.trainers.base import save_result, train
     from lactchain.trainers.critic import critic_trainer, return_scale
 
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
@@ -37,8 +37,8 @@ def main(config: TrainCriticConfig) -> dict:
         train(trainer)
         if trainer.eval_dataset is not None:
             summary |= trainer.evaluate()
-        trainer.save_model(str(run.path("critic")))
-        summary |= measure_values(config, critic, run)
+        save_result(trainer, run.path("critic"))
+        summary |= measure_values(config, run)
         run.finish(summary)
     figures("Critic", summary)
     return summary

@@ -22,7 +22,7 @@ def main(config: TrainSimPOConfig) -> dict:
     from lactchain.data.preference_data import make_preferences
     from lactchain.data.preferences import read_pairs
     from lactchain.environments.language import make_language_env
-    from lactchain.trainers.base import train
+    from lactchain.trainers.base import save_result, train
     from lactchain.trainers.simpo import simpo_trainer, warn_if_collapsed
 
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
@@ -42,7 +42,7 @@ def main(config: TrainSimPOConfig) -> dict:
         )
         train(trainer)
         warn_if_collapsed(run)
-        trainer.save_model(str(run.path("actor")))
+        save_result(trainer, run.path("actor"))
         summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
         run.finish(summary)
     figures("SimPO", summary)

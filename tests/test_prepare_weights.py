@@ -1,6 +1,5 @@
 """Weights are prepared once, mended when damaged, and their absence is explained."""
 
-import importlib.util
 import json
 import shutil
 import time
@@ -11,14 +10,19 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
+import train_bc
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from prepare_weights import main
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, MistralConfig
 
+from lactchain.checkpoints import verify_manifest
 from lactchain.config import parse
 from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.adapters import attach_lora
+from lactchain.jobs import BehaviorConfig, PrepareWeightsConfig, WarmStartConfig
+from lactchain.models.adapters import attach_lora, base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.download import download
 from lactchain.models.loading import load_actor, resolve_weights
@@ -29,24 +33,15 @@ from lactchain.settings import (
     CriticConfig,
     EnvironmentConfig,
     LoraSettings,
-    PrepareWeightsConfig,
     TinyModelConfig,
+    TrainingConfig,
 )
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 SHORT = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}")
 SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1)
-
-
-def load_script():
-    spec = importlib.util.spec_from_file_location("prepare", ROOT / "scripts/prepare_weights.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-main = load_script().main
+BRIEF = WarmStartConfig(BehaviorConfig(num_chains=32), TrainingConfig(batch_size=16))
 
 
 @pytest.fixture
@@ -62,7 +57,7 @@ def prepared(tmp_path_factory):
         PrepareWeightsConfig,
         ["--config", str(ROOT / "configs/prepare_weights/gridworld_tiny.yaml")],
     )
-    main(replace(shipped, folder=str(folder), tiny=SMALL))
+    main(replace(shipped, folder=str(folder), tiny=SMALL, warm_start=BRIEF))
     return folder
 
 
@@ -88,7 +83,7 @@ def test_the_same_command_again_changes_nothing(config, caplog):
     assert files == {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
 
 
-@pytest.mark.parametrize("name", ["tiny-actor/model.safetensors", "tiny-encoder/config.json"])
+@pytest.mark.parametrize("name", ["tiny-base/model.safetensors", "tiny-encoder/config.json"])
 def test_a_damaged_model_is_made_again(config, caplog, name):
     caplog.set_level("INFO", "lactchain")
     main(config)
@@ -102,8 +97,45 @@ def test_a_damaged_model_is_made_again(config, caplog, name):
 
 def test_other_settings_do_not_overwrite_a_model(config):
     main(config)
-    with pytest.raises(ConfigError, match=r"tiny-actor: was made from other settings: .*seed"):
+    with pytest.raises(ConfigError, match=r"tiny-base: was made from other settings: .*seed"):
         main(replace(config, seed=1))
+
+
+def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):
+    base, actor = (
+        load_file(prepared / f"tiny-{n}" / "model.safetensors") for n in ("base", "actor")
+    )
+    trained = load_file(prepared / "tiny-warm-start" / "actor" / "model.safetensors")
+    assert all(torch.equal(actor[name], trained[name]) for name in base)
+    assert not all(torch.equal(actor[name], base[name]) for name in base)
+    manifest = verify_manifest(prepared / "tiny-actor")
+    assert manifest["made_from"]["base"] == base_fingerprint(prepared / "tiny-base")
+    assert manifest["made_from"]["warm_start"]["behavior"]["num_chains"] == 32
+
+
+def test_a_warm_start_killed_anywhere_is_finished_by_the_same_command(config, monkeypatch):
+    """While it clones, and when it has cloned and not yet copied; another warm start is refused."""
+    config = replace(config, warm_start=BRIEF)
+    actor = Path(config.folder) / "tiny-actor"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train_bc, "main", interrupted)
+        main(config)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "copytree", interrupted)
+        main(config)
+    assert not (actor / "manifest.json").exists()
+    main(config)
+    weights = (actor / "model.safetensors").read_bytes()
+    shutil.rmtree(actor)
+    monkeypatch.setattr("lactchain.trainers.base.train", interrupted)  # it is not cloned again
+    main(config)
+    assert (actor / "model.safetensors").read_bytes() == weights
+    with pytest.raises(ConfigError, match="tiny-actor: was made from other settings: .*num_chains"):
+        main(replace(config, warm_start=replace(BRIEF, behavior=BehaviorConfig(num_chains=48))))
+
+
+def interrupted(*args, **kwargs):
+    raise KeyboardInterrupt
 
 
 def test_the_texts_of_an_environment_hold_all_that_it_says():

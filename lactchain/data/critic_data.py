@@ -38,15 +38,18 @@ def critic_episodes(
     return trajectories, metrics
 
 
-def measure_values(
-    config: TrainCriticConfig, critic: EmbeddingCritic, run: Run
-) -> dict[str, float]:
-    """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable."""
+def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
+    """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable.
+
+    By rank 0 alone, with the critic that the run has saved: that in training may be spread over
+    several processes.
+    """
     env = make_language_env(config.environment)
     constrained = config.actor.decoding == "constrained"
     wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
     if not (wanted and can_enumerate(env) and distributed.is_main()):
         return {}
-    values = critic_against_exact(LanguageActor.from_config(config.actor, env.grammar), critic, env)
+    actor = LanguageActor.from_config(config.actor, env.grammar)
+    values = critic_against_exact(actor, EmbeddingCritic.load(run.path("critic")), env)
     write_values(run.path("values.json"), values)
     return {"critic_r2": values.r2, "critic_rmse": values.rmse}

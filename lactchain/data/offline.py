@@ -1,13 +1,22 @@
-"""Scripted behaviour to learn from without interaction."""
+"""Behaviour to learn from without interaction: scripted, or the chosen answers of pairs."""
 
 from __future__ import annotations
 
+from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
-from lactchain.jobs import BehaviorConfig
+from lactchain.jobs import BehaviorConfig, TrainBCConfig
 from lactchain.types import Action
+
+
+def cloning_examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
+    """Observations, and the answers to clone."""
+    if config.pairs is None:
+        return behavior_examples(env, config.behavior, config.run.seed)
+    pairs = read_pairs(config.pairs)
+    return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
 
 
 def behavior_examples(

@@ -23,7 +23,7 @@ from lactchain.models.adapters import (
     load_adapter_weights,
     save_adapter,
 )
-from lactchain.models.loading import load_encoder, quiet
+from lactchain.models.loading import load_encoder, quiet, verify_if_sealed
 from lactchain.models.prompting import encodable
 from lactchain.settings import CriticConfig
 
@@ -102,6 +102,7 @@ class EmbeddingCritic(nn.Module):
     @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
         directory = Path(config.checkpoint)
+        verify_if_sealed(directory)
         stored = _read_config(directory)
         for name in MEANING:
             if stored[name] != getattr(config, name):

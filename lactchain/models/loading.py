@@ -29,6 +29,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from lactchain.checkpoints import MANIFEST, verify_manifest
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.settings import ActorConfig, CriticConfig
@@ -37,7 +38,7 @@ WEIGHTS_FOLDER = Path("weights")
 """Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
 
 SMALL_MODEL_BYTES = 1 << 30
-"""Below this a progress bar would only flicker."""
+"""Below this a progress bar would only flicker, and hashing all bytes takes a second at most."""
 
 
 def load_actor(
@@ -100,6 +101,8 @@ def load_base(
 ) -> PreTrainedModel:
     """A model from the folder `path`, every weight accounted for but those of a new head."""
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
+    if num_bytes < SMALL_MODEL_BYTES:
+        verify_if_sealed(path)
     model_type = _read_json(path / "config.json").get("model_type")
     if model_type not in CONFIG_MAPPING and not config.trust_remote_code:
         raise DataError(
@@ -198,6 +201,12 @@ def check_weights(path: Path) -> list[Path]:
         except SafetensorError as error:
             raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
     return files
+
+
+def verify_if_sealed(path: Path) -> None:
+    """Raises `DataError` if a folder has a manifest and is not as that says."""
+    if (path / MANIFEST).is_file():
+        verify_manifest(path)
 
 
 def device() -> torch.device:

@@ -43,7 +43,7 @@ from lactchain.checkpoints import (
 )
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
 from lactchain.models.adapters import base_folder, seal_adapter
-from lactchain.models.loading import quiet
+from lactchain.models.loading import device, quiet
 from lactchain.run import Run, provenance, stop_requested
 from lactchain.settings import TrainingConfig
 from lactchain.types import Action
@@ -62,23 +62,23 @@ def training_arguments(
     arguments_class: type[TrainingArguments] = TrainingArguments,
     **more: Any,
 ) -> TrainingArguments:
-    """The arguments of `transformers.Trainer` for our settings on the machine at hand.
+    """The arguments of `transformers.Trainer` for our settings on the device at hand.
 
     Args:
         output_dir: folder of the `checkpoint-N/`.
         report_to: trackers beside the local metrics.jsonl.
-        bf16: compute in mixed precision; only done where there is CUDA.
+        bf16: compute in mixed precision; only done on CUDA.
         arguments_class: a subclass for trainers that bring their own, such as TRL's.
         more: further arguments that the trainer in question fixes.
 
     Raises:
         ConfigError: `settings.extra` holds an argument that does not exist or is set elsewhere.
     """
-    on_cuda = torch.cuda.is_available()
+    on_cuda = device().type == "cuda"
     known = arguments_class.__dataclass_fields__
-    # The name before transformers 5.23 or so; the new release warns of the old name.
-    renamed = "activation_checkpointing" in known
-    checkpointing = "activation_checkpointing" if renamed else "gradient_checkpointing"
+    # Renamed within transformers 5; the old name warns where the new one is known.
+    names = ("activation_checkpointing", "gradient_checkpointing")
+    checkpointing = next(name for name in names if name in known)
     fixed: dict[str, Any] = {
         "output_dir": str(output_dir),
         "seed": seed,
@@ -362,6 +362,19 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
             f"{trainer.args.output_dir}; give the same command to go on",
         )
     return output
+
+
+def save_result(trainer: Any, directory: str | Path) -> None:
+    """Writes the trained weights into a folder that other runs can start from, its manifest last.
+
+    Raises:
+        DiskError: the disk is full or read-only.
+    """
+    with disk_errors(directory):
+        trainer.save_model(str(directory))
+    if trainer.is_world_process_zero():
+        write_manifest(directory, {"run_id": trainer.run.id, **trainer.facts})
+    trainer.accelerator.wait_for_everyone()
 
 
 def _restore_forward(trainer: Any) -> None:

@@ -14,11 +14,13 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from lactchain.errors import DataError
+from lactchain.jobs import TrainBCConfig
+from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.run import Run
 from lactchain.settings import TrainingConfig
 from lactchain.trainers.base import GuardedTrainer, encode_completions, training_arguments
-from lactchain.types import Action
+from lactchain.types import Action, ChainGrammar
 
 CloningRow = dict[str, list[int]]
 """`input_ids`, and `labels` that are -100 on the prompt."""
@@ -98,3 +100,24 @@ def behavior_cloning_trainer(
         run=run,
         **kwargs,
     )
+
+
+def cloning_trainer(
+    examples: Sequence[tuple[str, Action]], config: TrainBCConfig, grammar: ChainGrammar, run: Run
+) -> tuple[Trainer, Counter[str]]:
+    """The trainer of a stage, and how many examples could not be trained on, by reason."""
+    model, tokenizer = load_actor(config.actor, trainable=True)
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    rows, dropped = cloning_rows(examples, template, tokenizer)
+    trainer = behavior_cloning_trainer(
+        model,
+        rows,
+        tokenizer,
+        config.training,
+        run.path("checkpoints"),
+        config.run.seed,
+        run=run,
+        report_to=config.run.report_to,
+        keep_checkpoints=config.training.keep_checkpoints,
+    )
+    return trainer, dropped
