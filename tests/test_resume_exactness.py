@@ -71,7 +71,7 @@ def stop_at(monkeypatch, *updates):
     [
         ("simpo", LORA),
         ("critic", LORA),
-        ("cloning", LORA),
+        pytest.param("cloning", LORA, marks=pytest.mark.slow),
         pytest.param("simpo", FULL, marks=pytest.mark.slow),
         pytest.param("critic", FULL, marks=pytest.mark.slow),
     ],

@@ -32,7 +32,7 @@ from training_setups import (
 from lactchain.checkpoints import latest_checkpoint, verify_manifest, write_manifest
 from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import load_actor
+from lactchain.models.loading import device, load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
@@ -51,7 +51,13 @@ from lactchain.trainers.critic import (
     return_scale,
     split_episodes,
 )
-from lactchain.trainers.simpo import PreferenceCollator, branch_bias, drop_reason, preference_rows
+from lactchain.trainers.simpo import (
+    PreferenceCollator,
+    SimPOTrainer,
+    branch_bias,
+    drop_reason,
+    preference_rows,
+)
 from lactchain.types import Action, PreferencePair, Trajectory
 
 KINDS = pytest.mark.parametrize("kind", MAKERS)
@@ -98,7 +104,7 @@ def trajectory(rewards, *, terminated, states=STATES):
 
 def test_arguments_suit_the_machine_and_keep_what_people_set(tmp_path):
     args = training_arguments(TRAINING, tmp_path, 3, report_to=[])
-    assert args.use_cpu != torch.cuda.is_available()
+    assert args.use_cpu == (device().type == "cpu")
     assert not args.bf16
     assert not args.logging_nan_inf_filter
     assert (args.seed, args.data_seed, args.report_to) == (3, 3, [])
@@ -389,6 +395,34 @@ def test_accumulated_small_batches_equal_one_large_batch(kind, weights, tmp_path
         parameters.append([p.detach() for p in trainer.model.parameters()])
     for large, small in zip(*parameters, strict=True):
         torch.testing.assert_close(large, small, atol=1e-6, rtol=1e-5)
+
+
+@KINDS
+def test_recomputed_activations_change_nothing(kind, weights, tmp_path):
+    parameters = []
+    for checkpointing in (False, True):
+        settings = changed(max_steps=2, gradient_checkpointing=checkpointing)
+        with open_run(tmp_path / f"run-{checkpointing}") as run:
+            trainer = MAKERS[kind](weights, run, lora=True, settings=settings)
+            train(trainer)
+        parameters.append([p.detach() for p in trainer.model.parameters() if p.requires_grad])
+    for kept, recomputed in zip(*parameters, strict=True):
+        torch.testing.assert_close(kept, recomputed)
+
+
+def test_attention_that_takes_no_mask_is_refused(weights, run_dir):
+    with open_run(run_dir) as run:
+        ready = make_simpo(weights, run, lora=True)
+        ready.model.config._attn_implementation = "flash_attention_2"
+        with pytest.raises(ConfigError, match="expected sdpa or eager.*got flash_attention_2"):
+            SimPOTrainer(
+                ready.model,
+                ready.args,
+                ready.train_dataset,
+                ready.processing_class,
+                ready.settings,
+                run=run,
+            )
 
 
 @KINDS

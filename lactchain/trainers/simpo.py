@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from lactchain.errors import DataError
+from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.jobs import TrainSimPOConfig
@@ -158,6 +158,11 @@ class SimPOTrainer(RunTrainer):
         eval_rows: Sequence[PreferenceRow] | None = None,
         **kwargs: Any,
     ) -> None:
+        attention = model.config._attn_implementation
+        if attention not in ("sdpa", "eager"):
+            raise ConfigError(
+                f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
+            )
         super().__init__(
             model=model,
             args=args,
@@ -208,8 +213,7 @@ def completion_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of both answers' tokens, from one pass over what the collator made.
 
-    The vocabulary is projected only from the batch's first answer on, not on the prompts. The
-    model's attention must take a mask (transformers' "sdpa" and "eager" do).
+    The vocabulary is projected only from the batch's first answer on, not on the prompts.
 
     Args:
         dtype: of the model's weights, for the attention mask.
