@@ -1,0 +1,60 @@
+r"""Plays an episode in the terminal, step by step: you are the policy, or you watch an actor.
+
+Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees; type
+numbers of actions, such as `0 0 1`, or an answer as a model would give it. Ctrl-D ends the game.
+
+    python scripts/play.py --config configs/play/gridworld_tiny.yaml
+    python scripts/play.py --config configs/play/gridworld_mistral7b.yaml
+"""
+
+import signal
+
+from rich.text import Text
+
+from lactchain.console import console, plain
+from lactchain.jobs import PlayConfig
+from lactchain.process import launch
+
+
+def main(config: PlayConfig) -> float:
+    from lactchain.data.shards import derive_seed
+    from lactchain.environments.language import make_language_env
+    from lactchain.environments.scripted import HumanPolicy
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
+    env = make_language_env(config.environment)
+    policy = HumanPolicy(env.grammar, lambda text: console.input(plain(text.split("\n")[-1])))
+    if config.actor is not None:
+        from lactchain.models.actor import LanguageActor
+
+        policy = LanguageActor.from_config(config.actor, env.grammar)
+    observation, info = env.reset(seed=config.seed)
+    over, num_chains, total = False, 0, 0.0
+    while not over:
+        show(env, observation)
+        try:
+            action = policy.act([observation], [derive_seed(config.seed, num_chains)])[0]
+        except EOFError:
+            console.print()
+            break
+        observation, reward, terminated, truncated, info = env.step(action.text)
+        moves = zip(info["executed"], info["bumped"], strict=True)
+        played = ", ".join(f"{name} (bumped)" if bumped else name for name, bumped in moves)
+        outcome = played or f"nothing done: {info['invalid_reason']}"
+        console.print(plain(f"answer {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
+        over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
+    show(env, observation)
+    ending = "reached the goal" if info["success"] else "did not reach the goal"
+    console.print(plain(f"{policy.name} {ending}: {num_chains} answers, return {total:+.3g}"))
+    return total
+
+
+def show(env, observation):
+    console.rule()
+    if env.env.render_mode == "ansi":
+        console.print(Text.from_ansi(env.env.render()))
+    console.print(plain(observation), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    launch(main, PlayConfig)
