@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 CASCADE = "lactchain_cascade"
+
+# The cache of the rows grows by this many columns at a time.
+COLUMNS = 16
 
 
 def cascade_attention(
@@ -25,45 +30,42 @@ def cascade_attention(
     value: Tensor,
     attention_mask: Tensor,
     scaling: float,
-    prefix: list[tuple[Tensor, Tensor]],
+    prefix: Tensor,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attends to the shared prefix and to the row's own columns under one softmax.
 
+    Heads stand before rows in what is multiplied here: so the scores on the prefix are one matrix
+    per key head, and are written where the softmax reads them.
+
     Args:
         query: (B, H, Q, D), the new tokens of each row.
-        key: (B, Hkv, L, D), the row's own columns so far, the new ones included.
+        key: (Hkv, B, C, D), the row's own columns, the new ones included.
         value: like `key`.
-        attention_mask: additive (B, 1, Q, L), over the row's own columns.
+        attention_mask: additive (B, Q, 1, C), over the row's own columns.
         scaling: the factor on the scores.
-        prefix: per layer, keys and values (Hkv, P, D) that all rows share; P may be 0.
+        prefix: (layers, 2, Hkv, P, D), keys and values that all rows share; P may be 0.
 
     Returns:
         (B, Q, H, D), and no weights.
     """
     prefix_key, prefix_value = prefix[module.layer_idx]
-    batch, heads, steps, dim = query.shape
-    kv_heads, prefix_length = prefix_key.shape[:2]
-    per_row = (batch, kv_heads, heads // kv_heads * steps)
-    grouped = (query * scaling).reshape(*per_row, dim)
-    shared = grouped.transpose(0, 1).reshape(kv_heads, -1, dim)
+    kv_heads, shared, dim = prefix_key.shape
+    batch, heads, steps, _ = query.shape
+    shape = (kv_heads, batch, steps, heads // kv_heads)
+    grouped = query.transpose(1, 2).unflatten(2, (kv_heads, -1)).permute(2, 0, 1, 3, 4)
+    grouped = grouped.contiguous().mul_(scaling)
 
-    scores = grouped.new_empty(*per_row, prefix_length + key.shape[2])
-    to_prefix = shared @ prefix_key.transpose(1, 2)
-    scores[..., :prefix_length] = to_prefix.view(kv_heads, batch, -1, prefix_length).transpose(0, 1)
-    own = grouped @ key.transpose(2, 3)
-    own_by_step = own.view(batch, heads, steps, -1) + attention_mask
-    scores[..., prefix_length:] = own_by_step.view_as(own)
+    scores = grouped.new_empty(kv_heads, grouped[0, ..., 0].numel(), shared + key.shape[2])
+    torch.bmm(grouped.flatten(1, 3), prefix_key.mT, out=scores[..., :shared])
+    own = torch.bmm(grouped.view(kv_heads * batch, -1, dim), key.flatten(0, 1).mT)
+    torch.add(own.view(*shape, -1), attention_mask, out=scores.view(*shape, -1)[..., shared:])
     weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
 
-    output = weights[..., prefix_length:] @ value
-    prefix_weights = (
-        weights[..., :prefix_length].transpose(0, 1).reshape(kv_heads, -1, prefix_length)
-    )
-    output = output + (prefix_weights @ prefix_value).view(kv_heads, *per_row[::2], dim).transpose(
-        0, 1
-    )
-    return output.view(batch, heads, steps, dim).transpose(1, 2), None
+    output = torch.bmm(weights[..., :shared], prefix_value)
+    own_weights = weights.view(*own.shape[:2], -1)[..., shared:]
+    output.view(*own.shape[:2], dim).baddbmm_(own_weights, value.flatten(0, 1))
+    return output.view(*shape, dim).permute(1, 2, 0, 3, 4).flatten(2, 3), None
 
 
 AttentionInterface.register(CASCADE, cascade_attention)
@@ -86,84 +88,74 @@ def use_cascade(model: PreTrainedModel) -> Iterator[None]:
 
 
 @torch.inference_mode()
-def prefix_keys_values(
-    model: PreTrainedModel, prefix_ids: Sequence[int]
-) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of the shared prefix, (Hkv, P, D) per layer, for the current weights."""
-    config = model.config
-    if not prefix_ids:
-        kv_heads = config.num_key_value_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        nothing = torch.empty(kv_heads, 0, dim, dtype=model.dtype, device=model.device)
-        return [(nothing, nothing)] * config.num_hidden_layers
+def prefix_keys_values(model: PreTrainedModel, prefix_ids: Sequence[int]) -> Tensor:
+    """Keys and values (layers, 2, Hkv, P, D) of the shared prefix, for the current weights."""
+    # An empty prefix is a token that is cut off again: what comes out has the model's own shapes.
+    ids = torch.tensor([list(prefix_ids) or [0]], device=model.device)
     cache = DynamicCache()
-    model.get_decoder()(torch.tensor([prefix_ids], device=model.device), past_key_values=cache)
-    return [(layer.keys[0], layer.values[0]) for layer in cache.layers]
+    model.get_decoder()(ids, past_key_values=cache)
+    layers = [torch.cat([layer.keys, layer.values]) for layer in cache.layers]
+    return torch.stack(layers)[..., : len(prefix_ids), :].contiguous()
 
 
+@dataclass
 class RowCache:
     """Keys and values of each row's own tokens, written in place into preallocated columns.
 
-    All rows write to the same columns, so a step is a slice and not a scatter; `valid` (B, L) says
-    which columns of a row hold a token of its own and which hold padding.
+    All rows write to the same columns, so a step is a slice and not a scatter. Columns that are
+    not open yet are zero and masked: a batch of matrices is multiplied faster whole than cut.
+
+    Attributes:
+        columns: (layers, 2, Hkv, B, C, D), keys and values.
+        valid: (B, C), whether the column holds a token of the row, and not padding or nothing.
+        length: how many columns are open.
     """
 
-    def __init__(self, batch: int, capacity: int, device: torch.device) -> None:
-        self.capacity, self.length = capacity, 0
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-        self.valid = torch.zeros(batch, capacity, dtype=torch.bool, device=device)
+    columns: Tensor
+    valid: Tensor
+    length: int = 0
+
+    @classmethod
+    def empty(cls, batch: int, prefix: Tensor) -> RowCache:
+        """A cache without columns for rows that share `prefix`."""
+        shape = (*prefix.shape[:3], batch, 0, prefix.shape[-1])
+        return cls(prefix.new_empty(shape), prefix.new_empty(batch, 0, dtype=torch.bool))
+
+    @classmethod
+    def join(cls, caches: Sequence[RowCache]) -> RowCache:
+        """One cache of the rows of several, which have the same columns open."""
+        columns = torch.cat([cache.columns for cache in caches], dim=3)
+        return cls(columns, torch.cat([cache.valid for cache in caches]), caches[0].length)
+
+    def select(self, rows: Tensor) -> RowCache:
+        """A cache of the given rows (N,), repeats allowed: drops finished rows, branches prompts."""
+        return RowCache(self.columns.index_select(3, rows), self.valid[rows], self.length)
+
+    def append(self, valid: Tensor) -> Tensor:
+        """Opens columns for a block of tokens; returns its additive mask (B, Q, 1, C).
+
+        Args:
+            valid: (B, Q), False where the block is padding.
+        """
+        start, self.length = self.length, self.length + valid.shape[1]
+        missing = self.length - self.valid.shape[1]
+        if missing > 0:
+            extra = -(-missing // COLUMNS) * COLUMNS
+            self.valid = pad(self.valid, (0, extra))
+            self.columns = pad(self.columns, (0, 0, 0, extra))
+        self.valid[:, start : self.length] = valid
+        columns = torch.arange(self.valid.shape[1], device=valid.device)
+        causal = columns <= columns[start : self.length, None]
+        visible = causal & self.valid[:, None]
+        mask = self.columns.new_zeros(visible.shape)
+        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, :, None]
 
     def update(
         self, key: Tensor, value: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Writes a block of new columns (B, Hkv, Q, D); returns all columns so far."""
-        batch, kv_heads, steps, dim = key.shape
-        if layer_idx == len(self.keys):
-            shape = (batch, kv_heads, self.capacity, dim)
-            self.keys.append(key.new_empty(shape))
-            self.values.append(value.new_empty(shape))
-        start = self.length - steps
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        keys[:, :, start : self.length] = key
-        values[:, :, start : self.length] = value
-        return keys[:, :, : self.length], values[:, :, : self.length]
-
-    def append(self, valid: Tensor, dtype: torch.dtype) -> Tensor:
-        """Opens columns for a block of tokens; returns its additive mask (B, 1, Q, L).
-
-        Args:
-            valid: (B, Q), False where the block is padding.
-            dtype: of the scores that the mask is added to.
-        """
-        steps = valid.shape[1]
-        start, self.length = self.length, self.length + steps
-        if self.length > self.capacity:
-            self._grow(max(self.length, 2 * self.capacity))
-        self.valid[:, start : self.length] = valid
-        columns = torch.arange(self.length, device=valid.device)
-        causal = columns <= torch.arange(start, self.length, device=valid.device)[:, None]
-        visible = causal & self.valid[:, None, : self.length]
-        mask = torch.zeros(visible.shape, dtype=dtype, device=valid.device)
-        return mask.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
-
-    def select(self, rows: Tensor, capacity: int | None = None) -> RowCache:
-        """A cache of the given rows (N,), repeats allowed: drops finished rows, branches prompts."""
-        selected = RowCache(len(rows), capacity or self.capacity, rows.device)
-        selected.length = used = self.length
-        selected.valid[:, :used] = self.valid[rows, :used]
-        for mine, theirs in ((self.keys, selected.keys), (self.values, selected.values)):
-            for tensor in mine:
-                copy = tensor.new_empty(
-                    len(rows), tensor.shape[1], selected.capacity, tensor.shape[3]
-                )
-                torch.index_select(tensor[:, :, :used], 0, rows, out=copy[:, :, :used])
-                theirs.append(copy)
-        return selected
-
-    def _grow(self, capacity: int) -> None:
-        extra = capacity - self.capacity
-        self.capacity = capacity
-        self.valid = torch.nn.functional.pad(self.valid, (0, extra))
-        self.keys = [torch.nn.functional.pad(key, (0, 0, 0, extra)) for key in self.keys]
-        self.values = [torch.nn.functional.pad(value, (0, 0, 0, extra)) for value in self.values]
+        """Writes a block (B, Hkv, Q, D) to the columns opened last; returns all (Hkv, B, C, D)."""
+        keys, values = self.columns[layer_idx]
+        start = self.length - key.shape[2]
+        keys[:, :, start : self.length] = key.transpose(0, 1)
+        values[:, :, start : self.length] = value.transpose(0, 1)
+        return keys, values

@@ -23,6 +23,9 @@ from lactchain.models.cascade import RowCache, prefix_keys_values, use_cascade
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
 
+# Prompts are read in parts of about so many tokens, whose activations stay in the processor's cache.
+CHUNK_TOKENS = 1024
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -109,7 +112,7 @@ class Decoder:
                 blocks, states = self._advance(states, columns)
                 answers.add(rows, blocks, drawn)
                 (keep,) = torch.nonzero(states != ACCEPT, as_tuple=True)
-                if not len(keep):
+                if not len(keep) or step == self._room - 1:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     cache, lengths = cache.select(keep), lengths[keep]
@@ -203,11 +206,14 @@ class Decoder:
         blocks = np.full((len(rows), longest), -1)
         for block, row in zip(blocks, rows, strict=True):
             block[longest - len(row) :] = row
-        cache = RowCache(len(rows), longest + self._room, self.device)
-        lengths = torch.full((len(rows),), start, device=self.device)
-        hidden, lengths = self._feed(self._on_device(blocks), lengths, cache)
+        caches, parts = [], []
+        for part in self._on_device(blocks).split(max(1, CHUNK_TOKENS // longest)):
+            caches.append(RowCache.empty(len(part), self._prefix))
+            lengths = torch.full((len(part),), start, device=self.device)
+            parts.append(self._feed(part, lengths, caches[-1]))
+        hidden, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
         states = torch.full((len(rows),), self._start, device=self.device)
-        return cache, lengths, self._logprobs(hidden, states)
+        return RowCache.join(caches), lengths, self._logprobs(hidden, states)
 
     def _feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
         """Feeds each row its block (B, W), padded with -1 on the left.
@@ -223,7 +229,7 @@ class Decoder:
         hidden = self._backbone(
             input_ids=blocks.clamp_min(0),
             position_ids=(lengths[:, None] + offsets).clamp_min(0),
-            attention_mask=cache.append(valid, self.model.dtype),
+            attention_mask=cache.append(valid),
             past_key_values=cache,
             use_cache=True,
             prefix=self._prefix,
