@@ -1,7 +1,7 @@
 r"""Plays an episode in the terminal, step by step: you are the policy, or you watch an actor.
 
-Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees; type
-numbers of actions, such as `0 0 1`, or an answer as a model would give it. Ctrl-D ends the game.
+Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees, and
+type numbers of actions, such as `0 0 1`, or an answer as a model gives it. Ctrl-D ends the game.
 
     python scripts/play.py --config configs/play/gridworld_tiny.yaml
     python scripts/play.py --config configs/play/gridworld_mistral7b.yaml
