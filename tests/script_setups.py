@@ -1,0 +1,146 @@
+"""Scripts on a 2x2 grid with models of one layer: seconds for a whole pipeline.
+
+`run_here` calls a script's main; `start` runs the script in a process of its own, forked from a
+server that has torch and transformers loaded already, so that killing it costs next to nothing.
+"""
+
+import importlib
+import os
+import socket
+import sys
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import training_setups
+
+from lactchain import jobs
+from lactchain.config import dump
+from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+from lactchain.jobs import (
+    ActorStageConfig,
+    BehaviorConfig,
+    CriticStageConfig,
+    EvaluationConfig,
+    WarmStartConfig,
+)
+from lactchain.run import launch
+from lactchain.settings import (
+    ActorConfig,
+    CollectConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    PreferenceConfig,
+    RunConfig,
+    TinyModelConfig,
+    TrainingConfig,
+)
+
+SHAPE = TinyModelConfig(
+    hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32
+)
+GRID = EnvironmentConfig(
+    kwargs={"size": 2},  # 48 start states
+    template="{x} {y} {orientation} {goal_x} {goal_y}",
+    max_chain_length=3,  # 14 chains
+    max_chains=4,
+)
+TRAINING = TrainingConfig(
+    batch_size=16, learning_rate=1e-3, log_every_updates=2, save_every_updates=2
+)
+COLLECT = CollectConfig(num_episodes=96, num_envs=16, shard_size=16)
+PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard=16)
+BEHAVIOR = BehaviorConfig(num_chains=64, max_random_length=2)
+EVALUATION = EvaluationConfig(num_envs=32, num_samples=100)
+CLASSES = {
+    "train_bc": jobs.TrainBCConfig,
+    "collect_rollouts": jobs.CollectRolloutsConfig,
+    "train_critic": jobs.TrainCriticConfig,
+    "make_preferences": jobs.MakePreferencesConfig,
+    "train_simpo": jobs.TrainSimPOConfig,
+    "evaluate": jobs.EvaluateConfig,
+    "run_pipeline": jobs.RunPipelineConfig,
+}
+STAGES = [name for name in CLASSES if name != "run_pipeline"]
+
+
+def build_weights(folder: Path) -> Path:
+    """Writes an untrained actor and encoder."""
+    prepare_tiny_actor(folder / "actor", SHAPE, GRID)
+    prepare_tiny_encoder(folder / "encoder", folder / "actor")
+    return folder
+
+
+def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
+    """The smallest sensible configuration of a script."""
+    actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    critic = CriticConfig(str(weights / "encoder"), gamma=0.9)
+    greedy = replace(actor, decoding="free", temperature=0.0)
+    parts = {
+        "train_bc": {"actor": actor, "behavior": BEHAVIOR, "training": TRAINING},
+        "collect_rollouts": {"actor": actor, "collect": COLLECT},
+        "train_critic": {
+            "actor": actor, "critic": critic, "collect": COLLECT, "training": TRAINING
+        },
+        "make_preferences": {"actor": actor, "preferences": PREFERENCES},
+        "train_simpo": {"actor": actor, "preferences": PREFERENCES, "training": TRAINING},
+        "evaluate": {"actor": greedy, "evaluation": EVALUATION},
+        "run_pipeline": {
+            "tiny": SHAPE,
+            "actor": actor,
+            "warm_start": WarmStartConfig(BEHAVIOR, TRAINING),
+            "critic": CriticStageConfig(config=critic, collect=COLLECT, training=TRAINING),
+            "simpo": ActorStageConfig(preferences=PREFERENCES, training=TRAINING),
+            "evaluation": EVALUATION,
+            "num_rounds": 2,
+        },
+    }  # fmt: skip
+    run = RunConfig(run_dir=str(run_dir))
+    return replace(CLASSES[script](run=run, environment=GRID, **parts[script]), **changes)
+
+
+def run_here(script: str, config: Any) -> dict[str, Any]:
+    """The summary of a script, run in this process."""
+    return importlib.import_module(script).main(config)
+
+
+def start(script: str, config: Any, *arguments: str, **variables: str) -> BaseProcess:
+    """A process that runs a script, as from the command line; `variables` are its environment."""
+    run_dir = Path(config.run.run_dir)
+    file = run_dir.with_suffix(".yaml")
+    file.write_text(dump(config))
+    log = f"{run_dir}-{variables.get('RANK', 0)}.log"
+    arguments = (variables, log, script, ["--config", str(file), *arguments])
+    process = training_setups._preloaded().Process(target=_main, args=arguments)
+    process.start()
+    return process
+
+
+def start_two(script: str, config: Any) -> list[BaseProcess]:
+    """Two such processes that work together (gloo)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [start(script, config, RANK=rank, LOCAL_RANK=rank, **group) for rank in "01"]
+
+
+def _main(variables: dict[str, str], log: str, script: str, arguments: list[str]) -> None:
+    os.environ.update(variables)
+    sys.stdout = sys.stderr = open(log, "a")  # noqa: SIM115
+    os.dup2(sys.stdout.fileno(), 1)
+    os.dup2(sys.stdout.fileno(), 2)
+    torch.set_num_threads(1)
+    sys.argv = [script, *arguments]
+    launch(importlib.import_module(script).main, CLASSES[script])
+
+
+def figures_of(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary without what depends on the clock."""
+    return {name: value for name, value in summary.items() if not _is_time(name)}
+
+
+def _is_time(name: str) -> bool:
+    return name.startswith("time/") or name in ("wall_seconds", "rollouts_per_second")

@@ -1,0 +1,92 @@
+"""The exact values of a language policy are what it earns on average when it plays."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from script_setups import GRID, build_weights, config_of, run_here
+
+from lactchain.data.critic_data import measure_values
+from lactchain.data.evaluations import read_values
+from lactchain.data.exact_values import can_enumerate, critic_against_exact
+from lactchain.data.rollouts import Episode, Rollouts
+from lactchain.data.shards import derive_seed
+from lactchain.environments.language import make_language_env
+from lactchain.models.actor import LanguageActor
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.run import Run
+from lactchain.settings import ActorConfig, CriticConfig
+
+NUM_EPISODES = 600
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def actor(weights):
+    config = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    return LanguageActor.from_config(config, make_language_env(GRID).grammar)
+
+
+@pytest.mark.parametrize("discount_per", ["action", "chain"])
+def test_exact_values_agree_with_play(actor, weights, discount_per):
+    """Within three standard errors of the mean return of 600 episodes, in five states."""
+    world = {"size": 2, "reward": "founding", "max_steps": 1000}
+    config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
+    rollouts = Rollouts(config, num_envs=NUM_EPISODES)
+    critic = EmbeddingCritic.from_config(
+        CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
+    )
+    values = critic_against_exact(actor, critic, rollouts.env)
+    assert len(values.states) == 48 and values.critic == (0.0,) * 48
+    for number in (0, 11, 22, 33, 47):
+        state = values.states[number]
+        seeds = [derive_seed(number, i) for i in range(NUM_EPISODES)]
+        played = rollouts.play(actor, [Episode(seed, state) for seed in seeds])
+        assert all(t.terminated for t in played)
+        returns = [t.returns(0.9, discount_per)[0] for t in played]
+        error = np.std(returns) / np.sqrt(NUM_EPISODES)
+        assert values.exact[number] == pytest.approx(np.mean(returns), abs=3 * error)
+
+
+def test_few_chains_and_listed_states_can_be_enumerated():
+    assert can_enumerate(make_language_env(GRID))
+    assert not can_enumerate(make_language_env(replace(GRID, max_chain_length=12)))
+    env = make_language_env(GRID)
+    env.view = replace(env.view, states=None)
+    assert not can_enumerate(env)
+
+
+def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weights, tmp_path):
+    config = config_of("train_critic", weights, tmp_path / "run")
+    summary = run_here("train_critic", config)
+    values = read_values(tmp_path / "run" / "values.json")
+    assert summary["critic_r2"] == pytest.approx(values.r2)
+    assert summary["critic_rmse"] == pytest.approx(values.rmse)
+    critic = EmbeddingCritic.load(tmp_path / "run" / "critic")
+    env = make_language_env(GRID)
+    texts = [env.reset(options={"state": state})[0] for state in values.states]
+    np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compare_with_exact": False},
+        {"actor": {"decoding": "free", "max_new_tokens": 4}},
+        {"critic": {"mode": "action_value"}},
+        {"environment": {"max_chain_length": 12}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, changes):
+    config = config_of("train_critic", weights, tmp_path / "run")
+    for name, change in changes.items():
+        value = replace(getattr(config, name), **change) if isinstance(change, dict) else change
+        config = replace(config, **{name: value})
+    with Run.open(tmp_path / "run", config) as run:
+        assert measure_values(config, run) == {}
+    assert not (tmp_path / "run" / "values.json").exists()

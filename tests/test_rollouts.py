@@ -1,0 +1,396 @@
+"""Rollouts: results depend on seeds alone, files survive whatever happens, figures are right."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from script_setups import GRID, build_weights
+
+from lactchain.data import rollouts as module
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.rollouts import (
+    Episode,
+    Rollouts,
+    all_episodes,
+    collection_metrics,
+    episode_results,
+    evaluate,
+    invalid_rate,
+    sampled_episodes,
+    sampled_states,
+    summarize,
+    time_metrics,
+)
+from lactchain.data.shards import derive_seed, work_through
+from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.errors import ConfigError, DataError, EnvironmentFault, Interrupted
+from lactchain.models.actor import LanguageActor
+from lactchain.settings import ActorConfig, CollectConfig, EnvironmentConfig
+from lactchain.types import Action
+
+FOUR = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
+
+
+class Says:
+    """A policy that always gives the same answer."""
+
+    name = "parrot"
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.batches = []
+
+    def act(self, observations, seeds):
+        self.batches.append(len(observations))
+        return [Action(self.answer)] * len(observations)
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory):
+    """An untrained model that samples legal chains."""
+    weights = build_weights(tmp_path_factory.mktemp("weights"))
+    config = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    return LanguageActor.from_config(config, make_language_env(GRID).grammar)
+
+
+def heard(trajectories):
+    """What must not depend on how the work was cut: all but the last bits of probabilities."""
+    return [
+        replace(t, actions=tuple(replace(a, logprobs=()) for a in t.actions)) for t in trajectories
+    ]
+
+
+# --- what a rollout depends on -------------------------------------------------------------------
+
+
+def test_episodes_depend_neither_on_neighbours_nor_on_shards(actor, tmp_path):
+    episodes = sampled_episodes(make_language_env(GRID), CollectConfig(num_episodes=60), seed=3)
+    one_by_one = Rollouts(GRID, num_envs=1).play(actor, episodes)
+    for num_envs, shard_size in ((7, 60), (16, 16), (60, 7)):
+        folder = tmp_path / f"{num_envs}-{shard_size}"
+        found, _ = Rollouts(GRID, num_envs).collect(actor, episodes, folder, shard_size)
+        assert heard(found) == heard(one_by_one)
+        assert len(list(folder.glob("*.parquet"))) == -(-60 // shard_size)
+    logprobs = [[a.logprobs for t in ts for a in t.actions] for ts in (found, one_by_one)]
+    for ours, theirs in zip(*logprobs, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(actor):
+    env = make_language_env(GRID)
+    again = [
+        Rollouts(GRID).play(actor, sampled_episodes(env, CollectConfig(num_episodes=30), seed))
+        for seed in (0, 0, 1)
+    ]
+    assert again[0] == again[1]
+    assert heard(again[0]) != heard(again[2])
+
+
+def test_idle_places_are_refilled_at_once():
+    """A third of the episodes lasts one answer, the others four; no place is idle till the end."""
+    env = make_language_env(GRID)
+    near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
+    far = near | {"orientation": 2}
+    episodes = [Episode(i, near if i % 3 == 0 else far) for i in range(12)]
+    policy, rollouts = Says(env.grammar.render([0])), Rollouts(GRID, num_envs=4)
+    played = rollouts.play(policy, episodes)
+    assert [len(t) for t in played] == [1, 4, 4] * 4
+    assert [t.seed for t in played] == list(range(12))
+    assert [t.infos[0]["state"] for t in played] == [e.state for e in episodes]
+    assert sum(policy.batches) == rollouts.tally["num_chains"] == 36
+    assert policy.batches[:8] == [4] * 8
+
+
+def test_no_episodes_is_no_work(actor):
+    assert Rollouts(GRID).play(actor, []) == []
+
+
+def test_seeds_depend_on_every_part():
+    parts = [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, "a"), ("0:a", 1)]
+    assert len({derive_seed(*part) for part in parts}) == len(parts) - 1  # the last equals (0,a,1)
+    assert all(0 <= derive_seed(*part) < 2**64 for part in parts)
+
+
+def test_start_states_are_uniform_to_within_one():
+    env = make_language_env(GRID)
+    states = sampled_states(env, 100, seed=0)
+    counts = {}
+    for state in states:
+        counts[str(state)] = counts.get(str(state), 0) + 1
+    assert len(counts) == 48 and set(counts.values()) == {2, 3}
+    assert states == sampled_states(env, 100, seed=0) != sampled_states(env, 100, seed=1)
+    assert sampled_states(env, 48, seed=0) == states[:48]
+
+
+def test_an_environment_whose_states_are_not_listed_starts_by_itself(monkeypatch):
+    env = make_language_env(GRID)
+    env.view = replace(env.view, states=None)
+    episodes = sampled_episodes(env, CollectConfig(num_episodes=5), seed=0)
+    assert [e.state for e in episodes] == [None] * 5
+    with pytest.raises(ConfigError, match="states"):
+        all_episodes(env, seed=0)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_path, caplog):
+    env = make_language_env(GRID)
+    episodes = sampled_episodes(env, CollectConfig(num_episodes=40), seed=0)
+    policy = RandomChains(env.grammar)
+    first, tally = Rollouts(GRID).collect(policy, episodes, tmp_path, shard_size=8)
+    paths = sorted(tmp_path.glob("*.parquet"))
+    assert len(paths) == 5
+    content = paths[1].read_bytes()
+    paths[1].write_bytes(content[:-9] + bytes([content[-9] ^ 4]) + content[-8:])
+    paths[2].with_suffix(".json").write_text("{")
+    paths[3].unlink()
+    kept = {path: path.stat().st_mtime_ns for path in (paths[0], paths[4])}
+    rollouts = Rollouts(GRID)
+    second, tally_again = rollouts.collect(policy, episodes, tmp_path, shard_size=8)
+    assert second == first
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+    assert f"{paths[1]}: is made again" in caplog.text
+    assert f"{paths[2]}: is made again ({paths[2].with_suffix('.json')}" in caplog.text
+    assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))
+    assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
+
+
+def test_shards_that_another_process_has_not_made_are_an_error(tmp_path, monkeypatch):
+    """As when the folder is not on a file system that all processes see."""
+    monkeypatch.setattr("lactchain.distributed.world_size", lambda: 2)
+    monkeypatch.setattr("lactchain.distributed.barrier", lambda: None)
+    with pytest.raises(DataError, match="00001-of-00002"):
+        work_through(tmp_path, 2, lambda _: ([], {}), write_trajectories, read_trajectories, "x")
+
+
+def test_a_signal_stops_between_answers_and_keeps_finished_shards(tmp_path, monkeypatch):
+    env = make_language_env(GRID)
+    episodes = sampled_episodes(env, CollectConfig(num_episodes=40), seed=0)
+    policy = RandomChains(env.grammar)
+    whole, _ = Rollouts(GRID).collect(policy, episodes, tmp_path / "whole", shard_size=8)
+    asked = iter([0] * 20)
+    monkeypatch.setattr("lactchain.data.shards.stop_requested", lambda: next(asked, 15))
+    with pytest.raises(Interrupted, match="give the same command to go on") as stop:
+        Rollouts(GRID, num_envs=2).collect(policy, episodes, tmp_path / "cut", shard_size=8)
+    assert stop.value.exit_code == 143
+    assert 0 < len(list((tmp_path / "cut").glob("*.parquet"))) < 5
+    monkeypatch.undo()
+    resumed, _ = Rollouts(GRID, num_envs=2).collect(policy, episodes, tmp_path / "cut", 8)
+    assert resumed == whole
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def test_the_optimal_policy_solves_everything_by_the_shortest_way(tmp_path):
+    rollouts = Rollouts(FOUR)
+    results, figures = evaluate(OptimalChains(rollouts.env), rollouts, tmp_path, seed=0)
+    assert len(results) == figures["num_episodes"] == 960
+    assert figures["success_rate"] == figures["success_within_2_chains"] == 1
+    assert figures["actions_over_shortest"] == 1
+    assert figures["invalid_rate"] == 0
+    assert figures["episode_return"] == 1
+    assert all(r.num_chains == 1 and r.num_actions == r.shortest for r in results)
+    assert figures["mean_chain_length"] == np.mean([r.shortest for r in results])
+    assert max(r.shortest for r in results) == 9
+
+
+def test_the_random_policy_is_the_floor(tmp_path):
+    rollouts = Rollouts(replace(FOUR, kwargs={"size": 3}, max_chains=8))
+    results, figures = evaluate(RandomChains(rollouts.env.grammar), rollouts, tmp_path, seed=0)
+    assert len(results) == 288
+    assert 0.1 < figures["success_within_2_chains"] < figures["success_rate"] < 0.8
+    assert figures["actions_over_shortest"] > 2
+    assert figures["mean_chain_length"] == pytest.approx(5, abs=0.6)  # 1 to 9, some cut by the goal
+    assert figures["invalid_rate"] == 0
+
+
+def test_garbage_is_all_invalid_and_never_succeeds(tmp_path):
+    rollouts = Rollouts(GRID)
+    policy = Says("move forward, please \ud800</s>")
+    results, figures = evaluate(policy, rollouts, tmp_path, seed=0)
+    assert figures["invalid_rate"] == 1
+    assert figures["success_rate"] == figures["mean_chain_length"] == 0
+    assert np.isnan(figures["actions_over_shortest"])
+    assert all(r.num_chains == GRID.max_chains and r.num_actions == 0 for r in results)
+    assert invalid_rate(policy, rollouts, num_samples=100, seed=0) == 1
+    assert invalid_rate(OptimalChains(rollouts.env), rollouts, num_samples=100, seed=0) == 0
+
+
+def test_figures_match_hand_computed_numbers():
+    """From (0, 1) looking up the goal (0, 0) is one step away; looking down, three."""
+    rollouts = Rollouts(replace(GRID, invalid_penalty=-0.5, chain_cost=0.25))
+    near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
+    far = near | {"orientation": 2}
+    answers = {
+        0: ['["turn left", "turn left"]', '["turn left", "turn left"]', '["move forward"]'],
+        1: ["no"] * 4,
+        2: ['["move forward"]', '["turn left", "turn left", "move forward"]'],
+    }
+
+    class Scripted:
+        name = "scripted"
+
+        def act(self, observations, seeds):
+            return [Action(answers[owner[seed]].pop(0)) for seed in seeds]
+
+    owner = {derive_seed(seed, k): seed for seed in range(3) for k in range(4)}
+    episodes = [Episode(0, near), Episode(1, near), Episode(2, far)]
+    trajectories = rollouts.play(Scripted(), episodes)
+    results = episode_results(rollouts.env, trajectories)
+    assert results == [
+        EpisodeResult(near, success=True, num_chains=3, num_actions=5, shortest=1),
+        EpisodeResult(near, success=False, num_chains=4, num_actions=0, shortest=1),
+        EpisodeResult(far, success=True, num_chains=2, num_actions=4, shortest=3),
+    ]
+    figures = summarize(results, trajectories)
+    assert figures == {
+        "num_episodes": 3,
+        "success_rate": pytest.approx(2 / 3),
+        "success_within_2_chains": pytest.approx(1 / 3),
+        "mean_chain_length": pytest.approx((2 + 2 + 1 + 1 + 3) / 5),
+        "actions_over_shortest": pytest.approx((5 + 4) / (1 + 3)),
+        "invalid_rate": pytest.approx(4 / 9),
+        "episode_return": pytest.approx((1 - 0.75 - 4 * 0.75 + 1 - 0.5) / 3),
+    }
+    collected = collection_metrics(trajectories)
+    assert collected["num_chains"] == 9
+    assert collected["rollout/success_rate"] == figures["success_rate"]
+    assert collected["rollout/chain_length"] == figures["mean_chain_length"]
+    assert collected["rollout/invalid_rate"] == figures["invalid_rate"]
+
+
+def test_time_is_told_by_kind_of_work():
+    tally = {"num_chains": 30, "generate_seconds": 2.0, "environment_seconds": 1.0}
+    assert time_metrics(tally) == {
+        "time/generate_seconds": 2.0,
+        "time/environment_seconds": 1.0,
+        "time/chains_per_second": 10.0,
+    }
+
+
+def test_sampling_for_the_invalid_rate_is_shared_out(monkeypatch):
+    """Each of two processes takes every other sample; together they are those of one."""
+    rollouts = Rollouts(GRID, num_envs=7)
+
+    class Sometimes:
+        name = "sometimes"
+
+        def act(self, observations, seeds):
+            return [Action("no" if seed % 3 == 0 else '["turn left"]') for seed in seeds]
+
+    alone = invalid_rate(Sometimes(), rollouts, num_samples=50, seed=0)
+    monkeypatch.setattr("lactchain.distributed.world_size", lambda: 2)
+    monkeypatch.setattr("lactchain.distributed.total", lambda number: number)
+    shares = []
+    for rank in range(2):
+        monkeypatch.setattr("lactchain.distributed.rank", lambda rank=rank: rank)
+        shares.append(invalid_rate(Sometimes(), rollouts, num_samples=50, seed=0))
+    assert sum(shares) == pytest.approx(alone) and all(shares)
+
+
+# --- what an actor or an environment may do ------------------------------------------------------
+
+
+def test_a_model_may_emit_anything_at_all(tmp_path):
+    """Bytes, broken UTF-8, special tokens: an untrained model that decodes freely."""
+    weights = build_weights(tmp_path / "weights")
+    config = ActorConfig(str(weights / "actor"), max_new_tokens=24, temperature=2.0)
+    rollouts = Rollouts(GRID)
+    actor = LanguageActor.from_config(config, rollouts.env.grammar)
+    episodes = sampled_episodes(rollouts.env, CollectConfig(num_episodes=64), seed=0)
+    played, _ = rollouts.collect(actor, episodes, tmp_path / "trajectories")
+    texts = [action.text for t in played for action in t.actions]
+    assert len(texts) == 64 * GRID.max_chains and len(set(texts)) > 200
+    assert not all(text.isascii() for text in texts)
+    assert read_trajectories(tmp_path / "trajectories") == played
+    assert collection_metrics(played)["rollout/invalid_rate"] == 1
+    assert all(info["invalid_reason"] for t in played for info in t.infos[1:])
+    json.dumps([t.infos for t in played], allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule"),
+    [
+        ({"reward": float("nan")}, "a reward is a finite number; got nan"),
+        ({"reward": float("inf")}, "a reward is a finite number; got inf"),
+        ({"terminated": "yes"}, "terminated and truncated are booleans"),
+        ({"info": None}, "info is a dict"),
+    ],
+    ids=["nan", "inf", "ending", "info"],
+)
+def test_an_environment_that_breaks_the_rules_leaves_no_shard(tmp_path, monkeypatch, broken, rule):
+    rollouts = Rollouts(GRID, num_envs=4)
+    step = type(rollouts.env.env.unwrapped).step
+
+    def break_at_goal(env, action):
+        observation, reward, terminated, truncated, info = step(env, action)
+        result = {"reward": reward, "terminated": terminated, "info": info}
+        result |= broken if reward > 0 else {}
+        return observation, result["reward"], result["terminated"], truncated, result["info"]
+
+    monkeypatch.setattr(type(rollouts.env.env.unwrapped), "step", break_at_goal)
+    policy = RandomChains(rollouts.env.grammar)
+    episodes = sampled_episodes(rollouts.env, CollectConfig(num_episodes=48), seed=0)
+    with pytest.raises(EnvironmentFault, match=rule) as fault:
+        rollouts.collect(policy, episodes, tmp_path, shard_size=48)
+    assert fault.value.exit_code == 6
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+# --- candidates ----------------------------------------------------------------------------------
+
+
+def test_outcomes_are_single_decisions_and_equal_answers_are_played_once(monkeypatch):
+    rollouts = Rollouts(GRID)
+    near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
+    far = near | {"orientation": 2}
+    begun = []
+    begin = module._Place.begin
+    monkeypatch.setattr(
+        module._Place, "begin", lambda *args: (begun.append(args[2].state), begin(*args))
+    )
+    forward, turn = Action('["move forward"]', (1,)), Action('["turn left"]', (2,))
+    outcomes = rollouts.outcomes([near, near, near, far], [forward, turn, forward, forward], 0)
+    assert [o.episode_return for o in outcomes] == [1, 0, 1, 0]
+    assert [o.terminated for o in outcomes] == [True, False, True, False]
+    assert [o.truncated for o in outcomes] == [False, True, False, True]
+    assert begun == [near, near, far]
+
+
+def test_candidates_are_ranked_by_the_advantage_of_hand_computed_values():
+    """V is 0.5 in states in which the agent looks up, else 0.25; gamma 0.5 per action."""
+
+    class Values:
+        class config:  # noqa: N801
+            mode, gamma, discount_per = "value", 0.5, "action"
+
+        def values(self, observations, actions=None):
+            return np.array([0.5 if " up " in text else 0.25 for text in observations])
+
+    class Alternates:
+        name = "alternates"
+
+        def act(self, observations, seeds):
+            answers = ['["move forward"]', '["turn left"]', '["turn left", "move forward"]', "no"]
+            return [Action(answers[i % 4]) for i in range(len(observations))]
+
+    rollouts = Rollouts(GRID)
+    near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
+    far = near | {"orientation": 1}
+    found = sample_candidates(Alternates(), rollouts, [near, far], 4, 0, Values(), 0.5, "action")
+    assert found[0].returns == (1, 0, 0, 0)
+    # the goal is reached; a turn to the left; the same and a bump; nothing, counted as one action
+    assert found[0].advantages == (1 - 0.5, 0.5 * 0.25 - 0.5, 0.25 * 0.25 - 0.5, 0.5 * 0.5 - 0.5)
+    # a step to (1, 1); a turn upwards; that and a step onto the goal; nothing
+    assert found[1].returns == (0, 0, 0.5, 0)
+    assert found[1].advantages == (
+        0.5 * 0.25 - 0.25, 0.5 * 0.5 - 0.25, 0.5 - 0.25, 0.5 * 0.25 - 0.25
+    )  # fmt: skip
+    assert [c.state for c in found] == [near, far]
+    assert rollouts.tally["score_seconds"] >= 0
