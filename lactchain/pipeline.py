@@ -78,11 +78,14 @@ class Stages:
             collect=stage.collect,
             regression=stage.regression,
             training=stage.training,
+            compare_with_exact=number == 1,
         )
 
     def simpo_stage(self, number: int) -> TrainSimPOConfig:
         """SimPO on the answers of the actor as it stands."""
         stage = self.config.simpo
+        decay = self.config.learning_rate_decay ** (number - 1)
+        training = replace(stage.training, learning_rate=stage.training.learning_rate * decay)
         return TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),
             environment=self.config.environment,
@@ -90,7 +93,7 @@ class Stages:
             critic=self.critic if stage.preferences.rank_by == "advantage" else None,
             preferences=stage.preferences,
             simpo=stage.simpo,
-            training=stage.training,
+            training=training,
         )
 
     def take_actor(self, config: TrainBCConfig | TrainSimPOConfig, summary: dict) -> None:

@@ -303,11 +303,15 @@ class SimPOConfig:
     nll_weight: float = 0.0
     """Weight of the negative log-likelihood of `chosen`, CPO's alpha; 0 in the paper, a little
     keeps small actors from collapsing."""
+    preference_weight: float = 1.0
+    """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
 
     def __post_init__(self) -> None:
         check(self.beta > 0, "beta", "a positive number", self.beta)
         check(self.target_margin >= 0, "target_margin", "at least 0", self.target_margin)
         check(self.nll_weight >= 0, "nll_weight", "at least 0", self.nll_weight)
+        weight = self.preference_weight
+        check(weight >= 0, "preference_weight", "at least 0", weight)
 
 
 @dataclass(frozen=True)

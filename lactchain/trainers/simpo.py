@@ -196,7 +196,8 @@ class SimPOTrainer(RunTrainer):
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
             **{"lengths/chosen": chosen.sum(dim=1), "lengths/rejected": rejected.sum(dim=1)},
         )
-        return losses.mean() + self.settings.nll_weight * nll
+        settings = self.settings
+        return settings.preference_weight * losses.mean() + settings.nll_weight * nll
 
     def row_length(self, row: PreferenceRow) -> int:
         """Tokens of a pair."""
