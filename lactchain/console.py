@@ -21,8 +21,9 @@ def plain(text: str) -> Text:
 
 
 def figures(title: str, values: Mapping[str, Any]) -> None:
-    """Prints names and values, one a line."""
-    table(title, [{"figure": name, "value": value} for name, value in values.items()])
+    """Prints names and values, one a line; values within values are left out."""
+    plain_values = {k: v for k, v in values.items() if not isinstance(v, Mapping | list | tuple)}
+    table(title, [{"figure": name, "value": value} for name, value in plain_values.items()])
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -19,7 +19,6 @@ from lactchain.jobs import (
 )
 from lactchain.models.adapters import SEAL_FILE
 from lactchain.run import Run
-from lactchain.settings import ActorConfig
 
 AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
 """Figures that a target bounds from above; all others are bounded from below."""
@@ -114,8 +113,7 @@ class Stages:
         """Whether the last evaluation meets every figure of the target, if there is one."""
         last, target = self.evaluations[-1], self.config.target
         return bool(target) and all(
-            last[name] <= bound if name in AT_MOST else last[name] >= bound
-            for name, bound in target.items()
+            _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
         )
 
     def summary(self, wall_seconds: float) -> dict[str, Any]:
@@ -156,6 +154,11 @@ class Stages:
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
+    """Whether a figure is as good as asked; one that could not be computed is not."""
+    return figure is not None and (figure <= bound if at_most else figure >= bound)
 
 
 def _row(number: int, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,6 @@ def main(config: PlayConfig) -> float:
         try:
             action = policy.act([observation], [derive_seed(config.seed, num_chains)])[0]
         except EOFError:
-            console.print()
             break
         observation, reward, terminated, truncated, info = env.step(action.text)
         moves = zip(info["executed"], info["bumped"], strict=True)
@@ -44,8 +43,9 @@ def main(config: PlayConfig) -> float:
         console.print(plain(f"answer {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
     show(env, observation)
-    ending = "reached the goal" if info["success"] else "did not reach the goal"
-    console.print(plain(f"{policy.name} {ending}: {num_chains} answers, return {total:+.3g}"))
+    ending = "reached" if info["success"] else "did not reach"
+    verdict = f"{policy.name} {ending} the goal: {num_chains} answers, return {total:+.3g}"
+    console.print(plain(verdict), soft_wrap=True)
     return total
 
 

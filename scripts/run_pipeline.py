@@ -1,8 +1,7 @@
 r"""The whole founding recipe: warm start, then rounds of critic and SimPO, until the target is met.
 
-Reads the base models (or builds tiny ones); writes RUN/warm_start/, RUN/round_N/critic/,
-RUN/round_N/simpo/ and evaluations, each a run folder as its own script makes it, then
-RUN/summary.json and RUN/report.html. Killed and given again, it goes on where it was.
+Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
+their own scripts make them, RUN/summary.json and RUN/report.html. Killed, it goes on where it was.
 
 Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
@@ -50,10 +49,10 @@ def main(config: RunPipelineConfig) -> dict:
         summary = stages.summary(time.perf_counter() - start)
         if distributed.is_main():
             gather_results(run, number)
-            write_report(run.directory)
         run.finish(summary)
-    shown = {name: value for name, value in summary.items() if not isinstance(value, (list, dict))}
-    figures(f"{run.directory}: see report.html there for pictures", shown)
+    if distributed.is_main():
+        write_report(run.directory)
+    figures(f"{run.directory}: see report.html there for pictures", summary)
     return summary
 
 

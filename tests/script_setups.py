@@ -32,6 +32,7 @@ from lactchain.settings import (
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
+    LoraSettings,
     PreferenceConfig,
     RunConfig,
     TinyModelConfig,
@@ -41,6 +42,7 @@ from lactchain.settings import (
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32
 )
+LORA = LoraSettings(r=2)
 GRID = EnvironmentConfig(
     kwargs={"size": 2},  # 48 start states
     template="{x} {y} {orientation} {goal_x} {goal_y}",

@@ -17,7 +17,7 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, CriticConfig
 
-NUM_EPISODES = 600
+NUM_EPISODES = 300
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def actor(weights):
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
 def test_exact_values_agree_with_play(actor, weights, discount_per):
-    """Within three standard errors of the mean return of 600 episodes, in five states."""
+    """Within three standard errors of the mean return of 300 episodes, in three states."""
     world = {"size": 2, "reward": "founding", "max_steps": 1000}
     config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
     rollouts = Rollouts(config, num_envs=NUM_EPISODES)
@@ -42,7 +42,7 @@ def test_exact_values_agree_with_play(actor, weights, discount_per):
     )
     values = critic_against_exact(actor, critic, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48
-    for number in (0, 11, 22, 33, 47):
+    for number in (0, 22, 47):
         state = values.states[number]
         seeds = [derive_seed(number, i) for i in range(NUM_EPISODES)]
         played = rollouts.play(actor, [Episode(seed, state) for seed in seeds])
