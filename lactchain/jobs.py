@@ -227,11 +227,15 @@ class RunPipelineConfig:
     learning_rate_decay: float = 1.0
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have fewer pairs,
     of fewer states, and should disturb the others less."""
+    temperature_growth: float = 1.0
+    """Factor on the actor's temperature from round to round, at least 1: as its answers become
+    alike, a higher temperature keeps the candidates of a state different."""
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
 
     def __post_init__(self) -> None:
         check(self.num_rounds >= 1, "num_rounds", "at least 1", self.num_rounds)
-        decay = self.learning_rate_decay
+        growth, decay = self.temperature_growth, self.learning_rate_decay
+        check(growth >= 1, "temperature_growth", "at least 1", growth)
         check(0 < decay <= 1, "learning_rate_decay", "a factor in (0, 1]", decay)
