@@ -1,0 +1,126 @@
+"""Every shipped configuration is one of its script, and says what the others of its kind say."""
+
+import importlib
+import typing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_prompting import MISTRAL, sentencepiece_like
+
+from lactchain.config import dump, parse
+from lactchain.environments.language import make_language_env
+from lactchain.models.memory import SHAPES, estimate_memory
+from lactchain.models.prompting import PromptTemplate
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+FILES = sorted(f for f in (ROOT / "configs").glob("*/*.yaml") if f.parent.name != "accelerate")
+H100_BYTES = 80e9
+
+
+def load(name: str):
+    """The configuration in `configs/<script>/<setting>.yaml`, as its script reads it."""
+    main = importlib.import_module(Path(name).parent.name).main
+    config_class = typing.get_type_hints(main)["config"]
+    return parse(config_class, ["--config", str(ROOT / "configs" / f"{name}.yaml")])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_configuration_is_one_of_its_script_and_survives_being_written(file, tmp_path):
+    config = load(f"{file.parent.name}/{file.stem}")
+    (tmp_path / "again.yaml").write_text(dump(config))
+    assert parse(type(config), ["--config", str(tmp_path / "again.yaml")]) == config
+    assert all(len(line) <= 100 for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize("setting", ["gridworld_tiny", "gridworld_mistral7b"])
+def test_every_script_has_a_configuration_for_both_sizes(setting):
+    assert {f.parent.name for f in FILES if f.stem == setting} == set(SCRIPTS)
+    assert {f.parent.name for f in FILES} == set(SCRIPTS)
+
+
+def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
+    whole = load("run_pipeline/gridworld_tiny")
+    prepare, cloning = load("prepare_weights/gridworld_tiny"), load("train_bc/gridworld_tiny")
+    assert (prepare.tiny, prepare.warm_start) == (whole.tiny, whole.warm_start)
+    assert (cloning.behavior, cloning.training) == (
+        whole.warm_start.behavior, whole.warm_start.training
+    )  # fmt: skip
+    critic, simpo = load("train_critic/gridworld_tiny"), load("train_simpo/gridworld_tiny")
+    weights = {"model": "weights/tiny-encoder", "dtype": "float32"}
+    assert critic.critic == replace(whole.critic.config, **weights)
+    for part in ("collect", "regression", "training"):
+        assert getattr(critic, part) == getattr(whole.critic, part), part
+    pairs, rollouts = (
+        load("make_preferences/gridworld_tiny"),
+        load("collect_rollouts/gridworld_tiny"),
+    )
+    alone = replace(whole.simpo.preferences, gamma=whole.critic.config.gamma)
+    assert simpo.preferences == pairs.preferences == alone
+    assert (simpo.simpo, simpo.training) == (whole.simpo.simpo, whole.simpo.training)
+    assert rollouts.collect == whole.critic.collect
+    evaluation, play = load("evaluate/gridworld_tiny"), load("play/gridworld_tiny")
+    drawn = replace(whole.environment, kwargs={"render_mode": "ansi"})
+    assert play.environment == drawn
+    for stage in (prepare, cloning, critic, simpo, pairs, rollouts, evaluation):
+        assert stage.environment == whole.environment, type(stage)
+    weights = {"model": "weights/tiny-actor", "dtype": "float32"}
+    assert simpo.actor == pairs.actor == replace(whole.actor, **weights)
+
+
+def test_the_large_stages_are_those_of_the_large_pipeline():
+    whole = load("run_pipeline/gridworld_mistral7b")
+    critic, simpo = (
+        load("train_critic/gridworld_mistral7b"),
+        load("train_simpo/gridworld_mistral7b"),
+    )
+    assert critic.critic == whole.critic.config
+    for part in ("collect", "regression", "training"):
+        assert getattr(critic, part) == getattr(whole.critic, part), part
+    for part in ("preferences", "simpo", "training"):
+        assert getattr(simpo, part) == getattr(whole.simpo, part), part
+    assert simpo.actor == whole.actor
+    assert simpo.critic == f"{critic.run.run_dir}/critic"
+    for name in SCRIPTS:
+        config = load(f"{name}/gridworld_mistral7b")
+        assert name in ("prepare_weights", "report") or config.actor.model in SHAPES
+    assert load("report/gridworld_mistral7b").run_dir == whole.run.run_dir
+
+
+def test_the_large_stages_fit_on_one_gpu():
+    critic, simpo = (
+        load("train_critic/gridworld_mistral7b"),
+        load("train_simpo/gridworld_mistral7b"),
+    )
+    for config, model, task, rows in (
+        (simpo, simpo.actor, "CAUSAL_LM", 1),
+        (critic, critic.critic, "SEQ_CLS", 1),
+    ):
+        estimate = estimate_memory(
+            SHAPES[model.model],
+            task,
+            model.lora,
+            batch_size=rows * config.training.batch_size,
+            num_tokens=256,
+            checkpointing=config.training.gradient_checkpointing,
+        )
+        assert 14e9 < estimate.total < H100_BYTES / 2  # the frozen one beside it fits as well
+
+
+def test_the_large_prompt_tells_all_and_leaves_room_for_the_answer():
+    config = load("train_simpo/gridworld_mistral7b")
+    env = make_language_env(config.environment)
+    template = PromptTemplate.for_grammar(
+        sentencepiece_like(MISTRAL, old=False), config.actor.strategy, env.grammar
+    )
+    observation, _ = env.reset(seed=0)
+    prompt = template.render(observation)
+    assert prompt.startswith("<s>[INST] You are in grid world, propose a sequence of moves")
+    assert prompt.endswith(f"{observation}[/INST]")
+    for said in ('["move forward", "turn left"]', "at most 9", "goal at (", "You are at ("):
+        assert said in prompt
+    assert len(prompt.split()) < 80 and "{" not in prompt
+    assert template.encode(observation)[: len(template.prefix_ids)] == template.prefix_ids
+    longest = env.grammar.render([0] * config.environment.max_chain_length)
+    assert len(longest) / 3 < config.actor.max_new_tokens  # more than three letters a token
