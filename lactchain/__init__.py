@@ -1,0 +1,76 @@
+"""LactChain: reinforcement learning of language models that answer with chains of actions.
+
+Importing it registers the Gymnasium ids. Each public name is loaded from its module when it is
+first asked for, so that the import costs no torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from lactchain import environments as environments
+
+_MODULES = {
+    "types": (
+        "Action",
+        "ChainGrammar",
+        "Critic",
+        "Policy",
+        "PreferencePair",
+        "Reward",
+        "Trajectory",
+    ),
+    "errors": (
+        "ConfigError",
+        "DataError",
+        "DiskError",
+        "EnvironmentFault",
+        "Interrupted",
+        "LactChainError",
+        "NonFiniteError",
+    ),
+    "config": ("dump", "parse"),
+    "settings": (
+        "ActorConfig",
+        "CollectConfig",
+        "CriticConfig",
+        "EnvironmentConfig",
+        "LoraSettings",
+        "PreferenceConfig",
+        "RegressionConfig",
+        "RunConfig",
+        "SimPOConfig",
+        "TrainingConfig",
+    ),
+    "run": ("Run",),
+    "process": ("launch",),
+    "environments.gridworld": ("GridWorld", "GridWorldVectorEnv"),
+    "environments.language": ("LanguageEnv", "language_env", "make_language_env"),
+    "environments.views": ("TextView",),
+    "environments.extractors": ("Chain", "Rejection", "make_extractor"),
+    "environments.scripted": ("HumanPolicy", "Mixture", "OptimalChains", "RandomChains"),
+    "environments.vector": ("make_vector_env",),
+    "models.actor": ("LanguageActor",),
+    "models.critic": ("EmbeddingCritic",),
+    "data.rollouts": ("Episode", "Rollouts"),
+    "data.trajectories": ("read_trajectories", "transitions", "write_trajectories"),
+    "data.preferences": ("chain_advantages", "make_pairs", "read_pairs", "write_pairs"),
+    "trainers.critic": ("CriticTrainer",),
+    "trainers.simpo": ("SimPOTrainer",),
+    "inspection.report": ("write_report",),
+    "inspection.run_view": ("open_run",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
