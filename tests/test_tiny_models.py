@@ -47,7 +47,7 @@ def tokens(text: str) -> list[str]:
 
 
 def test_an_action_of_a_json_list_is_one_token():
-    assert tokens('["move forward", "turn left"]') == ['["moveĠforward"', ',Ġ"turnĠleft"', "]"]
+    assert tokens('["move forward", "turn left"]') == ["[", '"moveĠforward",Ġ', '"turnĠleft"]']
 
 
 @settings(deadline=None)

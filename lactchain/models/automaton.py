@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -52,18 +53,21 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
         DataError: the tokenizer's tokens straddle the borders between actions, or one action's
             tokens begin another's.
     """
-    first, later, end = _pieces(grammar, tokenizer)
+    pieces = _pieces(grammar, tokenizer)
     edges: list[dict[int, int]] = [{}]
     said = 0
-    for count in range(grammar.max_chain_length):
+    for count in range(1, grammar.max_chain_length + 1):
         edges.append({})
         after = len(edges) - 1
-        for piece in first if count == 0 else later:
-            _add_path(edges, said, piece, after)
-        _add_path(edges, after, (*end, tokenizer.eos_token_id), ACCEPT)
+        for (later, final, _), piece in pieces.items():
+            if later != (count > 1):
+                continue
+            if final:
+                _add_path(edges, said, (*piece, tokenizer.eos_token_id), ACCEPT)
+            elif count < grammar.max_chain_length:
+                _add_path(edges, said, piece, after)
         said = after
-    longest = max(map(len, first)) + (grammar.max_chain_length - 1) * max(map(len, later))
-    return _tabulate(edges, longest + len(end) + 1)
+    return _tabulate(edges, max(map(len, pieces.values())) * grammar.max_chain_length + 1)
 
 
 def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], target: int) -> None:
@@ -74,27 +78,34 @@ def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], tar
             edges.append({})
             edges[state][token] = len(edges) - 1
         state = edges[state][token]
-    if edges[state].setdefault(last, target) != target:
-        raise DataError(
-            f"action names: the tokens {tuple(piece)} of one name begin another's, so constrained "
-            "decoding cannot tell them apart; rename an action or use --actor.decoding free"
-        )
+    edges[state][last] = target
 
 
-Pieces = tuple[list[tuple[int, ...]], list[tuple[int, ...]], tuple[int, ...]]
+Pieces = dict[tuple[bool, bool, int], tuple[int, ...]]
+"""Tokens of an action that is (said later than first, the final one, this number)."""
 
 
 def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces:
-    """Tokens of each action said first, of each said later, and of the closing.
+    """How the tokenizer cuts an answer into actions.
 
-    Tokenizers merge letters across the borders of our words (`",` is one token of Mistral's), so
-    an action's piece ends before or after its closing quotation mark, whichever is a border of
-    tokens. Pieces are cut out of whole answers: a name alone may have other tokens than in context.
+    Tokenizers merge letters across the borders of our words (`",` is one token of Mistral's, and
+    the tiny tokenizers have one token for an action with all that follows it), so there is a choice
+    of how much of the separator belongs to the action before it; the first that falls between
+    tokens is taken. Pieces are cut out of whole answers: a name alone may have other tokens than in
+    context. The pieces of final actions hold the closing as well.
     """
-    for quote in (0, 1):
-        pieces = _cut_all(grammar, tokenizer, quote)
-        if pieces is not None:
-            return pieces
+    cuts = [_cut_all(grammar, tokenizer, tail) for tail in range(len(grammar.separator))]
+    possible = [pieces for pieces in cuts if pieces is not None]
+    for pieces in possible:
+        if not _clash(pieces):
+            # What goes on comes first: the path of a final action may lead along it.
+            return dict(sorted(pieces.items(), key=lambda item: item[0][1]))
+    if possible:
+        raise DataError(
+            f"action names: the tokens of one begin another's, of {grammar.action_names} by the "
+            f"tokenizer {tokenizer.name_or_path}, so constrained decoding cannot tell them apart; "
+            "rename an action or use --actor.decoding free"
+        )
     raise DataError(
         f"tokenizer {tokenizer.name_or_path}: tokens of {grammar.render([0, 0])!r} straddle the "
         "borders between actions, so constrained decoding has no automaton; use free decoding "
@@ -102,39 +113,47 @@ def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces
     )
 
 
-def _cut_all(
-    grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, quote: int
-) -> Pieces | None:
-    count = len(grammar.action_names)
-    chains = [(a, b)[: grammar.max_chain_length] for a in range(count) for b in range(count)]
-    chains += [(a,) for a in range(count)]
-    first, later, ends = {}, {}, set()
-    for chain in chains:
-        pieces = _cut(grammar, tokenizer, chain, quote)
-        if pieces is None or first.setdefault(chain[0], pieces[0]) != pieces[0]:
+def _clash(pieces: Pieces) -> bool:
+    """Whether one action's piece begins another's, or equals it, in the same place."""
+    return any(
+        one == other[: len(one)]
+        for (place, one), (other_place, other) in permutations(pieces.items(), 2)
+        if place[:2] == other_place[:2]
+    )
+
+
+def _cut_all(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, tail: int) -> Pieces | None:
+    """The pieces of chains of up to three actions; None where they differ from chain to chain."""
+    actions, longest = range(len(grammar.action_names)), min(3, grammar.max_chain_length)
+    chains = {(a, b, a)[: n + 1] for a in actions for b in actions for n in range(longest)}
+    pieces: Pieces = {}
+    for chain in sorted(chains):
+        cut = _cut(grammar, tokenizer, chain, tail)
+        if cut is None:
             return None
-        if len(chain) == 2 and later.setdefault(chain[1], pieces[1]) != pieces[1]:
-            return None
-        ends.add(pieces[-1])
-    if len(ends) != 1:
-        return None
-    return [first[a] for a in range(count)], [later[a] for a in sorted(later)], ends.pop()
+        for place, piece in enumerate(cut):
+            key = (place > 0, place == len(chain) - 1, chain[place])
+            if pieces.setdefault(key, piece) != piece:
+                return None
+    return pieces
 
 
 def _cut(
-    grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, chain: Sequence[int], quote: int
+    grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, chain: Sequence[int], tail: int
 ) -> list[tuple[int, ...]] | None:
-    """The answer's tokens, cut behind each action; None where a token straddles a cut."""
+    """The answer's tokens, cut `tail` characters behind each action but the last.
+
+    None where a token straddles a cut.
+    """
     text = grammar.render(chain)
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     cuts, position = [], len(grammar.opening)
-    for action in chain:
+    for action in chain[:-1]:
         position += len(grammar.action_names[action])
-        cuts.append(position + quote)
+        cuts.append(position + tail)
         position += len(grammar.separator)
-    cuts.append(len(text))
     pieces, tokens = [], list(zip(encoding["input_ids"], encoding["offset_mapping"], strict=True))
-    for cut in cuts:
+    for cut in (*cuts, len(text)):
         piece = [token for token, (_, stop) in tokens if stop <= cut]
         tokens = tokens[len(piece) :]
         if not piece or (tokens and tokens[0][1][0] < cut):

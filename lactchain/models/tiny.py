@@ -23,12 +23,14 @@ from lactchain.settings import TinyModelConfig
 
 BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]", "[/INST]")
 
-# What one token can at most hold. An action of a JSON list with the punctuation before it is one
-# piece, so a chain of k actions costs k + 2 tokens with `]` and the end of sequence. Digits stand
-# alone but for a minus sign, as numbers of any size must be readable; a word takes its leading space with it.
+# What one token can at most hold. An action of a JSON list with the punctuation behind it is one
+# piece (`"turn left", ` or, at the end, `"turn left"]`), so a chain of k actions costs k + 2 tokens
+# with `[` and the end of sequence, and the same tokens may follow after every action. Digits stand
+# alone but for a minus sign, as numbers of any size must be readable; a word takes its leading
+# space with it.
 PIECES = (
-    r' ?(?:\["|, ")[^"\\\n]*"'
-    r"|\]"
+    r'"[^"\\\n]*"(?:, (?=")|\])'
+    r"|\["
     r"| ?\p{L}+"
     r"| ?-?\p{N}"
     r"| ?[^\s\p{L}\p{N}]+"
