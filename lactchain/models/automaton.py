@@ -94,7 +94,7 @@ def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces
     tokens is taken. Pieces are cut out of whole answers: a name alone may have other tokens than in
     context. The pieces of final actions hold the closing as well.
     """
-    cuts = [_cut_all(grammar, tokenizer, tail) for tail in range(len(grammar.separator))]
+    cuts = [_cut_all(grammar, tokenizer, tail) for tail in range(len(grammar.separator) + 1)]
     possible = [pieces for pieces in cuts if pieces is not None]
     for pieces in possible:
         if not _clash(pieces):
@@ -114,11 +114,11 @@ def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces
 
 
 def _clash(pieces: Pieces) -> bool:
-    """Whether one action's piece begins another's, or equals it, in the same place."""
+    """Whether a piece of one action begins one of another, or equals it, in the same place."""
     return any(
         one == other[: len(one)]
         for (place, one), (other_place, other) in permutations(pieces.items(), 2)
-        if place[:2] == other_place[:2]
+        if place[0] == other_place[0] and place[2] != other_place[2]
     )
 
 

@@ -72,19 +72,29 @@ AttentionInterface.register(CASCADE, cascade_attention)
 
 
 @contextmanager
-def use_cascade(model: PreTrainedModel) -> Iterator[None]:
-    """Runs `model` in evaluation mode with cascade attention, and puts both back afterwards.
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Runs `model` in evaluation mode, and puts it back afterwards.
 
     With gradient checkpointing on and in train mode a loop with cached keys is silently wrong.
     """
-    was_training, before = model.training, model.config._attn_implementation
+    was_training = model.training
     model.eval()
-    model.set_attn_implementation(CASCADE)
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
         model.train(was_training)
+
+
+@contextmanager
+def use_cascade(model: PreTrainedModel) -> Iterator[None]:
+    """Runs `model` in evaluation mode with cascade attention, and puts both back afterwards."""
+    before = model.config._attn_implementation
+    with evaluating(model):
+        model.set_attn_implementation(CASCADE)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
 
 
 @torch.inference_mode()
@@ -93,7 +103,8 @@ def prefix_keys_values(model: PreTrainedModel, prefix_ids: Sequence[int]) -> Ten
     # An empty prefix is a token that is cut off again: what comes out has the model's own shapes.
     ids = torch.tensor([list(prefix_ids) or [0]], device=model.device)
     cache = DynamicCache()
-    model.get_decoder()(ids, past_key_values=cache)
+    with evaluating(model):
+        model.get_decoder()(ids, past_key_values=cache)
     layers = [torch.cat([layer.keys, layer.values]) for layer in cache.layers]
     return torch.stack(layers)[..., : len(prefix_ids), :].contiguous()
 
@@ -128,7 +139,7 @@ class RowCache:
         return cls(columns, torch.cat([cache.valid for cache in caches]), caches[0].length)
 
     def select(self, rows: Tensor) -> RowCache:
-        """A cache of the given rows (N,), repeats allowed: drops finished rows, branches prompts."""
+        """A cache of the given rows (N,), repeats allowed: drops what is done, branches prompts."""
         return RowCache(self.columns.index_select(3, rows), self.valid[rows], self.length)
 
     def append(self, valid: Tensor) -> Tensor:

@@ -17,14 +17,15 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from lactchain.errors import NonFiniteError
 from lactchain.models.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.cascade import RowCache, prefix_keys_values, use_cascade
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
 
-# Prompts are read in parts of about so many tokens, whose activations stay in the processor's cache.
-CHUNK_TOKENS = 1024
+# Prompts are read in parts of about so many tokens: activations of larger ones leave the caches.
+CHUNK_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,10 @@ class Decoder:
         Args:
             prompts: B lists of token ids, each beginning with the decoder's prefix.
             seeds: B row seeds, each below 2**64.
+
+        Raises:
+            ValueError: a prompt does not begin with the prefix, or ends with it.
+            NonFiniteError: the model computes NaN or infinities.
         """
         if not prompts:
             return []
@@ -105,10 +110,10 @@ class Decoder:
         answers = _Answers(len(prompts), self._opening)
         rows = torch.arange(len(prompts))
         with use_cascade(self.model):
-            cache, lengths, logprobs = self._read_distinct(prompts)
+            cache, lengths, probabilities = self._read_distinct(prompts)
             states = torch.full((len(prompts),), self._start, device=self.device)
             for step in range(self._room):
-                columns, drawn = self._draw(logprobs, uniforms(seeds[rows.numpy()], step))
+                columns, drawn = self._draw(probabilities, uniforms(seeds[rows.numpy()], step))
                 blocks, states = self._advance(states, columns)
                 answers.add(rows, blocks, drawn)
                 (keep,) = torch.nonzero(states != ACCEPT, as_tuple=True)
@@ -117,8 +122,8 @@ class Decoder:
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     cache, lengths = cache.select(keep), lengths[keep]
                     rows, states, blocks = rows[keep.cpu()], states[keep], blocks[keep]
-                hidden, lengths = self._feed(blocks, lengths, cache)
-                logprobs = self._logprobs(hidden, states)
+                hidden, lengths = self._feed(_trimmed(blocks), lengths, cache)
+                probabilities = self._probabilities(hidden, states)
         return answers.completions(self.eos_token_id)
 
     @torch.inference_mode()
@@ -140,36 +145,35 @@ class Decoder:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
         count = len(prompts)
         paths = [self.automaton.opening]
-        states = torch.tensor([self.automaton.start], device=self.device)
-        path_logprobs = torch.zeros(count, 1, dtype=torch.float64, device=self.device)
+        reached = torch.ones(count, 1, dtype=torch.float64, device=self.device)
         answers: list[tuple[int, ...]] = []
-        probabilities: list[Tensor] = []
+        ended: list[Tensor] = []
         with use_cascade(self.model):
-            cache, lengths, logprobs = self._read(prompts)
+            cache, lengths, probabilities = self._read(prompts)
+            states = torch.tensor([self.automaton.start], device=self.device)
             while True:
                 parents, columns = torch.nonzero(~self._illegal[states], as_tuple=True)
-                level = logprobs.view(count, len(paths), -1)[:, parents, columns]
-                path_logprobs = path_logprobs[:, parents] + level.double()
+                chosen = probabilities.view(count, len(paths), -1)[:, parents, columns]
+                reached = reached[:, parents] * chosen
                 blocks, states = self._advance(states[parents], columns)
                 paths = [
                     paths[parent] + tuple(token for token in block if token >= 0)
                     for parent, block in zip(parents.tolist(), blocks.tolist(), strict=True)
                 ]
-                done, onward = (
-                    torch.nonzero(m)[:, 0] for m in (states == ACCEPT, states != ACCEPT)
-                )
+                (done,) = torch.nonzero(states == ACCEPT, as_tuple=True)
+                (onward,) = torch.nonzero(states != ACCEPT, as_tuple=True)
                 answers += [paths[i] for i in done]
-                probabilities.append(path_logprobs[:, done].exp())
+                ended.append(reached[:, done])
                 if not len(onward):
-                    return answers, torch.cat(probabilities, dim=1).cpu().numpy()
-                num_parents = len(lengths) // count
-                first = torch.arange(count, device=self.device)[:, None] * num_parents
-                chosen = (first + parents[onward]).flatten()
-                cache, lengths = cache.select(chosen), lengths[chosen]
+                    return answers, torch.cat(ended, dim=1).cpu().numpy()
+                first = torch.arange(0, len(lengths), len(lengths) // count, device=self.device)
+                rows = (first[:, None] + parents[onward]).flatten()
+                cache, lengths = cache.select(rows), lengths[rows]
                 paths, states = [paths[i] for i in onward], states[onward]
-                path_logprobs = path_logprobs[:, onward]
-                hidden, lengths = self._feed(blocks[onward].repeat(count, 1), lengths, cache)
-                logprobs = self._logprobs(hidden, states.repeat(count))
+                reached = reached[:, onward]
+                blocks = _trimmed(blocks[onward]).repeat(count, 1)
+                hidden, lengths = self._feed(blocks, lengths, cache)
+                probabilities = self._probabilities(hidden, states.repeat(count))
 
     @property
     def _opening(self) -> tuple[int, ...]:
@@ -192,15 +196,17 @@ class Decoder:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
-        cache, lengths, logprobs = self._read(list(distinct))
+        cache, lengths, probabilities = self._read(list(distinct))
         if len(distinct) == len(prompts):
-            return cache, lengths, logprobs
+            return cache, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
-        return cache.select(chosen), lengths[chosen], logprobs[chosen]
+        return cache.select(chosen), lengths[chosen], probabilities[chosen]
 
     def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Tensor, Tensor]:
-        """Feeds the prompts; returns their cache, lengths (B,) and log-probabilities (B, M)."""
+        """Feeds the prompts; returns their cache, lengths (B,) and probabilities (B, M)."""
         start = len(self.prefix_ids)
+        if any(tuple(p[:start]) != self.prefix_ids or len(p) == start for p in prompts):
+            raise ValueError("prompts: expected the decoder's prefix, and more, in each")
         rows = [[*prompt[start:], *self._opening] for prompt in prompts]
         longest = max(map(len, rows))
         blocks = np.full((len(rows), longest), -1)
@@ -213,7 +219,7 @@ class Decoder:
             parts.append(self._feed(part, lengths, caches[-1]))
         hidden, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
         states = torch.full((len(rows),), self._start, device=self.device)
-        return RowCache.join(caches), lengths, self._logprobs(hidden, states)
+        return RowCache.join(caches), lengths, self._probabilities(hidden, states)
 
     def _feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
         """Feeds each row its block (B, W), padded with -1 on the left.
@@ -221,8 +227,6 @@ class Decoder:
         Returns:
             the last hidden state (B, D), and the lengths (B,) with the block.
         """
-        filled = (blocks >= 0).any(dim=0)
-        blocks = blocks[:, filled]
         valid = blocks >= 0
         padding = (~valid).sum(dim=1)
         offsets = torch.arange(blocks.shape[1], device=self.device) - padding[:, None]
@@ -236,27 +240,32 @@ class Decoder:
         ).last_hidden_state
         return hidden[:, -1], lengths + valid.sum(dim=1)
 
-    def _logprobs(self, hidden: Tensor, states: Tensor) -> Tensor:
-        """Log-probabilities (B, M) of the next token, at the decoder's temperature."""
+    def _probabilities(self, hidden: Tensor, states: Tensor) -> Tensor:
+        """Probabilities (B, M) of the next token, at the decoder's temperature."""
+        if not hidden.isfinite().all():
+            raise NonFiniteError(
+                "the actor computes NaN or infinities: its weights are damaged, or too large for "
+                f"{hidden.dtype}"
+            )
         logits = functional.linear(hidden, *self._head).float()
         if self.automaton is not None:
-            logits = logits.masked_fill(self._illegal[states], -torch.inf)
-        return functional.log_softmax(logits / (self.temperature or 1.0), dim=-1)
+            logits.masked_fill_(self._illegal[states], -torch.inf)
+        return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
 
-    def _draw(self, logprobs: Tensor, uniform: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[Tensor, Tensor]:
         """Inverse-distribution sampling: the first token whose cumulated probability exceeds u.
 
         Returns:
             the columns drawn (B,), and their log-probabilities (B,).
         """
         if self.temperature == 0:
-            columns = logprobs.argmax(-1, keepdim=True)
+            columns = probabilities.argmax(-1, keepdim=True)
         else:
-            cumulated = logprobs.exp().cumsum(-1, dtype=torch.float64)
+            cumulated = probabilities.cumsum(-1, dtype=torch.float64)
             # A hair below the total, so that rounding never lands behind the last legal token.
             u = self._on_device(uniform * (1 - 1e-12))[:, None]
             columns = torch.searchsorted(cumulated, u * cumulated[:, -1:], right=True)
-        return columns[:, 0], logprobs.gather(-1, columns)[:, 0]
+        return columns[:, 0], probabilities.gather(-1, columns)[:, 0].log()
 
     def _advance(self, states: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Says the drawn tokens and all that follow them without a choice.
@@ -276,6 +285,11 @@ class Decoder:
         return blocks.masked_fill(done[:, None], -1), after.masked_fill(done, ACCEPT)
 
 
+def _trimmed(blocks: Tensor) -> Tensor:
+    """Blocks (B, W) without the columns that are padding in all of them."""
+    return blocks[:, (blocks >= 0).any(dim=0)]
+
+
 class _Answers:
     """The answers of B rows, as they grow."""
 
@@ -285,7 +299,7 @@ class _Answers:
         self._logprobs = [np.zeros((count, len(opening)))]
 
     def add(self, rows: Tensor, blocks: Tensor, drawn: Tensor) -> None:
-        """Appends blocks (n, W) to the rows given; tokens that were not drawn have probability 1."""
+        """Appends blocks (n, W) to the rows given; tokens that were not drawn are certain."""
         block_ids = blocks.cpu().numpy()
         tokens = np.full((self.count, block_ids.shape[1]), -1)
         tokens[rows] = block_ids

@@ -1,0 +1,453 @@
+"""Decoding: the model's own distribution, whatever is shared, cut off, branched or forced."""
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from test_tiny_models import TOKENIZER
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
+
+from lactchain.environments.extractors import Chain, make_extractor
+from lactchain.errors import DataError, NonFiniteError
+from lactchain.models import decoding
+from lactchain.models.adapters import attach_lora, merged_copy
+from lactchain.models.automaton import build_automaton
+from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
+from lactchain.models.decoding import Decoder, uniforms
+from lactchain.settings import LoraSettings
+from lactchain.types import ChainGrammar
+
+ACTIONS = ("move forward", "turn left", "turn right")
+PREFIX = (1, 3, 40, 41, 42, 43, 44)
+PROMPTS = [[*PREFIX, *range(50 + n, 50 + 2 * n)] for n in (3, 1, 6, 4, 9)]
+
+
+def with_words(words: list[str], **kwargs) -> Tokenizer:
+    """BPE that knows these words, earlier ones first, and all bytes."""
+    merges = [(word[:i], word[i]) for word in words for i in range(1, len(word))]
+    letters = sorted({letter for word in words for letter in word} | {"▁"})
+    vocab = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *letters]
+    pieces = dict.fromkeys([*vocab, *(left + right for left, right in merges)])
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    return Tokenizer(
+        models.BPE(ids, list(dict.fromkeys(merges)), unk_token="<unk>", byte_fallback=True)
+    )
+
+
+def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def mistral_like() -> PreTrainedTokenizerFast:
+    """As Mistral-7B's: a space is written ▁ and put before a text, and `",` is one token."""
+    tokenizer = with_words(
+        ['▁["', '▁{"', '▁"', '["', '",', '"]', '":', '""', '"}', '"]}',
+         "move", "▁forward", "turn", "▁left", "▁right", "explain", "moves"]
+    )  # fmt: skip
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return wrapped(tokenizer)
+
+
+TOKENIZERS = {"tiny": TOKENIZER, "mistral": mistral_like()}
+
+
+def make_model(vocab_size: int = len(TOKENIZER), **kwargs) -> MistralForCausalLM:
+    """An untrained model with opinions: its weights are large enough to make choices differ."""
+    config = MistralConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48, vocab_size=vocab_size, initializer_range=0.15, sliding_window=None,
+        eos_token_id=TOKENIZER.eos_token_id, **kwargs,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MistralForCausalLM(config).eval()
+
+
+@cache
+def shared_model() -> MistralForCausalLM:
+    return make_model(max(map(len, TOKENIZERS.values()))).requires_grad_(False)
+
+
+def generated(model, prompt, num_tokens, eos=None):
+    """What the library's own greedy `generate` answers to one prompt."""
+    settings = {"max_new_tokens": num_tokens, "do_sample": False, "pad_token_id": 0}
+    model.generation_config.eos_token_id = eos
+    return model.generate(torch.tensor([prompt]), **settings)[0, len(prompt) :].tolist()
+
+
+def logprobs_of(model, prompt, answer, temperature=1.0):
+    """Log-probabilities (L, V) at every token of an answer, by a plain forward."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits.float() / temperature, dim=-1)
+
+
+def constrained(tokenizer_name="tiny", extractor="json_list", max_chain_length=3, **kwargs):
+    """A constrained decoder, and the extractor whose grammar it speaks."""
+    tokenizer = TOKENIZERS[tokenizer_name]
+    reader = make_extractor(extractor, ACTIONS, max_chain_length)
+    automaton = build_automaton(reader.grammar, tokenizer)
+    eos = tokenizer.eos_token_id
+    return Decoder(shared_model(), eos, PREFIX, automaton=automaton, **kwargs), reader
+
+
+def legal_answers(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
+    """The tokens of every legal answer, by the tokenizer itself."""
+    chains = itertools.chain.from_iterable(
+        itertools.product(range(len(grammar.action_names)), repeat=length)
+        for length in range(1, grammar.max_chain_length + 1)
+    )
+    texts = [grammar.render(chain) for chain in chains]
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return [(*ids, tokenizer.eos_token_id) for ids in encoded]
+
+
+def masked_logprob(model, prompt, answer, answers, temperature=1.0):
+    """Log-probability of an answer when only what continues one of `answers` may be said."""
+    logprobs = logprobs_of(model, prompt, answer, temperature)
+    total = 0.0
+    for place, token in enumerate(answer):
+        allowed = sorted({a[place] for a in answers if a[:place] == answer[:place]})
+        row = logprobs[place, allowed].log_softmax(-1)
+        total += float(row[allowed.index(token)])
+    return total
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, ()])
+def test_greedy_tokens_are_those_of_generate(prefix):
+    model = shared_model()
+    decoder = Decoder(model, -1, prefix, max_new_tokens=2 * COLUMNS, temperature=0)
+    rows = decoder.sample(PROMPTS, range(len(PROMPTS)))
+    for prompt, row in zip(PROMPTS, rows, strict=True):
+        assert list(row.token_ids) == generated(model, prompt, 2 * COLUMNS)
+
+
+def test_rows_that_end_leave_the_batch_and_change_nothing_for_the_others():
+    model, num_tokens = shared_model(), 24
+    prompts = [[*PREFIX, a, b] for a in range(50, 54) for b in range(60, 70)]
+    free = Decoder(model, -1, PREFIX, num_tokens, temperature=0).sample(prompts, range(40))
+    said = [token for row in free for token in row.token_ids]
+    eos = max(set(said), key=said.count)
+    rows = Decoder(model, eos, PREFIX, num_tokens, temperature=0).sample(prompts, range(40))
+    lengths = {len(row.token_ids) for row in rows}
+    assert len(lengths) > 4 and num_tokens in lengths, "the rows should end at different times"
+    for prompt, row in zip(prompts[::4], rows[::4], strict=True):
+        assert list(row.token_ids) == generated(model, prompt, num_tokens, eos)
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, ()])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_are_those_of_a_plain_forward(prefix, temperature):
+    decoder = Decoder(shared_model(), -1, prefix, max_new_tokens=12, temperature=temperature)
+    rows = decoder.sample(PROMPTS, range(len(PROMPTS)))
+    for prompt, row in zip(PROMPTS, rows, strict=True):
+        answer = list(row.token_ids)
+        plain = logprobs_of(shared_model(), prompt, answer, temperature)
+        expected = plain[range(len(answer)), answer]
+        torch.testing.assert_close(torch.tensor(row.logprobs), expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_free_samples_follow_the_distribution_of_the_model(temperature):
+    count = 20_000
+    decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=1, temperature=temperature)
+    rows = decoder.sample([PROMPTS[0]] * count, range(count))
+    counts = np.bincount([r.token_ids[0] for r in rows], minlength=shared_model().vocab_size)
+    expected = logprobs_of(shared_model(), PROMPTS[0], [0], temperature)[0].exp().numpy()
+    assert (np.abs(counts / count - expected) < 4 * np.sqrt(expected / count) + 2e-4).all()
+
+
+@pytest.mark.parametrize("extractor", ["json_list", "json_object"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_constrained_samples_are_legal_chains(tokenizer, extractor):
+    decoder, reader = constrained(tokenizer, extractor, max_chain_length=4)
+    rows = decoder.sample(PROMPTS * 40, range(5 * 40))
+    eos = TOKENIZERS[tokenizer].eos_token_id
+    chains = set()
+    for row in rows:
+        chain = reader.parse(TOKENIZERS[tokenizer].decode(row.token_ids[:-1]))
+        assert isinstance(chain, Chain)
+        assert row.token_ids[-1] == eos and row.stop_reason == "stop"
+        chains.add(chain.actions)
+    assert {len(chain) for chain in chains} == {1, 2, 3, 4}
+    assert {action for chain in chains for action in chain} == {0, 1, 2}
+
+
+def test_mistrals_comma_hangs_on_the_quotation_mark():
+    tokens = TOKENIZERS["mistral"].tokenize(ChainGrammar(ACTIONS).render([0, 1]))
+    assert tokens == ['▁["', "move", "▁forward", '",', '▁"', "turn", "▁left", '"]']
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("extractor", ["json_list", "json_object"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extractor, temperature):
+    decoder, reader = constrained(tokenizer, extractor, temperature=temperature)
+    answers, probabilities = decoder.enumerate(PROMPTS[:3])
+    expected = legal_answers(reader.grammar, TOKENIZERS[tokenizer])
+    assert sorted(answers) == sorted(expected)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
+    for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
+        for place in range(0, len(answers), 5):
+            logprob = masked_logprob(shared_model(), prompt, answers[place], expected, temperature)
+            assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
+
+
+def test_constrained_samples_follow_the_enumerated_distribution():
+    decoder, _ = constrained("mistral", max_chain_length=2)
+    answers, (probabilities,) = decoder.enumerate(PROMPTS[:1])
+    count = 20_000
+    rows = decoder.sample(PROMPTS[:1] * count, range(count))
+    place = {answer: i for i, answer in enumerate(answers)}
+    counts = np.bincount([place[row.token_ids] for row in rows], minlength=len(answers))
+    error = np.abs(counts / count - probabilities)
+    assert (error < 4 * np.sqrt(probabilities / count) + 2e-4).all()
+    for row in rows[:50]:
+        assert np.exp(sum(row.logprobs)) == pytest.approx(probabilities[place[row.token_ids]])
+
+
+def test_enumerating_prompts_together_is_enumerating_them_one_by_one():
+    decoder, _ = constrained()
+    answers, together = decoder.enumerate(PROMPTS)
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        same_answers, (alone,) = decoder.enumerate([prompt])
+        assert same_answers == answers
+        np.testing.assert_allclose(alone, row, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Decoder(shared_model(), 2, PREFIX, max_new_tokens=10),
+    lambda: constrained("mistral")[0],
+], ids=["free", "constrained"])  # fmt: skip
+def test_equal_seeds_give_equal_tokens_in_any_batch(make):
+    decoder = make()
+    prompts, seeds = PROMPTS * 4, list(range(7, 27))
+    rows = decoder.sample(prompts, seeds)
+    assert len({row.token_ids for row in rows}) > 5
+    order = np.random.default_rng(0).permutation(len(prompts))
+    shuffled = decoder.sample([prompts[i] for i in order], [seeds[i] for i in order])
+    assert [row.token_ids for row in shuffled] == [rows[i].token_ids for i in order]
+    in_threes = [
+        row
+        for start in range(0, len(prompts), 3)
+        for row in decoder.sample(prompts[start : start + 3], seeds[start : start + 3])
+    ]
+    assert [row.token_ids for row in in_threes] == [row.token_ids for row in rows]
+    assert make().sample(prompts, seeds) == rows
+
+
+def test_random_numbers_are_uniform_and_depend_on_seed_and_step_alone():
+    seeds = np.array([0, 1, 2, 2**63, 2**64 - 1], dtype=np.uint64)
+    assert (uniforms(seeds, 3) == [uniforms(seeds[i : i + 1], 3)[0] for i in range(5)]).all()
+    draws = np.stack([uniforms(np.arange(20_000, dtype=np.uint64), step) for step in range(2)])
+    assert draws.min() >= 0 and draws.max() < 1
+    counts = np.histogram2d(*draws, bins=4, range=[[0, 1], [0, 1]])[0]
+    assert (np.abs(counts - 1250) < 4 * np.sqrt(1250)).all()
+
+
+def test_samples_of_one_prompt_share_one_reading_of_it():
+    model, fed = make_model(), []
+    decoder = Decoder(model, -1, PREFIX, max_new_tokens=3)
+
+    def note(module, args, kwargs):
+        fed.append(tuple(kwargs["input_ids"].shape))
+
+    model.model.register_forward_pre_hook(note, with_kwargs=True)
+    rows = decoder.sample([PROMPTS[0]] * 6 + [PROMPTS[1]] * 2, range(8))
+    assert fed == [(2, 3), (8, 1), (8, 1)]
+    alone = [
+        decoder.sample([prompt], [seed])[0]
+        for seed, prompt in enumerate([PROMPTS[0]] * 6 + [PROMPTS[1]] * 2)
+    ]
+    assert [row.token_ids for row in rows] == [row.token_ids for row in alone]
+
+
+def test_forced_tokens_are_fed_together():
+    model, fed = make_model(len(TOKENIZERS["mistral"])), []
+    grammar = ChainGrammar(ACTIONS[:2], max_chain_length=2)
+    automaton = build_automaton(grammar, TOKENIZERS["mistral"])
+    decoder = Decoder(model, 2, PREFIX, automaton=automaton)
+    model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    (row,) = decoder.sample(PROMPTS[1:2], [0])
+    draws = sum(logprob != 0 for logprob in row.logprobs)
+    assert len(fed) <= draws < len(row.token_ids)
+    # The prompt with `["`; then `move forward`, `", "`, ...: two tokens each time.
+    assert fed[0] == (1, 2) and set(fed[1:]) <= {(1, 2)}
+
+
+def test_reading_prompts_in_parts_changes_nothing(monkeypatch):
+    decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=6)
+    whole = decoder.sample(PROMPTS, range(5))
+    monkeypatch.setattr(decoding, "CHUNK_TOKENS", 20)
+    parts = decoder.sample(PROMPTS, range(5))
+    assert [row.token_ids for row in parts] == [row.token_ids for row in whole]
+
+
+def test_the_cache_of_rows_grows_branches_and_joins():
+    prefix = prefix_keys_values(shared_model(), PREFIX)
+    assert prefix.shape == (2, 2, 2, len(PREFIX), 8)
+    cache = RowCache.empty(2, prefix)
+    blocks = torch.randn(2, 2, 2, COLUMNS + 3, 8)  # B, K and V, Hkv, Q, D
+    valid = torch.ones(2, COLUMNS + 3, dtype=torch.bool)
+    valid[1, :2] = False
+    for part in (slice(0, COLUMNS), slice(COLUMNS, COLUMNS + 3)):
+        mask = cache.append(valid[:, part])
+        for layer in range(2):
+            keys, values = cache.update(blocks[:, 0, :, part], blocks[:, 1, :, part], layer)
+    assert mask.shape == (2, 3, 1, 2 * COLUMNS)
+    visible = (mask[:, :, 0] == 0).sum(dim=-1)
+    assert visible.tolist() == [[17, 18, 19], [15, 16, 17]]
+    assert torch.equal(keys[:, :, : cache.length], blocks[:, 0].transpose(0, 1))
+    assert torch.equal(values[:, :, : cache.length], blocks[:, 1].transpose(0, 1))
+    assert not keys[:, :, cache.length :].any()
+
+    rows = cache.select(torch.tensor([1, 0, 1]))
+    assert torch.equal(rows.columns[0, 0, :, 1, : cache.length], blocks[0, 0])
+    joined = RowCache.join([cache, rows])
+    assert torch.equal(joined.columns[:, :, :, 2:], rows.columns)
+    assert torch.equal(joined.valid[:, : cache.length], valid[[0, 1, 1, 0, 1]])
+
+
+def with_lora() -> torch.nn.Module:
+    """A model with an adapter that changes what it says."""
+    lora = attach_lora(make_model(), LoraSettings(r=4, alpha=32), "CAUSAL_LM")
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        for name, parameter in lora.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.2)
+    return lora
+
+
+def test_an_adapter_speaks_the_same_merged_and_as_it_is():
+    lora = with_lora()
+    settings = {"prefix_ids": PREFIX, "max_new_tokens": 8, "temperature": 0}
+    merged = Decoder(merged_copy(lora), -1, **settings).sample(PROMPTS, range(5))
+    as_it_is = Decoder(lora.get_base_model(), -1, **settings).sample(PROMPTS, range(5))
+    base = Decoder(make_model(), -1, **settings).sample(PROMPTS, range(5))
+    for one, other, prompt in zip(merged, as_it_is, PROMPTS, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert list(one.token_ids) == generated(lora, prompt, 8)
+    assert [row.token_ids for row in base] != [row.token_ids for row in merged]
+
+
+def test_a_model_in_training_is_put_back_as_it_was():
+    model = make_model(attn_implementation="eager").train()
+    model.activation_checkpointing_enable()
+    before = model.config._attn_implementation
+    decoder = Decoder(model, -1, PREFIX, max_new_tokens=6, temperature=0)
+    rows = decoder.sample(PROMPTS, range(5))
+    assert model.training and model.config._attn_implementation == before == "eager"
+    assert [list(row.token_ids) for row in rows] == [
+        generated(shared_model_like(model), prompt, 6) for prompt in PROMPTS
+    ]
+    assert model(torch.tensor([PROMPTS[0]])).logits.requires_grad
+
+
+def shared_model_like(model) -> MistralForCausalLM:
+    """The same weights in a model that nothing was done to."""
+    other = make_model()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def test_a_model_is_put_back_also_when_sampling_fails():
+    model = make_model().train()
+    decoder = Decoder(model, -1, PREFIX)
+    before = model.config._attn_implementation
+    with pytest.raises(IndexError):
+        decoder.sample([[*PREFIX, 10**6]], [0])
+    assert model.training and model.config._attn_implementation == before
+
+
+def test_a_model_in_bfloat16_speaks_legal_chains():
+    tokenizer = TOKENIZERS["tiny"]
+    reader = make_extractor("json_list", ACTIONS, 3)
+    model = make_model(len(tokenizer)).to(torch.bfloat16)
+    decoder = Decoder(
+        model, tokenizer.eos_token_id, PREFIX, automaton=build_automaton(reader.grammar, tokenizer)
+    )
+    rows = decoder.sample(PROMPTS * 4, range(20))
+    assert all(isinstance(reader.parse(tokenizer.decode(r.token_ids[:-1])), Chain) for r in rows)
+    _, probabilities = decoder.enumerate(PROMPTS)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-5)
+
+
+def test_answers_are_cut_at_the_longest_and_say_so():
+    decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=5)
+    rows = decoder.sample(PROMPTS, range(5))
+    assert {(len(row.token_ids), len(row.logprobs), row.stop_reason) for row in rows} == {
+        (5, 5, "length")
+    }
+    eos = rows[0].token_ids[1]
+    ended = Decoder(shared_model(), eos, PREFIX, max_new_tokens=5).sample(PROMPTS[:1], [0])[0]
+    assert ended.token_ids == rows[0].token_ids[: rows[0].token_ids.index(eos) + 1]
+    assert ended.stop_reason == "stop"
+
+
+def test_no_prompts_get_no_answers():
+    assert Decoder(shared_model(), 2).sample([], []) == []
+
+
+@pytest.mark.parametrize("max_chain_length", [1, 2])
+def test_the_shortest_chains_can_be_enumerated(max_chain_length):
+    decoder, reader = constrained(max_chain_length=max_chain_length)
+    answers, _ = decoder.enumerate(PROMPTS[:1])
+    assert sorted(answers) == sorted(legal_answers(reader.grammar, TOKENIZER))
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
+    names = ("turn", "turn left")
+    grammar = ChainGrammar(names, max_chain_length=2)
+    tokenizer = TOKENIZERS[tokenizer]
+    automaton = build_automaton(grammar, tokenizer)
+    decoder = Decoder(shared_model(), tokenizer.eos_token_id, PREFIX, automaton=automaton)
+    answers, _ = decoder.enumerate(PROMPTS[:1])
+    assert sorted(answers) == sorted(legal_answers(grammar, tokenizer))
+
+
+def test_a_name_whose_tokens_begin_those_of_another_is_refused():
+    # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
+    tokenizer = wrapped(with_words(['", "a']))
+    for names in (("a", "ab"), ("ab", "a")):
+        with pytest.raises(DataError, match="begin another's"):
+            build_automaton(ChainGrammar(names), tokenizer)
+
+
+def test_a_tokenizer_that_straddles_the_borders_of_actions_is_refused():
+    tokenizer = wrapped(with_words(['a", "b']))
+    with pytest.raises(DataError, match="straddle"):
+        build_automaton(ChainGrammar(("a", "b")), tokenizer)
+
+
+def test_misuse_is_refused():
+    free = Decoder(shared_model(), 2, PREFIX)
+    with pytest.raises(ValueError, match="constrained"):
+        free.enumerate(PROMPTS)
+    for prompt in ([9, 9, 9], list(PREFIX), [*PREFIX[:-1], 9, 9]):
+        with pytest.raises(ValueError, match="prefix"):
+            free.sample([prompt], [0])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_is_not_finite_is_an_error_and_not_an_answer(value):
+    model = make_model()
+    decoder = Decoder(model, 2, PREFIX)
+    with torch.no_grad():
+        model.model.norm.weight[3] = value
+    with pytest.raises(NonFiniteError, match="weights"):
+        decoder.sample(PROMPTS, range(5))
