@@ -171,6 +171,11 @@ class Run:
             with disk_errors(path, len(line)), open(path, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
+    def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
+        """The same, unless there is a record of that step: a part that is repeated is silent."""
+        if all(record["step"] != step for record in read_metrics(self.directory)):
+            self.log(metrics, step)
+
     def truncate_metrics(self, step: int) -> None:
         """Drops the records after a step, when a run resumes from there."""
         path = self.directory / "metrics.jsonl"

@@ -35,7 +35,7 @@ def main(config: CollectRolloutsConfig) -> dict:
             actor, episodes, run.path("trajectories"), config.collect.shard_size
         )
         summary = collection_metrics(trajectories) | time_metrics(tally)
-        run.log(summary, step=0)
+        run.log_once(summary, step=0)
         run.finish(summary)
     figures("Rollouts", summary)
     return summary

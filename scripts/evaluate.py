@@ -39,7 +39,7 @@ def main(config: EvaluateConfig) -> dict:
             )
         if distributed.is_main():
             write_episodes(run.path("episodes.json"), results)
-        run.log({f"eval/{name}": value for name, value in summary.items()}, step=0)
+        run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
         run.finish(summary)
     figures("Evaluation", summary)
     return summary

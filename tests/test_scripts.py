@@ -206,17 +206,17 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
 def test_a_signal_in_a_rollout_saves_and_the_same_command_ends_as_if_there_was_none(
     weights, tmp_path
 ):
-    many = replace(COLLECT, num_episodes=1536)
+    many = replace(COLLECT, num_episodes=640)
     config = config_of("collect_rollouts", weights, tmp_path / "run", collect=many)
     process = start("collect_rollouts", config)
-    wait_for(tmp_path / "run/trajectories/00002-of-00096.parquet", process)
+    wait_for(tmp_path / "run/trajectories/00002-of-00040.parquet", process)
     os.kill(process.pid, signal.SIGTERM)
     began = time.perf_counter()
     process.join()
     assert process.exitcode == 143 and time.perf_counter() - began < 10
     assert "give the same command to go on" in logs(tmp_path / "run")
     kept = len(list((tmp_path / "run/trajectories").glob("*.parquet")))
-    assert 3 <= kept < 96 and not (tmp_path / "run/summary.json").exists()
+    assert 3 <= kept < 40 and not (tmp_path / "run/summary.json").exists()
     resumed = run_here("collect_rollouts", config)
     whole = config_of("collect_rollouts", weights, tmp_path / "whole", collect=many)
     assert figures_of(resumed) == figures_of(run_here("collect_rollouts", whole))
@@ -252,6 +252,18 @@ def test_killed_at_random_times_a_script_ends_with_the_same_bits(
 ):
     kill_and_repeat(script, config_of(script, weights, tmp_path / "run"), num_kills=3, seed=0)
     assert contents(tmp_path / "run", script) == contents(finished(script), script)
+
+
+@pytest.mark.parametrize("script", STAGES)
+def test_killed_before_its_summary_a_script_ends_with_the_same_bits(
+    script, finished, weights, tmp_path
+):
+    shutil.copytree(finished(script), tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    run_here(script, config_of(script, weights, tmp_path / "run"))
+    assert contents(tmp_path / "run", script) == contents(finished(script), script)
+    last = [read_metrics(folder)[-1]["step"] for folder in (tmp_path / "run", finished(script))]
+    assert last[0] == last[1]
 
 
 @pytest.mark.slow

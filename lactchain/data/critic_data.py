@@ -34,7 +34,7 @@ def critic_episodes(
         actor, episodes, run.path("trajectories"), config.collect.shard_size
     )
     metrics = collection_metrics(trajectories) | time_metrics(tally)
-    run.log(metrics, step=0)
+    run.log_once(metrics, step=0)
     return trajectories, metrics
 
 

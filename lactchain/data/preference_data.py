@@ -81,7 +81,7 @@ def make_preferences(
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally) | time_metrics(tally)
-    run.log(figures, step=0)
+    run.log_once(figures, step=0)
     _warn_if_collapsing(figures, env)
     return pairs, figures | {"ranked_by": ranked_by}
 

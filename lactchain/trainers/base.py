@@ -348,6 +348,7 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if state.global_step >= state.max_steps:
             trainer._load_from_checkpoint(str(checkpoint))
+            trainer.state = state
             return TrainOutput(state.global_step, math.nan, {})
     try:
         output = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
