@@ -231,8 +231,8 @@ def wait_for(path: Path, process) -> None:
         time.sleep(0.005)
 
 
-def kill_and_repeat(script, config, num_kills, seed) -> None:
-    """Runs a script to its end, though it is killed at random times and started again."""
+def kill_and_repeat(script, config, num_kills, seed) -> int:
+    """Runs a script to its end, though it is killed at random times; how often it was."""
     run_dir = Path(config.run.run_dir)
     rng, kills, code = random.Random(seed), 0, None
     while code != 0:
@@ -244,6 +244,7 @@ def kill_and_repeat(script, config, num_kills, seed) -> None:
             kills += 1
         code = process.exitcode
         assert code in (0, -signal.SIGKILL), logs(run_dir)
+    return kills
 
 
 @pytest.mark.parametrize("script", TRAINERS)
@@ -277,9 +278,7 @@ def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
     while kills < 20:
         runs += 1
         config = config_of(script, weights, tmp_path / f"run-{runs}")
-        wanted = rng.randint(1, 4)
-        kill_and_repeat(script, config, wanted, seed=runs)
-        kills += wanted
+        kills += kill_and_repeat(script, config, rng.randint(1, 4), seed=runs)
         assert contents(tmp_path / f"run-{runs}", script) == contents(finished(script), script)
 
 
@@ -298,6 +297,36 @@ def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished,
     assert "│" in (tmp_path / "run-0.log").read_text()
     records = read_metrics(tmp_path / "run")
     assert [r["step"] for r in records] == sorted(r["step"] for r in records)
+
+
+@pytest.mark.slow
+def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
+    assert exit_codes(start_two("run_pipeline", config)) == [0, 0], logs(tmp_path / "run")
+    together, log = read_summary(tmp_path / "run"), logs(tmp_path / "run")
+    alone = config_of("run_pipeline", weights, tmp_path / "alone", num_rounds=1)
+    run_here("run_pipeline", alone)
+    assert together.keys() == read_summary(tmp_path / "alone").keys()
+    assert (tmp_path / "run-1.log").read_text() == ""
+    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TRAINERS)
+def test_accelerate_launches_two_processes_of_a_script(script, finished, weights, tmp_path, root):
+    config = config_of(script, weights, tmp_path / "run")
+    (tmp_path / "run.yaml").write_text(dump(config))
+    settings = root / "configs/accelerate/cpu_2_processes.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", settings]
+    command = [*launch, root / f"scripts/{script}.py", "--config", tmp_path / "run.yaml"]
+    environment = os.environ | {"PYTHONPATH": f"{root}:{os.environ['PYTHONPATH']}"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("num_") >= 1 and "[rank 1]" not in ended.stderr
+    data = RESULTS[script][0]
+    assert contents(tmp_path / "run", script)[data] == contents(finished(script), script)[data]
+    made = json.loads((tmp_path / "run/environment.json").read_text())
+    assert made["world_size"] == 2
 
 
 # --- from another run's weights ------------------------------------------------------------------
