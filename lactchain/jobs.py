@@ -225,8 +225,8 @@ class RunPipelineConfig:
     num_rounds: int = 4
     """Rounds at most."""
     learning_rate_decay: float = 1.0
-    """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have fewer pairs,
-    of fewer states, and should disturb the others less."""
+    """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
+    fewer states, and should disturb the others less."""
     temperature_growth: float = 1.0
     """Factor on the actor's temperature from round to round, at least 1: as its answers become
     alike, a higher temperature keeps the candidates of a state different."""
