@@ -78,7 +78,9 @@ STRATEGY = (
     'second list, no other words. An answer looks like this: ["turn left", "move forward"].'
 )
 # The default template without the size of the world, which never changes.
-TEMPLATE = "The goal is at ({goal_x}, {goal_y}).\nYou are at ({x}, {y}), facing {orientation}.{feedback}"
+TEMPLATE = (
+    "The goal is at ({goal_x}, {goal_y}).\nYou are at ({x}, {y}), facing {orientation}.{feedback}"
+)
 
 Prompts = Sequence[list[int]]
 Method = Callable[[Prompts], object]
@@ -110,17 +112,17 @@ class Setting:
 
 
 def long_setting() -> Setting:
-    """Four layers of 128, a long instruction, actions of four tokens."""
+    """Four layers of 128, a long instruction, five actions of four tokens."""
     environment = EnvironmentConfig(template=TEMPLATE, max_chain_length=5)
     texts = [*corpus(environment), STRATEGY, STRATEGY]
-    return _setting("4 x 128", TinyModelConfig(), environment, _word_tokenizer(texts), STRATEGY, 20)
+    return _setting("4 x 128", TinyModelConfig(), environment, _word_tokenizer(texts), STRATEGY)
 
 
 def short_setting() -> Setting:
-    """The preset of the quickstart: two layers of 64, eight tokens, one token an action."""
+    """The preset of the quickstart: two layers of 64, short prompts, one token an action."""
     preset = parse(RunPipelineConfig, ["--config", str(PRESET)])
     tokenizer = build_tiny_tokenizer(corpus(preset.environment), preset.tiny.vocab_size)
-    return _setting("2 x 64", preset.tiny, preset.environment, tokenizer, preset.actor.strategy, 7)
+    return _setting("2 x 64", preset.tiny, preset.environment, tokenizer, preset.actor.strategy)
 
 
 def _setting(
@@ -129,7 +131,6 @@ def _setting(
     environment: EnvironmentConfig,
     tokenizer: PreTrainedTokenizerFast,
     strategy: str,
-    num_new_tokens: int,
 ) -> Setting:
     env = make_language_env(environment)
     template = PromptTemplate.for_grammar(tokenizer, strategy, env.grammar)
@@ -137,10 +138,8 @@ def _setting(
     np.random.default_rng(0).shuffle(states)
     observations = [env.reset(options={"state": state})[0] for state in states[:256]]
     automaton = _longest_only(build_automaton(env.grammar, tokenizer), tokenizer)
-    if automaton.longest != num_new_tokens + 1:
-        raise ValueError(f"expected answers of {num_new_tokens} tokens and an end, got {automaton}")
     prompts = template.encode_batch(observations)
-    return Setting(name, shape, tokenizer, template, prompts, automaton, num_new_tokens)
+    return Setting(name, shape, tokenizer, template, prompts, automaton, automaton.longest - 1)
 
 
 def _word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -165,16 +164,16 @@ def _word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def _longest_only(
-    automaton: ChainAutomaton, tokenizer: PreTrainedTokenizerFast
-) -> ChainAutomaton:
-    """Forbids to end early, so that all answers have the same length.
+def _longest_only(automaton: ChainAutomaton, tokenizer: PreTrainedTokenizerFast) -> ChainAutomaton:
+    """Forbids to end where one may go on, so that all answers have the same length.
 
-    The choice between another action and the end stays a step of its own where it is one.
+    What follows without a choice stays what it is: the model still takes its step there.
     """
-    ends_early = automaton.blocks[..., -1] == tokenizer.eos_token_id
-    last = ends_early.sum(axis=1, keepdims=True) > 1
-    return replace(automaton, legal=automaton.legal & (last | ~ends_early))
+    ends = automaton.blocks[..., -1] == tokenizer.eos_token_id
+    goes_on = automaton.legal & ~ends
+    return replace(
+        automaton, legal=np.where(goes_on.any(axis=1, keepdims=True), goes_on, automaton.legal)
+    )
 
 
 def one_at_a_time(setting: Setting, model: MistralForCausalLM) -> Method:
@@ -210,9 +209,7 @@ def prefix_once(setting: Setting, model: MistralForCausalLM) -> Method:
         shared = torch.tensor([prefix]).expand(count, -1)
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(keys_values[:, :, None]):
-            cache.update(
-                keys.expand(count, -1, -1, -1), values.expand(count, -1, -1, -1), layer
-            )
+            cache.update(keys.expand(count, -1, -1, -1), values.expand(count, -1, -1, -1), layer)
         return model.generate(
             torch.cat([shared, ids], dim=1),
             config,
@@ -299,7 +296,9 @@ def peak_flops(dtype: torch.dtype) -> float:
         a, b = torch.randn(size, size, dtype=dtype), torch.randn(size, size, dtype=dtype)
         out = a @ b
         for _ in range(12):
-            best = max(best, 2 * size**3 / cpu_seconds(lambda a=a, b=b, o=out: torch.mm(a, b, out=o)))
+            best = max(
+                best, 2 * size**3 / cpu_seconds(lambda a=a, b=b, o=out: torch.mm(a, b, out=o))
+            )
     return best
 
 
@@ -355,7 +354,9 @@ def measure(
     return rates
 
 
-def report(setting: Setting, dtypes: Sequence[torch.dtype], sizes: Sequence[int], repeats: int) -> str:
+def report(
+    setting: Setting, dtypes: Sequence[torch.dtype], sizes: Sequence[int], repeats: int
+) -> str:
     """Measures one setting; returns its markdown table."""
     peaks = {dtype: peak_flops(dtype) for dtype in dtypes}
     rates = measure(setting, dtypes, sizes, repeats)
@@ -426,8 +427,8 @@ def provenance() -> str:
     machine = f"{len(models)} x {models[0]}" if models else platform.processor()
     features = "with" if has_fast_bfloat16() else "without"
     return (
-        f"{datetime.date.today()}, commit {commit}, {machine} ({features} avx512_bf16), one thread, "
-        f"torch {torch.__version__}: `python {shlex.join(sys.argv)}`\n"
+        f"{datetime.date.today()}, commit {commit}, {machine} ({features} avx512_bf16), one "
+        f"thread, torch {torch.__version__}: `python {shlex.join(sys.argv)}`\n"
     )
 
 

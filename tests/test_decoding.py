@@ -65,7 +65,7 @@ def make_model(vocab_size: int = len(TOKENIZER), **kwargs) -> MistralForCausalLM
     """An untrained model with opinions: its weights are large enough to make choices differ."""
     config = MistralConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=48, vocab_size=vocab_size, initializer_range=0.15, sliding_window=None,
+        intermediate_size=48, vocab_size=vocab_size, initializer_range=0.1, sliding_window=None,
         eos_token_id=TOKENIZER.eos_token_id, **kwargs,
     )  # fmt: skip
     with torch.random.fork_rng():
@@ -196,6 +196,7 @@ def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extrac
     answers, probabilities = decoder.enumerate(PROMPTS[:3])
     expected = legal_answers(reader.grammar, TOKENIZERS[tokenizer])
     assert sorted(answers) == sorted(expected)
+    assert decoder.automaton.longest == max(map(len, expected))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
     for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
         for place in range(0, len(answers), 5):
@@ -295,10 +296,10 @@ def test_reading_prompts_in_parts_changes_nothing(monkeypatch):
     assert [row.token_ids for row in parts] == [row.token_ids for row in whole]
 
 
-def test_the_cache_of_rows_grows_branches_and_joins():
+def test_the_cache_of_rows_grows_and_branches():
     prefix = prefix_keys_values(shared_model(), PREFIX)
     assert prefix.shape == (2, 2, 2, len(PREFIX), 8)
-    cache = RowCache.empty(2, prefix)
+    cache = RowCache.allocate(2, COLUMNS, prefix)
     blocks = torch.randn(2, 2, 2, COLUMNS + 3, 8)  # B, K and V, Hkv, Q, D
     valid = torch.ones(2, COLUMNS + 3, dtype=torch.bool)
     valid[1, :2] = False
@@ -307,17 +308,26 @@ def test_the_cache_of_rows_grows_branches_and_joins():
         for layer in range(2):
             keys, values = cache.update(blocks[:, 0, :, part], blocks[:, 1, :, part], layer)
     assert mask.shape == (2, 3, 1, 2 * COLUMNS)
-    visible = (mask[:, :, 0] == 0).sum(dim=-1)
-    assert visible.tolist() == [[17, 18, 19], [15, 16, 17]]
+    visible = (mask[:, :, 0] == 0).sum(dim=-1) - COLUMNS
+    assert visible.tolist() == [[1, 2, 3], [-1, 0, 1]]
     assert torch.equal(keys[:, :, : cache.length], blocks[:, 0].transpose(0, 1))
     assert torch.equal(values[:, :, : cache.length], blocks[:, 1].transpose(0, 1))
     assert not keys[:, :, cache.length :].any()
 
     rows = cache.select(torch.tensor([1, 0, 1]))
     assert torch.equal(rows.columns[0, 0, :, 1, : cache.length], blocks[0, 0])
-    joined = RowCache.join([cache, rows])
-    assert torch.equal(joined.columns[:, :, :, 2:], rows.columns)
-    assert torch.equal(joined.valid[:, : cache.length], valid[[0, 1, 1, 0, 1]])
+    assert torch.equal(rows.valid[:, : cache.length], valid[[1, 0, 1]])
+
+
+def test_a_part_of_the_rows_is_written_in_place():
+    cache = RowCache.allocate(3, COLUMNS, prefix_keys_values(shared_model(), PREFIX))
+    part = cache.part(1, 3)
+    block = torch.randn(2, 2, 1, 8)
+    part.append(torch.ones(2, 1, dtype=torch.bool))
+    part.update(block, block, 0)
+    assert torch.equal(cache.columns[0, 0, :, 1:, 0], block[:, :, 0].transpose(0, 1))
+    assert not cache.columns[:, :, :, 0].any()
+    assert cache.valid[:, 0].tolist() == [False, True, True]
 
 
 def with_lora() -> torch.nn.Module:

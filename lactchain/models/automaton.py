@@ -67,7 +67,7 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
             elif count < grammar.max_chain_length:
                 _add_path(edges, said, piece, after)
         said = after
-    return _tabulate(edges, max(map(len, pieces.values())) * grammar.max_chain_length + 1)
+    return _tabulate(edges)
 
 
 def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], target: int) -> None:
@@ -162,7 +162,8 @@ def _cut(
     return pieces
 
 
-def _tabulate(edges: list[dict[int, int]], longest: int) -> ChainAutomaton:
+def _tabulate(edges: list[dict[int, int]]) -> ChainAutomaton:
+    longest = _longest(edges, 0)
     tokens = sorted({token for out in edges for token in out})
     shape = (len(edges), len(tokens))
     legal, after = np.zeros(shape, dtype=bool), np.full(shape, ACCEPT)
@@ -179,6 +180,20 @@ def _tabulate(edges: list[dict[int, int]], longest: int) -> ChainAutomaton:
     return ChainAutomaton(
         np.array(tokens), legal, blocks[..., longest - width :], after, opening, start, longest
     )
+
+
+def _longest(edges: list[dict[int, int]], start: int) -> int:
+    """The number of tokens on the longest path from a state to the end."""
+    lengths = {ACCEPT: 0}
+    waiting = [start]
+    while waiting:
+        state = waiting[-1]
+        unknown = [target for target in edges[state].values() if target not in lengths]
+        if unknown:
+            waiting += unknown
+        else:
+            lengths[waiting.pop()] = 1 + max(lengths[target] for target in edges[state].values())
+    return lengths[start]
 
 
 def _forced(edges: list[dict[int, int]], state: int) -> tuple[tuple[int, ...], int]:

@@ -19,8 +19,8 @@ from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
 CASCADE = "lactchain_cascade"
 
-# The cache of the rows grows by this many columns at a time.
-COLUMNS = 16
+# Room for so many new tokens is made at a time.
+COLUMNS = 32
 
 
 def cascade_attention(
@@ -35,8 +35,9 @@ def cascade_attention(
 ) -> tuple[Tensor, None]:
     """Attends to the shared prefix and to the row's own columns under one softmax.
 
-    Heads stand before rows in what is multiplied here: so the scores on the prefix are one matrix
-    per key head, and are written where the softmax reads them.
+    Of the last layer a decoder reads the last position only: the others are not computed there,
+    and get a copy of it. Heads stand before rows in what is multiplied here: so the scores on the
+    prefix are one matrix per key head, and are written where the softmax reads them.
 
     Args:
         query: (B, H, Q, D), the new tokens of each row.
@@ -51,7 +52,10 @@ def cascade_attention(
     """
     prefix_key, prefix_value = prefix[module.layer_idx]
     kv_heads, shared, dim = prefix_key.shape
-    batch, heads, steps, _ = query.shape
+    batch, heads, new, _ = query.shape
+    if module.layer_idx == len(prefix) - 1:
+        query, attention_mask = query[:, :, -1:], attention_mask[:, -1:]
+    steps = query.shape[2]
     shape = (kv_heads, batch, steps, heads // kv_heads)
     grouped = query.transpose(1, 2).unflatten(2, (kv_heads, -1)).permute(2, 0, 1, 3, 4)
     grouped = grouped.contiguous().mul_(scaling)
@@ -65,7 +69,8 @@ def cascade_attention(
     output = torch.bmm(weights[..., :shared], prefix_value)
     own_weights = weights.view(*own.shape[:2], -1)[..., shared:]
     output.view(*own.shape[:2], dim).baddbmm_(own_weights, value.flatten(0, 1))
-    return output.view(*shape, dim).permute(1, 2, 0, 3, 4).flatten(2, 3), None
+    output = output.view(*shape, dim).permute(1, 2, 0, 3, 4).flatten(2, 3)
+    return output.expand(-1, new, -1, -1), None
 
 
 AttentionInterface.register(CASCADE, cascade_attention)
@@ -127,16 +132,15 @@ class RowCache:
     length: int = 0
 
     @classmethod
-    def empty(cls, batch: int, prefix: Tensor) -> RowCache:
-        """A cache without columns for rows that share `prefix`."""
-        shape = (*prefix.shape[:3], batch, 0, prefix.shape[-1])
-        return cls(prefix.new_empty(shape), prefix.new_empty(batch, 0, dtype=torch.bool))
+    def allocate(cls, batch: int, capacity: int, prefix: Tensor) -> RowCache:
+        """A cache with room for so many columns, of rows that share `prefix`."""
+        shape = (*prefix.shape[:3], batch, capacity, prefix.shape[-1])
+        valid = torch.zeros(batch, capacity, dtype=torch.bool, device=prefix.device)
+        return cls(prefix.new_zeros(shape), valid)
 
-    @classmethod
-    def join(cls, caches: Sequence[RowCache]) -> RowCache:
-        """One cache of the rows of several, which have the same columns open."""
-        columns = torch.cat([cache.columns for cache in caches], dim=3)
-        return cls(columns, torch.cat([cache.valid for cache in caches]), caches[0].length)
+    def part(self, start: int, stop: int) -> RowCache:
+        """Some of the rows, to write to: they share their memory with this cache."""
+        return RowCache(self.columns[:, :, :, start:stop], self.valid[start:stop], self.length)
 
     def select(self, rows: Tensor) -> RowCache:
         """A cache of the given rows (N,), repeats allowed: drops what is done, branches prompts."""
@@ -151,7 +155,7 @@ class RowCache:
         start, self.length = self.length, self.length + valid.shape[1]
         missing = self.length - self.valid.shape[1]
         if missing > 0:
-            extra = -(-missing // COLUMNS) * COLUMNS
+            extra = max(missing, COLUMNS)
             self.valid = pad(self.valid, (0, extra))
             self.columns = pad(self.columns, (0, 0, 0, extra))
         self.valid[:, start : self.length] = valid

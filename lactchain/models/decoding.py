@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
 from lactchain.models.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.cascade import RowCache, prefix_keys_values, use_cascade
+from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values, use_cascade
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
@@ -212,14 +212,17 @@ class Decoder:
         blocks = np.full((len(rows), longest), -1)
         for block, row in zip(blocks, rows, strict=True):
             block[longest - len(row) :] = row
-        caches, parts = [], []
-        for part in self._on_device(blocks).split(max(1, CHUNK_TOKENS // longest)):
-            caches.append(RowCache.empty(len(part), self._prefix))
+        cache = RowCache.allocate(len(rows), longest + min(self._room, COLUMNS), self._prefix)
+        size = max(1, CHUNK_TOKENS // longest)
+        parts = []
+        for first, part in enumerate(self._on_device(blocks).split(size)):
             lengths = torch.full((len(part),), start, device=self.device)
-            parts.append(self._feed(part, lengths, caches[-1]))
+            target = cache.part(first * size, first * size + len(part))
+            parts.append(self._feed(part, lengths, target))
+        cache.length = longest
         hidden, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
         states = torch.full((len(rows),), self._start, device=self.device)
-        return RowCache.join(caches), lengths, self._probabilities(hidden, states)
+        return cache, lengths, self._probabilities(hidden, states)
 
     def _feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
         """Feeds each row its block (B, W), padded with -1 on the left.
