@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -110,6 +111,7 @@ def test_a_folder_that_cannot_be_made_is_a_disk_error(tmp_path, folder):
 
 HOLDER = """
 import sys
+import time
 from test_run import Config
 from lactchain.run import Run
 run = Run.open(sys.argv[1], Config())
@@ -350,6 +352,7 @@ def test_one_of_several_processes_ends_though_it_hears_no_signal(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with start(STUCK) as process:
         assert process.stdout.readline() == "ready\n"
+        time.sleep(1)  # until it is outside Python
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
 
