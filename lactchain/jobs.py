@@ -172,7 +172,7 @@ class EvaluateConfig:
 
     run: RunConfig = RunConfig(run_dir="runs/evaluate")
     environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig = ActorConfig()
+    actor: ActorConfig = ActorConfig(temperature=0.0)
     evaluation: EvaluationConfig = EvaluationConfig()
 
 
