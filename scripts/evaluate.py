@@ -33,7 +33,7 @@ def main(config: EvaluateConfig) -> dict:
         results, summary = evaluate(actor, rollouts, run.path("trajectories"), seed)
         if samples:
             sampling = replace(config.actor, decoding="free", temperature=1.0)
-            sampler = LanguageActor.from_config(sampling, rollouts.env.grammar)
+            sampler = actor.with_config(sampling, rollouts.env.grammar)
             summary["sampled_invalid_rate"] = invalid_rate(
                 sampler, rollouts, samples, seed, run.directory
             )

@@ -303,9 +303,8 @@ def evaluate(
     policy: Policy, rollouts: Rollouts, folder: str | Path, seed: int
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
     """One episode from every start state: how each went, and the figures of `summarize`."""
-    trajectories, tally = rollouts.collect(
-        policy, all_episodes(rollouts.env, seed), folder, title="evaluation"
-    )
+    episodes, shard_size = all_episodes(rollouts.env, seed), min(256, rollouts.num_envs)
+    trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
     results = episode_results(rollouts.env, trajectories)
     return results, summarize(results, trajectories) | time_metrics(tally)
 

@@ -70,6 +70,10 @@ class LanguageActor:
         model, tokenizer = load_actor(config)
         return cls(model, tokenizer, config, grammar, scorer=scorer)
 
+    def with_config(self, config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:
+        """The same weights, in the same place, asked and sampled in another way."""
+        return LanguageActor(self.decoder.model, self.tokenizer, config, grammar)
+
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone."""
         prompts = self.template.encode_batch(observations)
