@@ -61,7 +61,8 @@ class Decoder:
         eos_token_id: ends an answer.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
         max_new_tokens: the longest answer, in tokens, of free sampling.
-        temperature: divides the logits; 0 takes the most probable token.
+        temperature: divides the logits; 0 takes the most probable token, and probabilities are
+            then those of the model itself (temperature 1).
         automaton: of legal answers, for constrained sampling; None samples freely.
     """
 
