@@ -5,6 +5,7 @@ Rank and world size come from the environment, so that asking for them costs no 
 """
 
 import os
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,16 @@ def initialise() -> "PartialState":
             "start with one of configs/accelerate/*.yaml"
         )
     return state
+
+
+def leave() -> None:
+    """Leaves the process group, if this process has joined one.
+
+    Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def barrier() -> None:

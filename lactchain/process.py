@@ -59,6 +59,8 @@ def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    finally:
+        distributed.leave()
 
 
 _requested_signal = 0
