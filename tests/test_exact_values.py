@@ -55,9 +55,10 @@ def test_exact_values_agree_with_play(actor, weights, discount_per):
 def test_few_chains_and_listed_states_can_be_enumerated():
     assert can_enumerate(make_language_env(GRID))
     assert not can_enumerate(make_language_env(replace(GRID, max_chain_length=12)))
-    env = make_language_env(GRID)
-    env.view = replace(env.view, states=None)
-    assert not can_enumerate(env)
+    for part in ("states", "model"):
+        env = make_language_env(GRID)
+        env.view = replace(env.view, **{part: None})
+        assert not can_enumerate(env)
 
 
 def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weights, tmp_path):

@@ -222,6 +222,16 @@ def test_garbage_is_all_invalid_and_never_succeeds(tmp_path):
     assert invalid_rate(OptimalChains(rollouts.env), rollouts, num_samples=100, seed=0) == 0
 
 
+@pytest.mark.parametrize("kwargs", [{"is_slippery": True}, {"is_slippery": False}])
+def test_where_nobody_knows_shortest_paths_they_are_left_out(kwargs, tmp_path):
+    rollouts = Rollouts(EnvironmentConfig("FrozenLake-v1", kwargs, max_chains=30))
+    if not kwargs["is_slippery"]:
+        rollouts.env.view = replace(rollouts.env.view, model=None)
+    results, figures = evaluate(RandomChains(rollouts.env.grammar), rollouts, tmp_path, seed=1)
+    assert len(results) == 11 and all(result.shortest is None for result in results)
+    assert np.isnan(figures["actions_over_shortest"])
+
+
 def test_figures_match_hand_computed_numbers():
     """From (0, 1) looking up the goal (0, 0) is one step away; looking down, three."""
     rollouts = Rollouts(replace(GRID, invalid_penalty=-0.5, chain_cost=0.25))

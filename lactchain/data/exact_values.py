@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lactchain.data.evaluations import StateValues
-from lactchain.environments.exact import pad_chains, policy_values, tabular_model
+from lactchain.environments.exact import pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
@@ -14,10 +14,11 @@ MAX_CHAINS = 5_000
 
 
 def can_enumerate(env: LanguageEnv) -> bool:
-    """Whether the environment has few enough chains, and lists its states."""
+    """Whether there are few enough chains, and the view lists states and has an exact model."""
     choices, longest = len(env.grammar.action_names), env.grammar.max_chain_length
     num_chains = sum(choices**length for length in range(1, longest + 1))
-    return env.view.states is not None and num_chains <= MAX_CHAINS
+    known = env.view.states is not None and env.view.model is not None
+    return known and num_chains <= MAX_CHAINS
 
 
 def critic_against_exact(
@@ -34,7 +35,7 @@ def critic_against_exact(
     answers, probabilities = actor.enumerate(observations)
     chains = pad_chains([env.extractor.parse(answer).actions for answer in answers])
     exact = policy_values(
-        tabular_model(env.env),
+        env.view.model(env.env),
         chains,
         probabilities,
         config.gamma,

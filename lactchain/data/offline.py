@@ -7,6 +7,7 @@ from lactchain.data.rollouts import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
+from lactchain.errors import ConfigError
 from lactchain.jobs import BehaviorConfig, TrainBCConfig
 from lactchain.types import Action
 
@@ -22,9 +23,17 @@ def cloning_examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str,
 def behavior_examples(
     env: LanguageEnv, config: BehaviorConfig, seed: int
 ) -> list[tuple[str, Action]]:
-    """Observations of start states drawn uniformly, and scripted answers to them."""
+    """Observations of start states drawn uniformly, and scripted answers to them.
+
+    Raises:
+        ConfigError: nobody knows the shortest paths, or the observations do not tell the states.
+    """
+    try:
+        competent = OptimalChains(env)
+    except ValueError as error:
+        raise ConfigError(f"environment.{error}") from error
     policy = Mixture(
-        OptimalChains(env),
+        competent,
         RandomChains(env.grammar, min(config.max_random_length, env.grammar.max_chain_length)),
         config.competent_fraction,
     )

@@ -16,7 +16,7 @@ from lactchain import distributed
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.environments.exact import shortest_paths, tabular_model
+from lactchain.environments.exact import shortest_paths
 from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
@@ -226,15 +226,16 @@ def all_episodes(env: LanguageEnv, seed: int) -> list[Episode]:
 def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> list[EpisodeResult]:
     """How each episode went, beside the fewest actions that its start state needs.
 
-    Start states from which nothing leads to the goal are left out.
+    Start states from which nothing leads to the goal are left out. Without an exact model, or with
+    dice in it, nobody knows either.
     """
-    model = tabular_model(env.env)
-    shortest = shortest_paths(model)
+    model = None if env.view.model is None else env.view.model(env.env)
+    shortest = shortest_paths(model) if model is not None and model.deterministic else None
     results = []
     for trajectory in trajectories:
         state = trajectory.infos[0]["state"]
-        distance = float(shortest[model.row(state)])
-        if not np.isfinite(distance):
+        distance = None if shortest is None else float(shortest[model.row(state)])
+        if distance == np.inf:
             continue
         results.append(
             EpisodeResult(
@@ -242,7 +243,7 @@ def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> lis
                 success=bool(trajectory.infos[-1]["success"]),
                 num_chains=len(trajectory),
                 num_actions=sum(len(info["executed"]) for info in trajectory.infos),
-                shortest=int(distance),
+                shortest=None if distance is None else int(distance),
             )
         )
     return results
@@ -254,21 +255,22 @@ def summarize(
     """The figures of an evaluation.
 
     `success_rate`; `success_within_2_chains`; `mean_chain_length`, executed actions per legal
-    answer; `actions_over_shortest`, executed actions of solved episodes over their shortest paths;
-    `invalid_rate`, of all answers; `episode_return`, undiscounted.
+    answer; `actions_over_shortest`, executed actions of solved episodes over their shortest paths,
+    where these are known; `invalid_rate`, of all answers; `episode_return`, undiscounted.
     """
     if not results:
         raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
     solved = [result for result in results if result.success]
     infos = [info for trajectory in trajectories for info in trajectory.infos[1:]]
     lengths = [len(info["executed"]) for info in infos if not info["invalid_action"]]
-    shortest = sum(result.shortest for result in solved)
+    known = [result for result in solved if result.shortest is not None]
+    shortest = sum(result.shortest for result in known)
     return {
         "num_episodes": len(results),
         "success_rate": len(solved) / len(results),
         "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
         "mean_chain_length": float(np.mean(lengths)) if lengths else 0.0,
-        "actions_over_shortest": sum(r.num_actions for r in solved) / shortest
+        "actions_over_shortest": sum(r.num_actions for r in known) / shortest
         if shortest
         else float("nan"),
         "invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),

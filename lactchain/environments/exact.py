@@ -60,6 +60,11 @@ class TabularModel:
         return rows
 
     @property
+    def deterministic(self) -> bool:
+        """Whether every action has a single outcome."""
+        return self.next_state.shape[2] == 1
+
+    @property
     def non_terminal_states(self) -> list[dict[str, int]]:
         """The N states that are not terminal, as text views name them."""
         return [dict(self.states[number]) for number in self.non_terminal]
@@ -391,7 +396,7 @@ def _check_policy(chains: np.ndarray, probabilities: np.ndarray, num_states: int
 
 def _distances(model: TabularModel) -> np.ndarray:
     """Fewest actions (S,) to a goal, by relaxation from the goals outwards."""
-    if model.next_state.shape[2] > 1:
+    if not model.deterministic:
         raise ValueError("model: expected a deterministic one, its actions have several outcomes")
     distances = np.where(model.goal, 0.0, np.inf)
     while True:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lactchain.environments.exact import optimal_chains, tabular_model
+from lactchain.environments.exact import optimal_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.types import Action, ChainGrammar, Policy
 
@@ -48,18 +48,20 @@ class OptimalChains:
     reset in one of them.
 
     Args:
-        env: an environment with a deterministic exact model.
+        env: an environment whose view has an exact model, a deterministic one.
 
     Raises:
-        ValueError: two states with different shortest paths read the same, or the model is
-            stochastic or has states without a way to the goal.
+        ValueError: two states with different shortest paths read the same, or there is no model, or
+            it is stochastic or has states without a way to the goal.
     """
 
     name = "optimal"
 
     def __init__(self, env: LanguageEnv) -> None:
+        if env.view.model is None:
+            raise ValueError(f"view: expected an exact model, that of {env.env.unwrapped} has none")
         grammar = env.grammar
-        model = tabular_model(env.env)
+        model = env.view.model(env.env)
         chains = optimal_chains(model, grammar.max_chain_length)
         self._answers: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):

@@ -16,7 +16,7 @@ from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 
-from lactchain.environments.exact import tabular_model
+from lactchain.environments.exact import TabularModel, tabular_model
 from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_FIELDS, GridWorld
 from lactchain.errors import ConfigError
 
@@ -35,6 +35,8 @@ class TextView:
         get_state: the state that the environment is in, such that JSON can hold it.
         set_state: `set_state(env, state)` resets into a state; returns what `reset` returns.
         states: all states in which an episode is not over, in the order of the exact model.
+        model: the exact dynamics, for small worlds: without them nobody knows shortest paths and
+            true values, so figures that need these are left out.
         position: where the agent is, x and y first.
         success: whether an episode that has terminated ended well.
         bump_feedback: said when some action of the chain left the state as it was.
@@ -46,6 +48,7 @@ class TextView:
     get_state: Callable[[gym.Env], State] | None = None
     set_state: Callable[[gym.Env, State], tuple[Any, dict[str, Any]]] | None = None
     states: Callable[[gym.Env], list[State]] | None = None
+    model: Callable[[gym.Env], TabularModel] | None = None
     position: Callable[[gym.Env], list[int]] = lambda env: []
     success: Callable[[gym.Env], bool] = lambda env: True
     bump_feedback: str = " Some action changed nothing."
@@ -80,6 +83,7 @@ def gridworld_view(world: GridWorld) -> TextView:
         get_state=lambda env: env.unwrapped.tables.state_fields(env.unwrapped.state),
         set_state=lambda env, state: env.reset(options={"state": state}),
         states=_model_states,
+        model=tabular_model,
         position=lambda env: env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist(),
         bump_feedback=" You bumped into the edge of the map or a wall.",
     )
@@ -105,6 +109,7 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
         get_state=_get_toy_text_state,
         set_state=_set_toy_text_state,
         states=_model_states,
+        model=tabular_model,
         position=lambda env: list(divmod(env.unwrapped.s, world.ncol))[::-1],
         success=lambda env: world.desc.flat[env.unwrapped.s] == b"G",
     )
@@ -126,6 +131,7 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
         get_state=_get_toy_text_state,
         set_state=_set_toy_text_state,
         states=_model_states,
+        model=tabular_model,
         position=lambda env: [int(part) for part in divmod(env.unwrapped.s, width)][::-1],
     )
 
@@ -154,6 +160,7 @@ def taxi_view(world: TaxiEnv) -> TextView:
         get_state=_get_toy_text_state,
         set_state=_set_toy_text_state,
         states=_model_states,
+        model=tabular_model,
         position=lambda env: list(world.decode(env.unwrapped.s))[1::-1],
     )
 
