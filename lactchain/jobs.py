@@ -227,6 +227,9 @@ class RunPipelineConfig:
     learning_rate_decay: float = 1.0
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
     fewer states, and should disturb the others less."""
+    nll_weight_growth: float = 1.0
+    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
+    probability over all other tokens, and later rounds have ever less to gain by it."""
     temperature_growth: float = 1.0
     """Factor on the actor's temperature from round to round, at least 1: as its answers become
     alike, a higher temperature keeps the candidates of a state different."""
@@ -236,6 +239,7 @@ class RunPipelineConfig:
 
     def __post_init__(self) -> None:
         check(self.num_rounds >= 1, "num_rounds", "at least 1", self.num_rounds)
-        growth, decay = self.temperature_growth, self.learning_rate_decay
-        check(growth >= 1, "temperature_growth", "at least 1", growth)
+        for name in ("temperature_growth", "nll_weight_growth"):
+            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        decay = self.learning_rate_decay
         check(0 < decay <= 1, "learning_rate_decay", "a factor in (0, 1]", decay)

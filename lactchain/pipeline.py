@@ -85,14 +85,16 @@ class Stages:
         stage = self.config.simpo
         growth = self.config.temperature_growth ** (number - 1)
         decay = self.config.learning_rate_decay ** (number - 1)
+        caution = self.config.nll_weight_growth ** (number - 1)
         training = replace(stage.training, learning_rate=stage.training.learning_rate * decay)
+        simpo = replace(stage.simpo, nll_weight=stage.simpo.nll_weight * caution)
         return TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),
             environment=self.config.environment,
             actor=replace(self.actor, temperature=self.actor.temperature * growth),
             critic=self.critic if stage.preferences.rank_by == "advantage" else None,
             preferences=stage.preferences,
-            simpo=stage.simpo,
+            simpo=simpo,
             training=training,
         )
 
@@ -109,6 +111,12 @@ class Stages:
         """Goes on with the critic that a stage has trained."""
         self.critic = str(Path(config.run.run_dir) / "critic")
         self.critic_summaries.append(summary)
+
+    def take_evaluation(self, figures: dict[str, Any]) -> None:
+        """Keeps the figures of a round; the metrics of the pipeline are these, over rounds."""
+        metrics = {f"eval/{name}": value for name, value in figures.items()}
+        self.run.log_once(metrics, step=len(self.evaluations))
+        self.evaluations.append(figures)
 
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""

@@ -31,7 +31,7 @@ from lactchain.checkpoints import (
 )
 from lactchain.config import differences, load, to_dict, to_yaml
 from lactchain.console import console, plain, table
-from lactchain.errors import ConfigError, LactChainError
+from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.process import launch, seed_everything, stop_requested
 from lactchain.provenance import describe_environment, provenance
 
@@ -122,7 +122,10 @@ class Run:
                 refusal = error
         if distributed.any_of(refusal is not None):
             raise refusal or ConfigError(f"{directory}: rank 0 cannot work in this folder")
-        return cls(directory, run_id, lock)
+        run = cls(directory, run_id, lock)
+        if run.finished:
+            log.info("%s: finished, see summary.json in it", directory)
+        return run
 
     def __enter__(self) -> "Run":
         return self
@@ -185,12 +188,22 @@ class Run:
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
+    """The records of `metrics.jsonl`; a last line that a crash has cut is left out.
+
+    Raises:
+        DataError: a line is damaged.
+    """
     path = Path(run_dir) / "metrics.jsonl"
     if not path.exists():
         return []
     whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    return [json.loads(line) for line in whole_lines.splitlines()]
+    records = []
+    for number, line in enumerate(whole_lines.splitlines(), start=1):
+        try:
+            records.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}: line {number} is damaged ({error}); remove it") from error
+    return records
 
 
 _locks: weakref.WeakSet[IO[str]] = weakref.WeakSet()

@@ -6,6 +6,7 @@ under the full key.
 """
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from lactchain.config import command_line_only
@@ -44,6 +45,9 @@ class RunConfig:
         check(
             set(self.report_to) <= known, "report_to", f"names of {sorted(known)}", self.report_to
         )
+        for name in self.report_to:
+            how = f"pip install -e '.[{name}]' first"
+            check(find_spec(name) is not None, "report_to", f"an installed tracker ({how})", name)
 
 
 @dataclass(frozen=True)
@@ -59,22 +63,28 @@ class EnvironmentConfig:
     view's own."""
     action_names: list[str] | None = None
     """The words of the actions, in the order of their numbers; null: the view's own."""
-    extractor: Literal["json_list", "json_object", "code_block"] = "json_list"
+    extractor: Literal["json_list", "json_object", "code_block", "utterance"] = "json_list"
     """How an answer is read: a JSON list of actions, the founding object with "explain" and
-    "moves", or a fenced code block."""
+    "moves", a fenced code block, or the whole text as a single action."""
     max_chain_length: int = 9
     """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid."""
-    max_chains: int = 16
-    """Answers after which an episode is truncated."""
+    max_chains: int | None = None
+    """Answers after which an episode is truncated; null: the view's own, 16 unless the world has a
+    time limit in its rules."""
+    history: int = 1
+    """Observations and answers that the text of a state holds, the newest ones; 0: all since the
+    episode began."""
     invalid_penalty: float = 0.0
-    """Reward of an answer that is no chain, at most 0."""
+    """Reward of an answer that is no chain, at most 0. Maze and Wordle have a rule of their own."""
     chain_cost: float = 0.0
     """Cost of each answer, subtracted from its reward, at least 0; asks for few calls."""
 
     def __post_init__(self) -> None:
         check(bool(self.id), "id", "a Gymnasium id", self.id)
         check(self.max_chain_length >= 1, "max_chain_length", "at least 1", self.max_chain_length)
-        check(self.max_chains >= 1, "max_chains", "at least 1", self.max_chains)
+        check(self.max_chains is None or self.max_chains >= 1, "max_chains", "at least 1 or null",
+              self.max_chains)
+        check(self.history >= 0, "history", "at least 0", self.history)
         check(self.invalid_penalty <= 0, "invalid_penalty", "at most 0", self.invalid_penalty)
         check(self.chain_cost >= 0, "chain_cost", "at least 0", self.chain_cost)
 
@@ -337,7 +347,7 @@ class RegressionConfig:
 
 @dataclass(frozen=True)
 class TinyModelConfig:
-    """The shape of a tiny Mistral. The default has about 0.9 million parameters."""
+    """The shape of a tiny Mistral: about 0.9 million parameters unless a preset says otherwise."""
 
     hidden_size: int = 128
     """Width of the residual stream."""

@@ -36,6 +36,7 @@ class Action:
 class ChainGrammar:
     """What a legal answer looks like, letter for letter: opening, names with separators, closing.
 
+    Without names any text is an action: answers can then be neither listed nor constrained.
     Extractors state the grammar that they parse, and constrained decoding samples from it, so the
     two cannot drift apart. With the defaults a chain reads `["move forward", "turn left"]`.
     """
@@ -47,8 +48,6 @@ class ChainGrammar:
     closing: str = '"]'
 
     def __post_init__(self) -> None:
-        if not self.action_names:
-            raise ValueError("action_names: expected at least one name, got none")
         if len(set(self.action_names)) != len(self.action_names):
             raise ValueError(f"action_names: expected different names, got {self.action_names}")
         if self.max_chain_length < 1:
@@ -161,7 +160,7 @@ class Trajectory:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"<pre>{_as_html(str(self))}</pre>"
 
 
 @dataclass(frozen=True)
@@ -197,10 +196,15 @@ class PreferencePair:
             ("rejected", self.rejected, f"{self.rejected_value:+.3f}"),
         )
         cells = "".join(
-            f"<tr><th>{name}</th><td><code>{html.escape(text)}</code></td><td>{value}</td></tr>"
+            f"<tr><th>{name}</th><td><code>{_as_html(text)}</code></td><td>{value}</td></tr>"
             for name, text, value in rows
         )
         return f"<table>{cells}</table>"
+
+
+def _as_html(text: str) -> str:
+    """Escaped; half a surrogate pair, which no file can hold, shows as its number."""
+    return html.escape(text.encode(errors="backslashreplace").decode())
 
 
 @runtime_checkable

@@ -37,13 +37,13 @@ def main(config: RunPipelineConfig) -> dict:
         if config.warm_start is not None:
             stage = stages.warm_start()
             stages.take_actor(stage, train_bc.main(stage))
-        stages.evaluations.append(evaluate.main(stages.evaluation(0)))
+        stages.take_evaluation(evaluate.main(stages.evaluation(0)))
         for number in range(1, config.num_rounds + 1):
             stage = stages.critic_stage(number)
             stages.take_critic(stage, train_critic.main(stage))
             stage = stages.simpo_stage(number)
             stages.take_actor(stage, train_simpo.main(stage))
-            stages.evaluations.append(evaluate.main(stages.evaluation(number)))
+            stages.take_evaluation(evaluate.main(stages.evaluation(number)))
             if stages.target_is_met():
                 break
         summary = stages.summary(time.perf_counter() - start)

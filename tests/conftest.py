@@ -23,7 +23,6 @@ os.environ.update(
     HF_HUB_DISABLE_PROGRESS_BARS="1",
     TRL_EXPERIMENTAL_SILENCE="1",
     CI="1",
-    MPLBACKEND="Agg",
     NO_COLOR="1",
     PYTHONPATH=os.pathsep.join(filter(None, [OFFLINE, os.environ.get("PYTHONPATH")])),
 )

@@ -167,6 +167,12 @@ def test_differences_are_dotted_keys_with_both_values():
     assert differences(a, a) == {}
 
 
+def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch):
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"report_to: .*pip install -e '\.\[wandb\]'"):
+        settings.RunConfig(report_to=["wandb"])
+
+
 @pytest.mark.parametrize(
     ("config_class", "arguments"),
     [

@@ -65,7 +65,8 @@ def test_another_configuration_is_refused_with_its_differences(run_dir):
     Run.open(run_dir, Config()).close()
 
 
-def test_harmless_changes_are_shown_and_accepted(run_dir, caplog):
+def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
+    monkeypatch.setattr("lactchain.settings.find_spec", lambda name: name)
     first = Run.open(run_dir, Config())
     first.close()
     harmless = settings.RunConfig(run_dir="elsewhere", report_to=["wandb"], resume="must")
@@ -163,6 +164,22 @@ def test_a_torn_last_record_is_left_out_and_never_continued(run_dir):
     with Run.open(run_dir, Config()) as run:
         run.log({"a": 3}, step=3)
     assert [record["step"] for record in read_metrics(run_dir)] == [1, 3]
+
+
+def test_a_damaged_record_is_named(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        run.log({"a": 1}, step=1)
+    path = run_dir / "metrics.jsonl"
+    path.write_text("{torn\n" + path.read_text())
+    with pytest.raises(DataError, match=r"metrics.jsonl: line 1 is damaged"):
+        read_metrics(run_dir)
+
+
+def test_a_finished_run_says_so_when_it_is_given_again(run_dir, caplog):
+    Run.open(run_dir, Config()).finish({})
+    with caplog.at_level(logging.INFO), Run.open(run_dir, Config()) as run:
+        assert run.finished
+    assert "finished, see summary.json" in caplog.text
 
 
 def test_records_after_the_resumed_step_are_dropped(run_dir):

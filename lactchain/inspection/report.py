@@ -288,7 +288,9 @@ def _charts(views: Mapping[str, RunView]) -> dict[str, Markup]:
     for name, view in views.items():
         for key, curve in view.curves().items():
             series.setdefault(key, {})[name] = curve
-    return {key: plots.line_chart(key, lines) for key, lines in sorted(series.items())}
+    # One point is no curve: such figures stand in the tables.
+    drawn = {k: lines for k, lines in series.items() if any(len(x) > 1 for x, _ in lines.values())}
+    return {key: plots.line_chart(key, lines) for key, lines in sorted(drawn.items())}
 
 
 def _gallery(pictures: Sequence[Markup]) -> Markup:

@@ -246,7 +246,7 @@ def _quantization(
         return None
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
-            "load_in_4bit, load_in_8bit need bitsandbytes: pip install 'lactchain[quantization]'"
+            "load_in_4bit, load_in_8bit need bitsandbytes: pip install -e '.[quantization]'"
         )
     if device().type != "cuda":
         raise ConfigError("load_in_4bit, load_in_8bit need a CUDA device, there is none")
