@@ -33,13 +33,12 @@ from lactchain.checkpoints import latest_checkpoint, verify_manifest, write_mani
 from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import device, load_actor
-from lactchain.models.prompting import PromptTemplate
+from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
 from lactchain.trainers import base
 from lactchain.trainers.base import (
     LengthGroupedSampler,
-    encode_completions,
     metric_key,
     train,
     training_arguments,

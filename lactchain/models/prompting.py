@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
-from lactchain.types import ChainGrammar
+from lactchain.types import Action, ChainGrammar
 
 _ROLE = "You are in a grid world and see your position, the way you face, and the goal. "
 _TASK = (
@@ -202,6 +202,22 @@ def _special_texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Token ids of a rendered prompt: its special tokens are read as such, and none is added."""
     return tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"]
+
+
+def encode_completions(
+    answers: Sequence[Action], tokenizer: PreTrainedTokenizerBase
+) -> list[list[int]]:
+    """Token ids of answers: those that were sampled where there are any, else those of the text.
+
+    In a text, special tokens are plain characters, and the end-of-sequence token is added; an empty
+    text stays empty.
+    """
+    texts = list(dict.fromkeys(a.text for a in answers if a.text and not a.token_ids))
+    encoded = {"": []}
+    if texts:
+        ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
+    return [list(a.token_ids) or encoded[a.text] for a in answers]
 
 
 def encodable(text: str) -> str:

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import Sampler
 from transformers import (
-    PreTrainedTokenizerBase,
     ProgressCallback,
     TrainerCallback,
     TrainerState,
@@ -46,7 +45,6 @@ from lactchain.models.adapters import base_folder, seal_adapter
 from lactchain.models.loading import device, quiet
 from lactchain.run import Run, provenance, stop_requested
 from lactchain.settings import TrainingConfig
-from lactchain.types import Action
 
 NEVER = 10**9
 """A number of updates that no run reaches."""
@@ -120,22 +118,6 @@ def training_arguments(
             )
     defaults = {"disable_tqdm": False, "per_device_eval_batch_size": settings.batch_size}
     return arguments_class(**{**defaults, **fixed, **settings.extra})
-
-
-def encode_completions(
-    answers: Sequence[Action], tokenizer: PreTrainedTokenizerBase
-) -> list[list[int]]:
-    """Token ids of answers: those that were sampled where there are any, else those of the text.
-
-    In a text, special tokens are plain characters, and the end-of-sequence token is added; an empty
-    text stays empty.
-    """
-    texts = list(dict.fromkeys(a.text for a in answers if a.text and not a.token_ids))
-    encoded = {"": []}
-    if texts:
-        ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
-    return [list(a.token_ids) or encoded[a.text] for a in answers]
 
 
 class GuardedTrainer:

@@ -16,10 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 from lactchain.errors import DataError
 from lactchain.jobs import TrainBCConfig
 from lactchain.models.loading import load_actor
-from lactchain.models.prompting import PromptTemplate
+from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run
 from lactchain.settings import TrainingConfig
-from lactchain.trainers.base import GuardedTrainer, encode_completions, training_arguments
+from lactchain.trainers.base import GuardedTrainer, training_arguments
 from lactchain.types import Action, ChainGrammar
 
 CloningRow = dict[str, list[int]]

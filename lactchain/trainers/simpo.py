@@ -20,10 +20,10 @@ from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.jobs import TrainSimPOConfig
 from lactchain.models.loading import load_actor
-from lactchain.models.prompting import PromptTemplate
+from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.base import RunTrainer, encode_completions, training_arguments
+from lactchain.trainers.base import RunTrainer, training_arguments
 from lactchain.types import Action, ChainGrammar, PreferencePair
 
 COLLAPSE_NATS = 1.0
