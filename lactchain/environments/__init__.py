@@ -14,3 +14,4 @@ gymnasium.register(
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )
+gymnasium.register("lactchain/Token-v0", entry_point="lactchain.environments.token:TokenEnv")

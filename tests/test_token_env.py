@@ -1,0 +1,229 @@
+"""One token is one step: what is observed, what an action does, and that agents of SB3 play it."""
+
+import gc
+import weakref
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from script_setups import build_weights
+from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3.common.env_checker import check_env as check_env_sb3
+
+from lactchain.environments.token import LetterModel, TokenEnv, temper
+from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain.models.next_token import CausalNextToken
+from lactchain.settings import ActorConfig
+
+
+class Table:
+    """Three tokens with given logits; the last one ends the sentence."""
+
+    vocab_size, eos_token_id, max_length = 3, 2, 32
+
+    def __init__(self, *logits):
+        self.table = np.array(logits)
+
+    def encode(self, prompt):
+        return [0]
+
+    def decode(self, token_ids):
+        return "".join("ab!"[token] for token in token_ids)
+
+    def logits(self, token_ids):
+        return self.table
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.mark.parametrize("control", ["switch", "strength"])
+@pytest.mark.parametrize("view", ["compact", "full"])
+def test_both_checkers_have_nothing_to_say(control, view):
+    arguments = {"control": control, "view": view, "prompts": ["the cat", "a dog"]}
+    check_env(gym.make("lactchain/Token-v0", **arguments).unwrapped)
+    check_env_sb3(TokenEnv(**arguments))
+
+
+def test_the_compact_view_holds_log_probabilities_entropy_and_margin():
+    env = TokenEnv(Table(0.0, np.log(2.0), 0.0), top_k=3)  # probabilities 1/4, 1/2, 1/4
+    observation, info = env.reset(seed=0)
+    quarter, half = np.log(0.25), np.log(0.5)
+    np.testing.assert_allclose(
+        observation, [half, quarter, quarter, 1.5 * np.log(2), np.log(2)], rtol=1e-6
+    )
+    assert info == {"prompt": 0, "text": "", "token_ids": [], "logprob": 0.0}
+    assert TokenEnv(Table(0.0, 1.0, 0.0), top_k=1).reset()[0].shape == (3,)
+
+
+def test_the_full_view_holds_all_logits_and_says_what_they_cost(caplog):
+    caplog.set_level("INFO", "lactchain")
+    env = TokenEnv(view="full")
+    assert env.observation_space.shape == (27,)
+    np.testing.assert_array_equal(env.reset(seed=0)[0], env.model.table[26].astype(np.float32))
+    assert env.replay_bytes(10) == 2 * 10 * 27 * 4
+    assert "27 logits: a replay buffer of 1000000 steps takes 0.2 GB" in caplog.text
+    assert TokenEnv(top_k=8).replay_bytes() == 80_000_000
+
+
+def test_a_sentence_that_ends_is_terminated_and_one_that_is_cut_truncated():
+    said = []
+    env = TokenEnv(Table(0.0, 0.0, 99.0), reward=lambda *seen: said.append(seen) or 7.0, top_k=2)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(0)
+    assert (reward, terminated, truncated) == (7.0, True, False)
+    assert said == [("", pytest.approx(0.0, abs=1e-6))] and info["token_ids"] == [2]
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(0)
+
+    said.clear()
+    env = TokenEnv(
+        Table(99.0, 0.0, 0.0), reward=lambda *seen: said.append(seen) or 7.0, top_k=2,
+        max_new_tokens=2,
+    )  # fmt: skip
+    env.reset(seed=0)
+    assert env.step(0)[1:4] == (0.0, False, False)
+    _, reward, terminated, truncated, info = env.step(0)
+    assert (reward, terminated, truncated, info["text"]) == (7.0, False, True, "aa")
+    assert said == [("aa", pytest.approx(0.0, abs=1e-6))]
+
+
+def test_the_log_probability_is_that_of_the_unperturbed_model():
+    env = TokenEnv(Table(0.0, np.log(2.0), 0.0), control="strength", top_k=2, max_new_tokens=1)
+    for seed in range(5):
+        env.reset(seed=seed)
+        *_, info = env.step(np.array([1.0], np.float32))
+        assert info["logprob"] == pytest.approx(np.log([0.25, 0.5, 0.25][info["token_ids"][0]]))
+
+
+def test_the_action_decides_what_the_token_is_drawn_from():
+    def share_of_the_likeliest(control, action):
+        env = TokenEnv(Table(1.0, 0.0, 0.0), control=control, top_k=2, max_new_tokens=1)
+        env.reset(seed=0)
+        tokens = []
+        for _ in range(4000):
+            env.reset()
+            tokens.append(env.step(action)[-1]["token_ids"][0])
+        return np.mean(np.array(tokens) == 0)
+
+    def softmax(*logits):
+        return np.exp(logits[0]) / np.exp(logits).sum()
+
+    box = [np.array([a], np.float32) for a in (-1.0, 0.0, 1.0)]
+    expected = [softmax(4.0, 0, 0), softmax(1.0, 0, 0), softmax(0.25, 0, 0)]
+    for action, share in zip(box, expected, strict=True):
+        assert share_of_the_likeliest("strength", action) == pytest.approx(share, abs=0.03)
+    assert share_of_the_likeliest("switch", 0) == pytest.approx(expected[1], abs=0.03)
+    assert share_of_the_likeliest("switch", 1) == pytest.approx(expected[2], abs=0.03)
+    np.testing.assert_array_equal(temper(np.array([1.0, 2.0]), -0.5, None), [2.0, 4.0])
+
+
+def test_a_seed_says_the_same_sentence_again():
+    def sentence(seed):
+        env = TokenEnv(prompts=["x", "y", "z"])
+        _, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            *_, terminated, truncated, info = env.step(0)
+            over = terminated or truncated
+        return info["prompt"], info["text"]
+
+    assert sentence(3) == sentence(3)
+    assert len({sentence(seed) for seed in range(10)}) > 5
+    env = TokenEnv(prompts=["x", "y"], render_mode="ansi")
+    assert env.reset(options={"prompt": 1})[1]["prompt"] == 1
+    assert env.render() == "y > "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompts": []}, "prompts: expected at least one"),
+        ({"prompts": ["ok", "x" * 1020]}, r"prompts\[1\]: expected 1 to 1008 tokens .* got 1021"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected at least 1"),
+        ({"top_k": 28}, "top_k: expected 1 to 27"),
+        ({"control": "push"}, "control: expected switch or strength"),
+        ({"view": "none"}, "view: expected compact or full"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        TokenEnv(**arguments)
+
+
+def test_numbers_that_are_not_finite_stop_the_episode():
+    env = TokenEnv(reward=lambda text, logprob: float("nan"), max_new_tokens=1)
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentFault, match="reward: expected a finite number"):
+        env.step(0)
+    with pytest.raises(EnvironmentFault, match="finite logits"):
+        TokenEnv(Table(np.nan, 0.0, 0.0), top_k=2).reset()
+
+
+def test_a_language_model_gives_the_logits_of_a_whole_forward_pass(weights):
+    model = CausalNextToken.from_config(ActorConfig(str(weights / "actor"), dtype="float32"))
+    prompt = model.encode("0 1 up 1 1")
+    for token_ids in (prompt, [*prompt, 7], [*prompt, 7, 9], [*prompt, 8], prompt[:-1]):
+        with torch.no_grad():
+            expected = model.model(torch.tensor([token_ids])).logits[0, -1]
+        np.testing.assert_allclose(model.logits(token_ids), expected, atol=1e-5)
+
+
+def test_close_frees_the_model(weights):
+    model = CausalNextToken.from_config(ActorConfig(str(weights / "actor")))
+    watched = weakref.ref(model.model)
+    env = TokenEnv(model, ["0 1 up 1 1"])
+    env.reset(seed=0)
+    env.step(1)
+    env.close()
+    gc.collect()
+    assert watched() is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "control", "settings"),
+    [
+        (DQN, "switch", {"learning_starts": 20, "buffer_size": 200}),
+        (PPO, "switch", {"n_steps": 32, "batch_size": 16, "n_epochs": 2}),
+        (SAC, "strength", {"learning_starts": 20, "buffer_size": 200, "batch_size": 16}),
+    ],
+    ids=["dqn", "ppo", "sac"],
+)
+def test_agents_of_stable_baselines_train_on_it(algorithm, control, settings, weights, tmp_path):
+    model = CausalNextToken.from_config(ActorConfig(str(weights / "actor")))
+    env = TokenEnv(model, ["0 1 up 1 1", "1 1 down 0 0"], control=control, max_new_tokens=4)
+    policy = {"net_arch": [8]}
+    agent = algorithm(
+        "MlpPolicy", env, policy_kwargs=policy, seed=0, device="cpu",
+        tensorboard_log=str(tmp_path), **settings,
+    )  # fmt: skip
+    before = [parameter.clone() for parameter in agent.policy.parameters()]
+    agent.learn(64, log_interval=1)
+    assert any(
+        not torch.equal(old, new)
+        for old, new in zip(before, agent.policy.parameters(), strict=True)
+    )
+    assert [file.stat().st_size > 0 for file in tmp_path.rglob("events.out.tfevents.*")] == [True]
+    env.close()
+
+
+def test_an_agent_learns_when_to_perturb():
+    """Reward 1 for a sentence without the letter that the toy model likes best."""
+    model = LetterModel()
+    model.table[:] = 0.0
+    model.table[:, 0] = 3.0  # 26 tokens share the rest: p(a) is 0.44, and 0.08 when perturbed
+    env = TokenEnv(model, reward=lambda text, _: float("a" not in text), top_k=2, max_new_tokens=3)
+    agent = PPO(
+        "MlpPolicy", env, n_steps=256, batch_size=64, learning_rate=3e-3, seed=0, device="cpu",
+        policy_kwargs={"net_arch": [8]},
+    )  # fmt: skip
+    agent.learn(2048)
+    observation, _ = env.reset(seed=0)
+    assert agent.predict(observation, deterministic=True)[0] == 1
