@@ -82,8 +82,12 @@ class EnvironmentConfig:
     def __post_init__(self) -> None:
         check(bool(self.id), "id", "a Gymnasium id", self.id)
         check(self.max_chain_length >= 1, "max_chain_length", "at least 1", self.max_chain_length)
-        check(self.max_chains is None or self.max_chains >= 1, "max_chains", "at least 1 or null",
-              self.max_chains)
+        check(
+            self.max_chains is None or self.max_chains >= 1,
+            "max_chains",
+            "at least 1 or null",
+            self.max_chains,
+        )
         check(self.history >= 0, "history", "at least 0", self.history)
         check(self.invalid_penalty <= 0, "invalid_penalty", "at most 0", self.invalid_penalty)
         check(self.chain_cost >= 0, "chain_cost", "at least 0", self.chain_cost)

@@ -11,6 +11,7 @@ Each extractor states the grammar it reads; constrained decoding samples from th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,14 +35,16 @@ class Chain:
     """An accepted answer.
 
     Attributes:
-        actions: action numbers, at least one; empty only where the action is `code`.
+        actions: action numbers, at least one; empty where actions have no names.
         span: start and end of the answer in the text.
         code: content of the code block, for extractors that read one.
+        utterances: the actions as they were said, where they have no names: any text is one then.
     """
 
     actions: tuple[int, ...]
     span: tuple[int, int]
     code: str | None = None
+    utterances: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,17 +120,30 @@ class _NamedActions:
             return Rejection(
                 "too_long", f"expected at most {self.max_chain_length} actions, got {len(names)}"
             )
+        if not self.action_names:
+            return Chain((), span, code, tuple(map(self._unescaped, names)))
         numbers = tuple(map(self._numbers.get, names))
         if None in numbers:
             return Rejection("illegal_action", f"{names[numbers.index(None)][:40]!r}")
         return Chain(numbers, span, code)
 
+    def _unescaped(self, name: str) -> str:
+        """What the letters of an action without a name stand for."""
+        return name
 
-class JsonList(_NamedActions):
+
+class _JsonActions(_NamedActions):
+    """Actions that are JSON strings."""
+
+    def _unescaped(self, name: str) -> str:
+        return json.loads(f'"{name}"')
+
+
+class JsonList(_JsonActions):
     """A JSON list of action names at the end of the text: `["move forward", "turn left"]`.
 
     The list may stand in a fenced block. Names are read literally: a name spelled with escapes is
-    illegal.
+    illegal. Where actions have no names, any strings are actions.
     """
 
     _opening, _separator, _closing = '["', '", "', '"]'
@@ -146,7 +162,7 @@ class JsonList(_NamedActions):
         return self._chain(names, (start, end))
 
 
-class JsonObject(_NamedActions):
+class JsonObject(_JsonActions):
     """The founding answer: `{"explain": "why", "moves": ["move forward"]}`.
 
     Keys come in any order, each at most once; `explain` may be left out, any other key is
@@ -173,7 +189,7 @@ class CodeBlock(_NamedActions):
     """A fenced code block at the end of the text.
 
     With action names, each line of the block is one of them. Without, the code itself is the
-    action, for environments that run it: the chain has no actions, and there is no grammar.
+    action, for environments that run it.
     """
 
     _opening, _separator, _closing = f"{_FENCE}\n", "\n", f"\n{_FENCE}"
@@ -198,17 +214,39 @@ class CodeBlock(_NamedActions):
         if not code.strip():
             return Rejection("empty", "expected code")
         if not self.action_names:
-            return Chain((), (start, end), code)
+            return Chain((), (start, end), code, (code,))
         return self._chain(code.split("\n"), (start, end), code)
 
 
-_EXTRACTORS = {"json_list": JsonList, "json_object": JsonObject, "code_block": CodeBlock}
+class Utterance(_NamedActions):
+    """The whole text is one action, ended by a line break, which may be missing: `move up`.
+
+    Nothing may stand before or after it. Where actions have no names, any text is one.
+    """
+
+    _opening, _separator, _closing = "", "", "\n"
+
+    def __init__(self, action_names: Sequence[str] = (), max_chain_length: int = 1) -> None:
+        super().__init__(action_names, max_chain_length=1)
+
+    def parse(self, text: str) -> Chain | Rejection:
+        """The single action that the text is, or why it is none."""
+        said = text.removesuffix("\n")
+        return self._chain([said], (0, len(said)))
+
+
+_EXTRACTORS = {
+    "json_list": JsonList,
+    "json_object": JsonObject,
+    "code_block": CodeBlock,
+    "utterance": Utterance,
+}
 
 
 def make_extractor(
     name: str, action_names: Sequence[str], max_chain_length: int = 9
-) -> JsonList | JsonObject | CodeBlock:
-    """The extractor of that name: json_list, json_object or code_block.
+) -> JsonList | JsonObject | CodeBlock | Utterance:
+    """The extractor of that name: json_list, json_object, code_block or utterance.
 
     Raises:
         ValueError: there is no such extractor, or an action's name cannot stand in its format.

@@ -1,7 +1,8 @@
 """Any environment with discrete actions, spoken to in text, a chain of actions at a time.
 
-`TextView` says how an environment is put into words; views of GridWorld, FrozenLake, CliffWalking
-and Taxi are shipped. `LanguageEnv` plays the chains. A view of another environment is a few lines:
+An environment that speaks and hears text itself needs no view: `LanguageEnv(env)` will do.
+`TextView` says how another one is put into words; views of GridWorld, FrozenLake, CliffWalking and
+Taxi are shipped. `LanguageEnv` plays the chains. A view of another environment is a few lines:
 
     import gymnasium as gym
     from lactchain.environments.language import LanguageEnv, TextView
@@ -29,19 +30,17 @@ are made of.
 from __future__ import annotations
 
 import dataclasses
-import math
 import string
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.extractors import Rejection, make_extractor
+from lactchain.environments.extractors import Chain, Rejection, make_extractor
+from lactchain.environments.gym_rules import check_observation, check_reset, check_step
 from lactchain.environments.views import State, TextView, view_of
-from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import ChainGrammar
 
@@ -49,18 +48,19 @@ INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done.
 
 
 class LanguageEnv(gym.Env[str, str]):
-    """An environment with discrete actions that speaks text and plays chains of actions.
+    """An environment that is spoken to in text, and plays chains of actions.
 
     ## Description
     One step is one answer: the chain of actions that the extractor finds in it is played until it
-    is exhausted or the episode ends.
+    is exhausted or the episode ends. Under the extractor `utterance` an answer is one action.
 
     ## Action Space
-    `Text`: any text. What is not a legal chain is a legal step: nothing is executed, the reward is
-    `invalid_penalty`, and the observation says so.
+    `Text`: any text. What is not a legal chain is a legal step: the view's `invalid_step` if it has
+    one; else nothing is executed, the reward is `invalid_penalty`, and the observation says so.
 
     ## Observation Space
-    `Text`: the view's template, filled in. Printable ASCII and the characters of the template.
+    `Text`: the view's template, filled in; the `history` last observations and answers, each on
+    lines of its own, if that is not 1. Printable ASCII and the characters of the template.
 
     ## Starting State
     The environment's own; or `reset(options={"state": state})`, a state as in `info["state"]`.
@@ -79,11 +79,15 @@ class LanguageEnv(gym.Env[str, str]):
     the view cannot read it), `success` (the episode has terminated and ended well).
 
     ## Arguments
-    - `env`: an environment with a `Discrete` action space that starts at 0.
+    - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
+      both `Text`: its actions are the very words of the answer.
     - `view`: how it is put into words; None: the one shipped for it.
     - `template`, `action_names`: replace the view's.
-    - `extractor`: json_list, json_object or code_block.
-    - `max_chain_length`: longest legal chain, in actions. `max_chains`: time limit, in answers.
+    - `extractor`: json_list, json_object, code_block or utterance.
+    - `max_chain_length`: longest legal chain, in actions. `max_chains`: time limit, in answers;
+      None: the view's own.
+    - `history`: how many observations and answers an observation holds; 0: all of the episode. Of
+      more than `max_text_length` characters the oldest are left out.
     - `invalid_penalty`: reward of an answer that is no chain. `chain_cost`: cost of an answer.
 
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
@@ -105,7 +109,8 @@ class LanguageEnv(gym.Env[str, str]):
         action_names: Sequence[str] | None = None,
         extractor: str = "json_list",
         max_chain_length: int = 9,
-        max_chains: int = 16,
+        max_chains: int | None = None,
+        history: int = 1,
         invalid_penalty: float = 0.0,
         chain_cost: float = 0.0,
         max_text_length: int = 4096,
@@ -122,15 +127,19 @@ class LanguageEnv(gym.Env[str, str]):
             self.extractor = make_extractor(extractor, self.view.action_names, max_chain_length)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        self.max_chains = max_chains
+        self.max_chains = self.view.max_chains if max_chains is None else max_chains
+        self.history = history
         self.invalid_penalty = invalid_penalty
         self.chain_cost = chain_cost
         characters = frozenset(string.printable + self.view.template)
+        if isinstance(env.observation_space, spaces.Text):
+            characters |= env.observation_space.character_set
         self.observation_space = spaces.Text(max_text_length, min_length=0, charset=characters)
         self.action_space = spaces.Text(max_text_length, min_length=0, charset=characters)
         self._over = True
         self._num_chains = 0
         self._last: tuple[Any, dict[str, Any]] = (None, {})
+        self._items: list[str] = []
 
     @property
     def grammar(self) -> ChainGrammar:
@@ -153,7 +162,7 @@ class LanguageEnv(gym.Env[str, str]):
         Leaves the environment at the beginning of an episode in that state.
         """
         plain, _ = self.reset(options={"state": state})
-        return plain, self._text(self.view.bump_feedback), self._text(INVALID_FEEDBACK)
+        return plain, self._describe(self.view.bump_feedback), self._describe(INVALID_FEEDBACK)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -166,51 +175,80 @@ class LanguageEnv(gym.Env[str, str]):
             result = self.env.reset(seed=seed, options=options)
         else:
             result = self._reset_into(state, seed)
-        _check_reset(result, self.env)
+        check_reset(result, self.env)
         self._last = result
         self._over = False
         self._num_chains = 0
-        return self._text(), self._info()
+        self._items.clear()
+        return self._observe(self._describe()), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays the chain that the text answers."""
         if self._over:
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
-        answer = self.extractor.parse(action)
+        self._items.append(self._printable(action))
+        answer = self._read(action)
         if isinstance(answer, Rejection):
-            reward, terminated, truncated = self.invalid_penalty, False, False
-            info = self._info() | {"invalid_action": True, "invalid_reason": answer.reason}
-            text = self._text(INVALID_FEEDBACK)
+            reward, terminated, truncated, info = self._refuse(action, answer)
+            feedback = INVALID_FEEDBACK
         else:
-            terminated, truncated, info = self._play(answer.actions)
-            reward = sum(info["rewards"])
-            text = self._text(self.view.bump_feedback if any(info["bumped"]) else "")
+            reward, terminated, truncated, info = self._play(answer)
+            feedback = self.view.bump_feedback if any(info["bumped"]) else ""
+        said = self._describe(feedback)
+        if terminated or truncated:
+            ending = self.view.ending(self.env)
+            if ending is not None:
+                self._items.clear()
+                said = ending
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
-        return text, reward - self.chain_cost, terminated, truncated, info
+        return self._observe(said), reward - self.chain_cost, terminated, truncated, info
 
     def close(self) -> None:
         """Closes the environment."""
         self.env.close()
 
-    def _play(self, actions: Sequence[int]) -> tuple[bool, bool, dict[str, Any]]:
+    def _read(self, text: str) -> Chain | Rejection:
+        """The chain that the text answers; a text world hears only what is in its action space."""
+        answer = self.extractor.parse(text)
+        if isinstance(answer, Chain):
+            for said in answer.utterances:
+                if said not in self.env.action_space:
+                    return Rejection("illegal_action", f"{said[:40]!r}")
+        return answer
+
+    def _refuse(self, text: str, rejection: Rejection) -> tuple[float, bool, bool, dict[str, Any]]:
+        """What happens on text that is no chain: the world's own rule, or nothing."""
+        reward, terminated, truncated = self.invalid_penalty, False, False
+        if self.view.invalid_step is not None:
+            result = self.view.invalid_step(self.env, text)
+            check_step(result, self.env)
+            observation, reward, terminated, truncated, env_info = result
+            check_observation(observation, self.env)
+            self._last = observation, env_info
+            if self.view.invalid_wipes_history:
+                self._items.clear()
+        info = self._info() | {"invalid_action": True, "invalid_reason": rejection.reason}
+        return float(reward), bool(terminated), bool(truncated), info
+
+    def _play(self, chain: Chain) -> tuple[float, bool, bool, dict[str, Any]]:
         """Plays actions until they are exhausted or the episode ends."""
         executed, rewards, bumped, positions = [], [], [], []
         terminated = truncated = False
         state = self._state()
-        for action in actions:
+        for action in self._actions(chain):
             result = self.env.step(action)
-            _check_step(result, self.env)
+            check_step(result, self.env)
             observation, reward, terminated, truncated, env_info = result
             before, state = state, self._state()
-            executed.append(self.view.action_names[action])
+            executed.append(action if isinstance(action, str) else self.view.action_names[action])
             rewards.append(float(reward))
             bumped.append(state is not None and state == before)
             positions.append(self.view.position(self.env))
             if terminated or truncated:
                 break
-        _check_observation(observation, self.env)
+        check_observation(observation, self.env)
         self._last = observation, env_info
         info = self._info() | {
             "executed": executed,
@@ -219,9 +257,36 @@ class LanguageEnv(gym.Env[str, str]):
             "positions": positions,
             "success": bool(terminated) and self.view.success(self.env),
         }
-        return bool(terminated), bool(truncated), info
+        return sum(rewards), bool(terminated), bool(truncated), info
 
-    def _text(self, feedback: str = "") -> str:
+    def _actions(self, chain: Chain) -> Sequence[int | str]:
+        """What the environment itself is given."""
+        if isinstance(self.env.action_space, spaces.Discrete):
+            return chain.actions
+        return chain.utterances or [self.view.action_names[action] for action in chain.actions]
+
+    def _observe(self, said: str) -> str:
+        """The observation: the newest of what was said and answered, `said` included."""
+        self._items.append(said)
+        if self.history:
+            del self._items[: -self.history]
+        if len(self._items) == 1:
+            return said
+        text = ""
+        for item in reversed(self._items):
+            longer = item + ("" if item.endswith("\n") or item is said else "\n") + text
+            if text and len(longer) > self.observation_space.max_length:
+                break
+            text = longer
+        return text
+
+    def _printable(self, text: str) -> str:
+        """An answer as the history shows it: other characters than an observation's become `?`."""
+        known = self.observation_space.character_set
+        return "".join(letter if letter in known else "?" for letter in text)
+
+    def _describe(self, feedback: str = "") -> str:
+        """The state that the environment is in, in words."""
         observation, info = self._last
         fields = self.view.describe(self.env, observation, info)
         try:
@@ -255,10 +320,13 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _check_arguments(self) -> None:
         space, names = self.env.action_space, self.view.action_names
-        if not isinstance(space, spaces.Discrete) or space.start != 0:
-            raise ConfigError(f"{self.env}: expected discrete actions from 0, got {space}")
-        if len(names) != space.n:
-            raise ConfigError(f"action_names: expected {space.n} names, got {names}")
+        if isinstance(space, spaces.Discrete):
+            if space.start != 0:
+                raise ConfigError(f"{self.env}: expected discrete actions from 0, got {space}")
+            if len(names) != space.n:
+                raise ConfigError(f"action_names: expected {space.n} names, got {names}")
+        elif not isinstance(space, spaces.Text):
+            raise ConfigError(f"{self.env}: expected discrete actions, or text, got {space}")
         try:
             list(string.Formatter().parse(self.view.template))
         except ValueError as error:
@@ -296,38 +364,7 @@ def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
         extractor=config.extractor,
         max_chain_length=config.max_chain_length,
         max_chains=config.max_chains,
+        history=config.history,
         invalid_penalty=config.invalid_penalty,
         chain_cost=config.chain_cost,
     )
-
-
-_NUMBERS = (float, Real)  # the usual type first: asking an abstract class is slow
-_FLAGS = (bool, np.bool_)
-
-
-def _fault(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
-    return EnvironmentFault(f"{env} breaks Gymnasium's rule: {rule}; got {str(got)[:200]}")
-
-
-def _check_reset(result: Any, env: gym.Env) -> None:
-    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        raise _fault(env, "reset() returns (observation, info dict)", result)
-    _check_observation(result[0], env)
-
-
-def _check_step(result: Any, env: gym.Env) -> None:
-    if not isinstance(result, tuple) or len(result) != 5:
-        rule = "step() returns (observation, reward, terminated, truncated, info)"
-        raise _fault(env, rule, result)
-    _, reward, terminated, truncated, info = result
-    if not isinstance(reward, _NUMBERS) or not math.isfinite(reward):
-        raise _fault(env, "a reward is a finite number", reward)
-    if not isinstance(terminated, _FLAGS) or not isinstance(truncated, _FLAGS):
-        raise _fault(env, "terminated and truncated are booleans", (terminated, truncated))
-    if not isinstance(info, dict):
-        raise _fault(env, "info is a dict", info)
-
-
-def _check_observation(observation: Any, env: gym.Env) -> None:
-    if observation not in env.observation_space:
-        raise _fault(env, f"an observation is in {env.observation_space}", observation)

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
@@ -21,6 +22,7 @@ from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_F
 from lactchain.errors import ConfigError
 
 State = Mapping[str, Any]
+StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class TextView:
         position: where the agent is, x and y first.
         success: whether an episode that has terminated ended well.
         bump_feedback: said when some action of the chain left the state as it was.
+        invalid_step: `invalid_step(env, text)`, the world's own rule for text that is no chain of
+            actions; returns what `step` returns. None: nothing is done.
+        invalid_wipes_history: whether such a text, and all before it, leave the history.
+        ending: what is said instead of all else when the episode has ended, if anything is.
+        max_chains: answers after which an episode is truncated, where no other number is given.
     """
 
     action_names: tuple[str, ...]
@@ -52,10 +59,14 @@ class TextView:
     position: Callable[[gym.Env], list[int]] = lambda env: []
     success: Callable[[gym.Env], bool] = lambda env: True
     bump_feedback: str = " Some action changed nothing."
+    invalid_step: Callable[[gym.Env, str], StepResult] | None = None
+    invalid_wipes_history: bool = False
+    ending: Callable[[gym.Env], str | None] = lambda env: None
+    max_chains: int = 16
 
 
 def view_of(env: gym.Env) -> TextView:
-    """The view that is shipped for an environment.
+    """The view that is shipped for an environment; one that speaks text is taken at its word.
 
     Raises:
         ConfigError: there is none.
@@ -63,6 +74,8 @@ def view_of(env: gym.Env) -> TextView:
     for world, view in _VIEWS.items():
         if isinstance(env.unwrapped, world):
             return view(env.unwrapped)
+    if isinstance(env.observation_space, spaces.Text):
+        return TextView((), "{observation}{feedback}", _describe_text)
     raise ConfigError(
         f"{env}: no text view is shipped for this environment; write a TextView and register a "
         "LanguageEnv with it (see lactchain.environments.language)"
@@ -182,6 +195,10 @@ def _describe_gridworld(
     fields["goal_right"] = fields["goal_x"] - fields["x"]
     fields["goal_down"] = fields["goal_y"] - fields["y"]
     return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
+
+
+def _describe_text(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
+    return {"observation": observation}
 
 
 def _model_states(env: gym.Env) -> list[State]:

@@ -14,7 +14,7 @@ from itertools import permutations
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from lactchain.errors import DataError
+from lactchain.errors import ConfigError, DataError
 from lactchain.types import ChainGrammar
 
 ACCEPT = -1
@@ -50,9 +50,12 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
     """The automaton of all chains of 1 to `max_chain_length` actions, end of sequence included.
 
     Raises:
+        ConfigError: the actions have no names, so any text is an answer.
         DataError: the tokenizer's tokens straddle the borders between actions, or one action's
             tokens begin another's.
     """
+    if not grammar.action_names:
+        raise ConfigError("actor.decoding: expected free, since any text is an answer here")
     pieces = _pieces(grammar, tokenizer)
     edges: list[dict[int, int]] = [{}]
     said = 0

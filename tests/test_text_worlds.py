@@ -1,0 +1,187 @@
+"""Utterances, histories, worlds' own rules for nonsense, worlds that speak text themselves."""
+
+import string
+
+import gymnasium as gym
+import pytest
+from gymnasium import spaces
+
+from lactchain.environments.extractors import Chain, Rejection, make_extractor
+from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv, TextView, language_env
+from lactchain.errors import ConfigError
+from lactchain.types import ChainGrammar
+
+NAMES = ("move up", "move down")
+
+
+class Counter(gym.Env):
+    """Counts up or down from 0; over at 3."""
+
+    observation_space, action_space = spaces.Discrete(7, start=-3), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.count, {}
+
+    def step(self, action):
+        self.count += 1 if action == 0 else -1
+        return self.count, -1.0, self.count == 3, False, {}
+
+    def stumble(self):
+        """The rule for nonsense: the count starts again, at a price."""
+        self.count = 0
+        return self.count, -4.0, False, False, {}
+
+
+def counter_view(**changes):
+    view = {
+        "action_names": NAMES,
+        "template": "{count}\n",
+        "describe": lambda env, observation, info: {"count": observation},
+    }
+    return TextView(**view | changes)
+
+
+class Guess(gym.Env):
+    """Guess a number in words: a world that speaks text itself."""
+
+    observation_space = spaces.Text(40, min_length=0, charset=string.printable + "é")
+    action_space = spaces.Text(10, charset=string.ascii_lowercase)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.secret = ("one", "two")[self.np_random.integers(2)]
+        return "One or two, mon ami ?", {}
+
+    def step(self, action):
+        right = action == self.secret
+        return f"You said {action}.", float(right), right, False, {}
+
+
+def test_an_utterance_is_one_action_letter_for_letter():
+    extractor = make_extractor("utterance", NAMES, 9)
+    assert extractor.grammar == ChainGrammar(NAMES, 1, opening="", separator="", closing="\n")
+    assert extractor.parse("move down\n") == Chain((1,), (0, 9))
+    assert extractor.parse("move down") == Chain((1,), (0, 9))
+    for text in (
+        "",
+        "\n",
+        "move",
+        " move up",
+        "move up ",
+        "move up\n\n",
+        "Move up",
+        "move upmove up",
+    ):
+        answer = extractor.parse(text)
+        assert isinstance(answer, Rejection) and answer.reason == "illegal_action"
+
+
+def test_without_names_any_text_is_an_action():
+    assert make_extractor("utterance", ()).parse("Hé! [x]\n").utterances == ("Hé! [x]",)
+    assert make_extractor("json_list", ()).parse('["a", "\\u0062\\n"]').utterances == ("a", "b\n")
+    assert make_extractor("json_list", (), 1).parse('["a", "b"]').reason == "too_long"
+    moves = make_extractor("json_object", ()).parse('{"moves": ["say \\"x\\""]}').utterances
+    assert moves == ('say "x"',)
+
+
+def test_a_world_may_have_its_own_rule_for_text_that_is_no_action():
+    view = counter_view(invalid_step=lambda env, text: env.unwrapped.stumble())
+    env = LanguageEnv(Counter(), view, extractor="utterance", invalid_penalty=-9, chain_cost=0.5)
+    env.reset()
+    assert env.step("move up\n")[:2] == ("1\n", -1.5)
+    text, reward, *_, info = env.step("fly\n")
+    assert (text, reward) == ("0\n", -4.5)
+    assert (info["invalid_action"], info["executed"], info["rewards"]) == (True, [], [])
+
+
+def test_a_history_holds_the_newest_observations_and_answers():
+    env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=0)
+    assert env.reset()[0] == "0\n"
+    assert env.step("move up\n")[0] == "0\nmove up\n1\n"
+    assert env.step("move up")[0] == "0\nmove up\n1\nmove up\n2\n"  # a line of its own
+    assert env.step("fl\x00é\n")[0].endswith("2\nfl??\n2\n")
+    assert env.reset()[0] == "0\n"
+    env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=3)
+    env.reset()
+    env.step("move up\n")
+    assert env.step("move up\n")[0] == "1\nmove up\n2\n"
+    assert env.step("move down\n")[0] == "2\nmove down\n1\n"
+    env = LanguageEnv(Counter(), counter_view(template="{count}"), history=0)
+    env.reset()
+    assert env.step('["move up", "move up"]')[0] == '0\n["move up", "move up"]\n2'
+
+
+def test_a_history_stays_in_its_space():
+    env = LanguageEnv(Counter(), counter_view(), history=0, max_chains=99, max_text_length=30)
+    env.reset()
+    for answer in ('["move up"]\n', '["move down"]\n', "x" * 100, "é", '["move up"]\n'):
+        text, *_ = env.step(answer)
+        assert text in env.observation_space
+    assert text == '0\n?\n0\n["move up"]\n1\n'
+
+
+def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
+    view = counter_view(
+        invalid_step=lambda env, text: env.unwrapped.stumble(),
+        invalid_wipes_history=True,
+        ending=lambda env: "Success\n" if env.unwrapped.count == 3 else None,
+    )
+    env = LanguageEnv(Counter(), view, extractor="utterance", history=0)
+    env.reset()
+    env.step("move up\n")
+    assert env.step("fly\n")[0] == "0\n"
+    assert env.step("move up\n")[0] == "0\nmove up\n1\n"
+    env.step("move up\n")
+    assert env.step("move up\n")[:3] == ("Success\n", -1.0, True)
+
+
+def test_the_time_limit_is_the_views_own_unless_one_is_given():
+    assert LanguageEnv(Counter(), counter_view()).max_chains == 16
+    assert LanguageEnv(Counter(), counter_view(max_chains=101)).max_chains == 101
+    assert LanguageEnv(Counter(), counter_view(max_chains=101), max_chains=5).max_chains == 5
+
+
+def test_a_world_that_speaks_text_needs_no_view():
+    env = LanguageEnv(Guess(), extractor="utterance", history=0)
+    text, _ = env.reset(seed=0)
+    assert text == "One or two, mon ami ?"
+    wrong, right = ("two", "one") if env.env.secret == "one" else ("one", "two")
+    text, reward, terminated, _, info = env.step(f"{wrong}\n")
+    assert text == f"One or two, mon ami ?\n{wrong}\nYou said {wrong}."
+    assert (reward, terminated, info["executed"]) == (0.0, False, [wrong])
+    text, reward, *_, info = env.step("THREE")
+    assert info["invalid_reason"] == "illegal_action"
+    assert text.endswith(f"You said {wrong}.{INVALID_FEEDBACK}")
+    _, reward, terminated, _, info = env.step(right)
+    assert (reward, terminated, info["success"]) == (1.0, True, True)
+
+
+def test_a_text_world_plays_chains_and_named_actions_too():
+    env = LanguageEnv(Guess())
+    env.reset(seed=0)
+    *_, terminated, _, info = env.step('["one", "two", "three"]')
+    assert terminated and info["executed"] == ["one", "two"][: len(info["executed"])]
+    env = LanguageEnv(Guess(), action_names=("one", "two"), extractor="utterance")
+    env.reset(seed=0)
+    assert env.step("three")[-1]["invalid_action"]
+    assert env.step("one\n")[-1]["executed"] == ["one"]
+    assert env.grammar.action_names == ("one", "two")
+
+
+def test_a_registered_text_world_is_found_by_its_id():
+    gym.register("my/Guess-v0", entry_point=Guess)
+    try:
+        env = language_env("my/Guess-v0", extractor="utterance")
+        assert env.reset(seed=0)[0] == "One or two, mon ami ?"
+    finally:
+        del gym.registry["my/Guess-v0"]
+
+
+def test_other_action_spaces_are_refused():
+    class Continuous(Counter):
+        action_space = spaces.Box(-1, 1)
+
+    with pytest.raises(ConfigError, match="expected discrete actions, or text, got Box"):
+        LanguageEnv(Continuous(), counter_view())
