@@ -11,6 +11,7 @@ gymnasium.register(
     entry_point="lactchain.environments.gridworld:GridWorld",
     vector_entry_point="lactchain.environments.gridworld:GridWorldVectorEnv",
 )
+gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.environments.maze:Maze")
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )

@@ -19,6 +19,8 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from lactchain.environments.exact import TabularModel, tabular_model
 from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_FIELDS, GridWorld
+from lactchain.environments.maze import ACTION_NAMES as MAZE_ACTION_NAMES
+from lactchain.environments.maze import Maze
 from lactchain.errors import ConfigError
 
 State = Mapping[str, Any]
@@ -102,6 +104,38 @@ def gridworld_view(world: GridWorld) -> TextView:
     )
 
 
+def maze_view(world: Maze) -> TextView:
+    """Maze in LMRL-Gym's words, fully observed; `maze.PARTIAL_TEMPLATE` shows the walls alone.
+
+    Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
+    (a sentence).
+    """
+    goal_row, goal_column = map(_spelled, world.tables.goal)
+
+    def describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:
+        row, column = map(_spelled, observation.tolist())
+        walls = world.tables.walls[env.unwrapped.state]
+        place = {"row": row, "column": column, "walls": walls}
+        return place | {"goal_row": goal_row, "goal_column": goal_column}
+
+    return TextView(
+        action_names=MAZE_ACTION_NAMES,
+        template="The goal is at position {goal_row}, {goal_column}."
+        " Your current position is at position {row}, {column}. {walls}\n",
+        describe=describe,
+        get_state=lambda env: env.unwrapped.tables.state_fields(env.unwrapped.state),
+        set_state=lambda env, state: env.reset(options={"state": state}),
+        states=lambda env: env.unwrapped.tables.model.non_terminal_states,
+        model=lambda env: env.unwrapped.tables.model,
+        position=lambda env: env.unwrapped.tables.cells[env.unwrapped.state, ::-1].tolist(),
+        success=lambda env: env.unwrapped.succeeded,
+        invalid_step=lambda env, text: env.unwrapped.stumble(),
+        invalid_wipes_history=True,
+        ending=lambda env: "Success\n" if env.unwrapped.succeeded else "Failure\n",
+        max_chains=world.max_moves + 1,
+    )
+
+
 def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
     """FrozenLake in words.
 
@@ -180,10 +214,16 @@ def taxi_view(world: TaxiEnv) -> TextView:
 
 _VIEWS: dict[type, Callable[[Any], TextView]] = {
     GridWorld: gridworld_view,
+    Maze: maze_view,
     FrozenLakeEnv: frozen_lake_view,
     CliffWalkingEnv: cliff_walking_view,
     TaxiEnv: taxi_view,
 }
+
+
+def _spelled(number: int) -> str:
+    """Digit by digit: 10 reads `1 0`."""
+    return " ".join(str(number))
 
 
 def _describe_gridworld(

@@ -1,0 +1,179 @@
+"""The maze: LMRL-Gym's rules and texts, other layouts, and what is refused."""
+
+import numpy as np
+import pytest
+
+from lactchain.environments.exact import optimal_values, shortest_paths
+from lactchain.environments.language import language_env, make_language_env
+from lactchain.environments.maze import ACTION_NAMES, LAYOUTS, PARTIAL_TEMPLATE, Maze, MazeTables
+from lactchain.environments.scripted import OptimalChains
+from lactchain.errors import ConfigError
+from lactchain.settings import EnvironmentConfig
+
+# Transcribed by hand from LMRL-Gym's list of optimal directions.
+DIRECTIONS = {
+    (1, 1): 3, (1, 2): 3, (1, 3): 1, (1, 4): 2, (1, 5): 2, (1, 7): 3, (1, 8): 3, (1, 9): 1,
+    (1, 10): 2, (1, 11): 2, (2, 3): 1, (3, 3): 1, (4, 3): 1, (5, 3): 3, (5, 4): 3, (5, 5): 3,
+    (5, 6): 1, (6, 6): 1, (7, 6): 1, (5, 7): 2, (5, 8): 2, (5, 9): 2, (4, 9): 1, (3, 9): 1,
+    (2, 9): 1,
+}  # fmt: skip
+
+
+def at(row, column):
+    return {"state": {"row": row, "column": column}}
+
+
+def spoken(**kwargs):
+    return language_env("lactchain/Maze-v0", extractor="utterance", **kwargs)
+
+
+def test_a_transcript_of_the_fully_observed_maze():
+    env = spoken()
+    goal = "The goal is at position 8, 6. Your current position is at position "
+    assert env.reset(options=at(5, 5))[0] == f"{goal}5, 5. There are walls above you, below you.\n"
+    for answer, reward, said in (
+        ("move up\n", -1, "5, 5. There are walls above you, below you.\n"),
+        ("move right\n", -1, "5, 6. There is a wall above you.\n"),
+        ("move down\n", -1, "6, 6. There are walls to your right, to your left.\n"),
+        ("go down\n", -4, "6, 6. There are walls to your right, to your left.\n"),
+        ("move down\n", -1, "7, 6. There are walls to your right, to your left.\n"),
+    ):
+        assert env.step(answer)[:4] == (goal + said, reward, False, False)
+    text, reward, terminated, truncated, info = env.step("move down\n")
+    assert (text, reward, terminated, truncated) == ("Success\n", 0, True, False)
+    assert info["success"]
+
+
+def test_a_transcript_of_the_partially_observed_maze():
+    env = spoken(template=PARTIAL_TEMPLATE, history=40)
+    assert env.reset(options=at(1, 1))[0] == (
+        "There are walls to your left, above you, below you.\n"
+    )
+    assert env.step("move right\n")[0] == (
+        "There are walls to your left, above you, below you.\n"
+        "move right\n"
+        "There are walls above you, below you.\n"
+    )
+    for _ in range(30):
+        text = env.step("move up\n")[0]
+    assert text.count("\n") == 40 and text.startswith("move up\n")
+    assert env.step("up!")[0] == "There are walls above you, below you.\n"  # wiped
+    assert env.step("move up\n")[0].count("\n") == 3
+
+
+def test_digits_of_a_coordinate_stand_apart():
+    text = spoken().reset(options=at(1, 10))[0]
+    assert "position 1, 1 0. There are walls above you, below you." in text
+    open_space = spoken(env_kwargs={"layout": ["000", "000", "000"], "goal": [0, 0]})
+    assert open_space.reset(options=at(1, 1))[0].endswith("There are no walls near you.\n")
+
+
+@pytest.mark.parametrize("answer", ["move up\n", "nonsense"])
+def test_the_move_after_the_hundredth_is_a_failure(answer):
+    env = spoken()
+    env.reset(options=at(1, 1))
+    rewards = [env.step("move up\n")[1] for _ in range(99)]
+    text, reward, terminated, truncated, _ = env.step("move right\n")
+    assert not (terminated or truncated) and "position 1, 2" in text
+    text, last, terminated, truncated, info = env.step(answer)
+    assert (text, last, terminated, truncated) == ("Failure\n", -1, False, True)
+    assert info["state"] == {"row": 1, "column": 2} and not info["success"]
+    assert sum(rewards) + reward + last == -101
+
+
+def test_failure_may_be_terminal_as_in_the_reference():
+    env = Maze(max_moves=1, failure_terminates=True)
+    env.reset(seed=0)
+    env.step(0)
+    assert env.step(0)[2:4] == (True, False)
+
+
+def test_the_hundredth_move_may_reach_the_goal():
+    env = Maze(start=(7, 6))
+    env.reset()
+    assert [env.step(2)[1:4] for _ in range(99)] == [(-1.0, False, False)] * 99
+    assert env.step(1)[1:4] == (0.0, True, False)
+
+
+def test_optimal_moves_are_those_of_the_reference():
+    env = spoken()
+    policy = OptimalChains(env)
+    for (row, column), action in DIRECTIONS.items():
+        text, _ = env.reset(options=at(row, column))
+        assert policy.act([text], [0])[0].text == f"{ACTION_NAMES[action]}\n"
+    assert {(s["row"], s["column"]) for s in env.view_states()} == {*DIRECTIONS}
+
+
+def test_the_best_mean_return_is_the_published_one():
+    tables = MazeTables()
+    assert -np.mean(shortest_paths(tables.model) - 1) == pytest.approx(-6.84)
+    assert optimal_values(tables.model, 1.0).mean() == pytest.approx(-6.84)
+
+
+def test_several_moves_may_stand_in_one_answer():
+    env = language_env("lactchain/Maze-v0")
+    env.reset(options=at(5, 5))
+    *_, terminated, _, info = env.step('["move right", "move down", "move down", "move down"]')
+    assert terminated and info["rewards"] == [-1, -1, -1, 0]
+    assert info["positions"] == [[6, 5], [6, 6], [6, 7], [6, 8]]  # x first
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shipped_layouts_can_be_solved_from_everywhere(layout):
+    env = language_env("lactchain/Maze-v0", {"layout": layout}, max_chain_length=40)
+    policy = OptimalChains(env)
+    for state in env.view_states():
+        text, _ = env.reset(options={"state": state})
+        assert env.step(policy.act([text], [0])[0].text)[2]
+
+
+def test_starts_are_uniform_over_the_free_cells():
+    env = Maze()
+    env.reset(seed=0)
+    states = np.bincount([int(env.reset()[0] @ (100, 1)) for _ in range(2500)])
+    assert len(states[states > 0]) == 25
+    assert states[states > 0].min() > 60 and states.max() < 145
+
+
+def test_start_and_goal_can_be_chosen():
+    env = Maze(layout=["0010", "0000"], start=(0, 3), goal=(0, 0), render_mode="ansi")
+    assert env.reset()[0].tolist() == [0, 3]
+    assert env.render() == "G.#@\n...."
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'rooms', 'u'\]"),
+        ({"layout": []}, "layout: expected rows"),
+        ({"layout": ["00", "0"]}, "layout: row 1: expected 2 characters 0 or 1"),
+        ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
+        ({"layout": ["00", 10]}, "layout: row 1"),
+        ({"layout": ["00", "00"]}, "goal: expected row, column"),
+        ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
+        ({"start": (0, 0)}, "start: expected row, column of a free cell"),
+        ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
+        (
+            {"layout": ["00100"], "goal": (0, 0)},
+            r"layout: expected a way from every start to the goal \(0, 0\), .* none from \(0, 3\)",
+        ),
+    ],
+)
+def test_impossible_mazes_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        Maze(**kwargs)
+    with pytest.raises(ConfigError, match=f"kwargs: lactchain/Maze-v0 .*{message}"):
+        make_language_env(EnvironmentConfig("lactchain/Maze-v0", kwargs))
+
+
+def test_a_start_with_a_way_will_do_where_other_cells_have_none():
+    assert Maze(layout=["00100"], goal=(0, 0), start=(0, 1)).reset()[0].tolist() == [0, 1]
+
+
+def test_other_states_and_actions_are_refused():
+    env = Maze()
+    with pytest.raises(ValueError, match="state: expected row, column of a free cell"):
+        env.reset(options=at(0, 0))
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action: expected one of"):
+        env.step(4)
