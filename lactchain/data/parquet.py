@@ -100,7 +100,7 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """A column as Python values, lists as tuples; many times faster than `to_pylist`."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if pa.types.is_list(column.type):
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         offsets = column.offsets.to_numpy().tolist()
         values = to_python(column.values)
         return [tuple(values[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]

@@ -31,6 +31,10 @@ from lactchain.errors import DataError
 from lactchain.types import Action, Trajectory
 
 KIND, VERSION = "trajectories", 1
+COLUMNS = (
+    "env_id", "seed", "policy", "terminated", "truncated", "observations", "actions", "token_ids",
+    "logprobs", "stop_reasons", "rewards", "infos",
+)  # fmt: skip
 
 
 def write_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> None:
@@ -40,7 +44,7 @@ def write_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> 
         DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
         DiskError: when the file cannot be written.
     """
-    parquet.write_table(path, _to_table(trajectories), KIND, VERSION)
+    parquet.write_table(path, to_table(trajectories), KIND, VERSION)
 
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:
@@ -51,22 +55,60 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
     Raises:
         DataError: when a file is missing, damaged (naming the row group) or of another schema.
     """
-    table = parquet.read_table(path, KIND, VERSION)
-    columns = {name: parquet.to_python(table[name]) for name in table.column_names}
-    actions = [
-        tuple(map(Action, *answers))
-        for answers in zip(
-            columns.pop("actions"),
-            columns.pop("token_ids"),
-            columns.pop("logprobs"),
-            columns.pop("stop_reasons"),
-            strict=True,
-        )
-    ]
-    infos = _parse_infos(columns.pop("infos"))
-    columns |= {"actions": actions, "infos": infos}
-    rows = zip(*columns.values(), strict=True)
-    return [Trajectory(**dict(zip(columns, row, strict=True))) for row in rows]
+    return from_table(parquet.read_table(path, KIND, VERSION), path)
+
+
+def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
+    """Episodes in the columns of the schema.
+
+    Raises:
+        DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
+    """
+    episodes = [t.actions for t in trajectories]
+    answers = parquet.flatten(episodes)
+    token_ids, logprobs = [a.token_ids for a in answers], [a.logprobs for a in answers]
+    observations = [t.observations for t in trajectories]
+    rewards = [t.rewards for t in trajectories]
+    column = parquet.list_column
+    columns = {
+        "env_id": parquet.text_column([t.env_id for t in trajectories]),
+        "seed": pa.array([t.seed for t in trajectories], pa.uint64()),
+        "policy": parquet.text_column([t.policy for t in trajectories]),
+        "terminated": pa.array([t.terminated for t in trajectories], pa.bool_()),
+        "truncated": pa.array([t.truncated for t in trajectories], pa.bool_()),
+        "observations": parquet.text_lists(observations),
+        "actions": column(episodes, parquet.text_column([a.text for a in answers])),
+        "token_ids": column(episodes, parquet.number_lists(token_ids, pa.int32())),
+        "logprobs": column(episodes, parquet.number_lists(logprobs, pa.float64())),
+        "stop_reasons": column(episodes, parquet.text_column([a.stop_reason for a in answers])),
+        "rewards": parquet.number_lists(rewards, pa.float64()),
+        "infos": column(observations, parquet.text_column(_infos_as_json(trajectories))),
+    }
+    return pa.table(columns)
+
+
+def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
+    """Episodes of a table with the columns of the schema; others are left out.
+
+    Args:
+        source: where the table came from, for messages.
+
+    Raises:
+        DataError: naming the column that is missing, or the row that is no episode.
+    """
+    if missing := set(COLUMNS) - set(table.column_names):
+        raise DataError(f"{source}: expected columns {COLUMNS}, {sorted(missing)} are missing")
+    columns = {name: parquet.to_python(table[name]) for name in COLUMNS}
+    answers = [columns.pop(name) for name in ("actions", "token_ids", "logprobs", "stop_reasons")]
+    columns["actions"] = [tuple(map(Action, *row)) for row in zip(*answers, strict=True)]
+    columns["infos"] = _parse_infos(columns["infos"], source)
+    found = []
+    for index, row in enumerate(zip(*columns.values(), strict=True)):
+        try:
+            found.append(Trajectory(**dict(zip(columns, row, strict=True))))
+        except ValueError as error:
+            raise DataError(f"{source}: row {index} is no episode: {error}") from error
+    return found
 
 
 @dataclass(frozen=True)
@@ -139,34 +181,16 @@ def _concatenate(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0), *arrays])
 
 
-def _to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    episodes = [t.actions for t in trajectories]
-    answers = parquet.flatten(episodes)
-    token_ids, logprobs = [a.token_ids for a in answers], [a.logprobs for a in answers]
-    observations = [t.observations for t in trajectories]
-    rewards = [t.rewards for t in trajectories]
-    column = parquet.list_column
-    columns = {
-        "env_id": parquet.text_column([t.env_id for t in trajectories]),
-        "seed": pa.array([t.seed for t in trajectories], pa.uint64()),
-        "policy": parquet.text_column([t.policy for t in trajectories]),
-        "terminated": pa.array([t.terminated for t in trajectories], pa.bool_()),
-        "truncated": pa.array([t.truncated for t in trajectories], pa.bool_()),
-        "observations": parquet.text_lists(observations),
-        "actions": column(episodes, parquet.text_column([a.text for a in answers])),
-        "token_ids": column(episodes, parquet.number_lists(token_ids, pa.int32())),
-        "logprobs": column(episodes, parquet.number_lists(logprobs, pa.float64())),
-        "stop_reasons": column(episodes, parquet.text_column([a.stop_reason for a in answers])),
-        "rewards": parquet.number_lists(rewards, pa.float64()),
-        "infos": column(observations, parquet.text_column(_infos_as_json(trajectories))),
-    }
-    return pa.table(columns)
-
-
-def _parse_infos(rows: Sequence[Sequence[str]]) -> list[tuple[Mapping[str, Any], ...]]:
-    # One document is parsed three times faster than its parts one by one.
-    parsed = iter(json.loads(f"[{','.join(parquet.flatten(rows))}]"))
-    return [tuple(islice(parsed, len(row))) for row in rows]
+def _parse_infos(
+    rows: Sequence[Sequence[str]], source: str | Path
+) -> list[tuple[Mapping[str, Any], ...]]:
+    texts = parquet.flatten(rows)
+    try:
+        # One document is parsed three times faster than its parts one by one.
+        infos = iter(json.loads(f"[{','.join(texts)}]"))
+    except ValueError as error:
+        raise DataError(f"{source}: infos: expected JSON, {error}") from error
+    return [tuple(islice(infos, len(row))) for row in rows]
 
 
 def _infos_as_json(trajectories: Sequence[Trajectory]) -> list[str]:

@@ -1,0 +1,234 @@
+"""Episodes in Minari's arrow format, out and in.
+
+What is written here, `minari.load_dataset(dataset_id)` reads once MINARI_DATASETS_PATH is the
+folder, and what Minari wrote with `data_format="arrow"` (or "parquet") is read here, as long as
+observations and actions are text. Minari itself is not needed: it writes an episode at a time and
+measures the whole folder after each, so that ten thousand take it hours.
+
+    FOLDER/<dataset id>/data/metadata.json          spaces, counts, environment; written last
+    FOLDER/<dataset id>/data/<episode>/part-0.arrow T + 1 rows; in the last one, what belongs to a
+                                                    step is padding
+    FOLDER/<dataset id>/data/<episode>/metadata.json
+
+Beside Minari's own columns, `infos` has what a `Trajectory` holds and Minari does not know: `info`
+and `action` (token ids, log-probabilities, stop reason) as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from lactchain.checkpoints import atomic_write, disk_errors
+from lactchain.data.parquet import encode_json
+from lactchain.errors import ConfigError, DataError
+from lactchain.types import Action, Trajectory
+
+MINARI_VERSION = "0.5.4"
+"""The version of Minari whose layout this is."""
+
+DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
+METADATA = "metadata.json"
+
+
+def write_minari(
+    folder: str | Path,
+    dataset_id: str,
+    trajectories: Sequence[Trajectory],
+    *,
+    env_spec: EnvSpec | None = None,
+    description: str = "",
+) -> Path:
+    """Writes a dataset; returns its own folder, `folder/dataset_id`.
+
+    Args:
+        dataset_id: such as `maze/double-t-v0`.
+        env_spec: what `recover_environment` makes.
+
+    Raises:
+        ConfigError: the id is not of Minari's form.
+        DataError: a text is no valid Unicode, which Arrow's strings cannot hold.
+        DiskError: a file cannot be written.
+    """
+    if not DATASET_ID.fullmatch(dataset_id):
+        raise ConfigError(
+            f"dataset_id: expected names of letters, digits, _ and - between slashes, and -v0 or "
+            f"another version behind, got {dataset_id!r}"
+        )
+    path = Path(folder) / dataset_id
+    data = path / "data"
+    with disk_errors(data):
+        data.mkdir(parents=True, exist_ok=True)
+        (data / METADATA).unlink(missing_ok=True)
+    for index, trajectory in enumerate(trajectories):
+        _write_episode(data / str(index), index, trajectory)
+    metadata = {
+        "dataset_id": dataset_id,
+        "minari_version": MINARI_VERSION,
+        "data_format": "arrow",
+        "jpeg_encoding": True,
+        "total_episodes": len(trajectories),
+        "total_steps": sum(map(len, trajectories)),
+        "observation_space": _text_space(text for t in trajectories for text in t.observations),
+        "action_space": _text_space(a.text for t in trajectories for a in t.actions),
+        "algorithm_name": ", ".join(sorted({t.policy for t in trajectories})),
+        "description": description,
+    }
+    if env_spec is not None:
+        metadata["env_spec"] = env_spec.to_json()
+    atomic_write(data / METADATA, json.dumps(metadata))
+    return path
+
+
+def read_minari(path: str | Path) -> list[Trajectory]:
+    """Reads a dataset of text, whoever wrote it, from its own folder.
+
+    Where nobody kept more than Minari knows, each utterance counts as one executed action, and an
+    episode that terminated as a success.
+
+    Raises:
+        DataError: naming the file that is missing or damaged, or the space that is not text.
+    """
+    data = Path(path) / "data"
+    metadata = _read_json(data / METADATA)
+    for name in ("observation_space", "action_space"):
+        space = json.loads(metadata.get(name, "{}"))
+        if space.get("type") != "Text":
+            raise DataError(
+                f"{data / METADATA}: {name}: expected a Text space, got {space.get('type')}"
+            )
+    if metadata["data_format"] not in ("arrow", "parquet"):
+        raise DataError(
+            f"{data / METADATA}: data_format: expected arrow or parquet, got "
+            f"{metadata['data_format']!r}"
+        )
+    count, env_id = metadata["total_episodes"], _env_id(metadata)
+    return [_read_episode(data / str(i), metadata["data_format"], env_id) for i in range(count)]
+
+
+def _write_episode(folder: Path, index: int, trajectory: Trajectory) -> None:
+    try:
+        table = _episode_table(trajectory)
+    except (UnicodeEncodeError, TypeError, ValueError) as error:
+        raise DataError(f"trajectory {index} (seed {trajectory.seed}): {error}") from error
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    about = {
+        "id": index,
+        "total_steps": len(trajectory),
+        "seed": trajectory.seed,
+        "env_id": trajectory.env_id,
+        "policy": trajectory.policy,
+    }
+    with disk_errors(folder):  # nobody reads these before the data set's own metadata is there
+        folder.mkdir(exist_ok=True)
+        (folder / "part-0.arrow").write_bytes(sink.getvalue())
+        (folder / METADATA).write_text(json.dumps(about))
+
+
+def _episode_table(trajectory: Trajectory) -> pa.Table:
+    """The T + 1 rows of an episode."""
+    steps, actions = len(trajectory), trajectory.actions
+    kept = [
+        {"token_ids": a.token_ids, "logprobs": a.logprobs, "stop_reason": a.stop_reason}
+        for a in actions
+    ]
+    infos = [
+        {"info": encode_json(info), "action": encode_json(action)}
+        for info, action in zip(trajectory.infos, [*kept, {}], strict=True)
+    ]
+    ended = np.arange(steps + 1) == steps - 1
+    columns = {
+        "observations": pa.array(trajectory.observations, pa.string()),
+        "actions": pa.array([*(action.text for action in actions), None], pa.string()),
+        "rewards": pa.array([*trajectory.rewards, 0.0], pa.float64()),
+        "terminations": pa.array(ended & trajectory.terminated),
+        "truncations": pa.array(ended & trajectory.truncated),
+        "infos": pa.array(infos),
+    }
+    return pa.table(columns)
+
+
+def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
+    about = _read_json(folder / METADATA)
+    files = sorted(str(file) for file in folder.glob(f"*.{data_format}"))
+    if not files:
+        raise DataError(f"{folder}: expected a file *.{data_format}, found none")
+    try:
+        columns = ds.dataset(files, format=data_format).to_table().to_pydict()
+        actions, rewards = columns["actions"][:-1], columns["rewards"][:-1]
+        terminated = any(columns["terminations"][:-1])
+        infos, kept = _infos(columns, terminated)
+        return Trajectory(
+            env_id=about.get("env_id", env_id),
+            seed=about.get("seed") or 0,
+            observations=tuple(columns["observations"]),
+            actions=tuple(Action(text, **k) for text, k in zip(actions, kept, strict=True)),
+            rewards=tuple(rewards),
+            infos=infos,
+            terminated=terminated,
+            truncated=any(columns["truncations"][:-1]),
+            policy=about.get("policy", ""),
+        )
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder}: damaged, or not of Minari's layout: {error}") from error
+
+
+def _infos(
+    columns: Mapping[str, list[Any]], terminated: bool
+) -> tuple[tuple[Mapping[str, Any], ...], list[dict[str, Any]]]:
+    """The T + 1 infos of an episode, and beside the text of its T actions what else is known."""
+    rows = columns.get("infos") or [{}]
+    if rows[0].keys() >= {"info", "action"}:
+        actions = [json.loads(row["action"]) for row in rows[:-1]]
+        lists = [{k: v if isinstance(v, str) else tuple(v) for k, v in a.items()} for a in actions]
+        return tuple(json.loads(row["info"]) for row in rows), lists
+    texts, rewards = columns["actions"][:-1], columns["rewards"][:-1]
+    infos = [{"success": False} | _info([], [])] + [
+        {"success": False} | _info([text], [reward])
+        for text, reward in zip(texts, rewards, strict=True)
+    ]
+    infos[-1]["success"] = terminated
+    return tuple(infos), [{}] * len(texts)
+
+
+def _info(executed: list[str], rewards: list[float]) -> dict[str, Any]:
+    """What `LanguageEnv` says of an answer, as far as it is known."""
+    bumped = [False] * len(executed)
+    known = {"executed": executed, "rewards": rewards, "bumped": bumped, "positions": []}
+    return known | {"invalid_action": False, "invalid_reason": None, "state": None}
+
+
+def _env_id(metadata: Mapping[str, Any]) -> str:
+    spec = metadata.get("env_spec")
+    return metadata["dataset_id"] if spec is None else json.loads(spec)["id"]
+
+
+def _text_space(texts: Iterable[str]) -> str:
+    """A space that holds the texts, as Minari writes spaces."""
+    texts = list(texts)
+    space = spaces.Text(
+        max(map(len, texts), default=1) or 1,
+        min_length=0,
+        charset=frozenset(string.printable).union(*texts),
+    )
+    fields = {"max_length": space.max_length, "min_length": 0, "charset": space.characters}
+    return json.dumps({"type": "Text"} | fields)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{file}: missing or damaged ({error})") from error

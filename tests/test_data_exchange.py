@@ -1,0 +1,194 @@
+"""Minari and Hugging Face datasets: out and in again, by our readers and by theirs."""
+
+import dataclasses
+import json
+
+import datasets
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import pytest
+from gymnasium import spaces
+from huggingface_hub import DatasetCard
+from test_trajectory_files import episode
+
+from lactchain.data.dataset_files import from_dataset, read_dataset, to_dataset, write_dataset
+from lactchain.data.minari_files import read_minari, write_minari
+from lactchain.data.trajectories import read_trajectories
+from lactchain.errors import ConfigError, DataError
+
+CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
+EMPTY = episode((), terminated=False)
+EPISODES = [episode(text='["é🙂"]'), CUT, episode(((1.0,), (0.0, -1.0), (2.0,)), text="go\n")]
+
+
+@pytest.fixture
+def minari(monkeypatch, tmp_path):
+    """The package, whose local data sets are those in `tmp_path`."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    return pytest.importorskip("minari")
+
+
+# --- Minari --------------------------------------------------------------------------------------
+
+
+def test_episodes_come_back_equal_from_minaris_format(tmp_path):
+    path = write_minari(tmp_path, "test/data-v0", [*EPISODES, EMPTY])
+    assert path == tmp_path / "test/data-v0"
+    assert read_minari(path) == [*EPISODES, EMPTY]
+
+
+def test_minari_reads_what_is_written(minari, tmp_path):
+    spec = gym.spec("lactchain/Language-v0")
+    write_minari(tmp_path, "test/data-v0", EPISODES, env_spec=spec, description="three episodes")
+    assert "test/data-v0" in minari.list_local_datasets()
+    data = minari.load_dataset("test/data-v0")
+    assert (data.total_episodes, data.total_steps) == (3, 6)
+    for read, written in zip(data, EPISODES, strict=True):
+        steps = len(written)
+        assert tuple(read.observations) == written.observations
+        assert tuple(read.actions) == tuple(action.text for action in written.actions)
+        assert tuple(read.rewards) == written.rewards
+        assert read.terminations.tolist() == [False] * (steps - 1) + [written.terminated]
+        assert read.truncations.tolist() == [False] * (steps - 1) + [written.truncated]
+        assert [json.loads(text) for text in read.infos["info"]] == list(written.infos)
+        assert all(text in data.observation_space for text in read.observations)
+        assert all(text in data.action_space for text in read.actions)
+    seeds = [about["seed"] for about in data.storage.get_episode_metadata(range(3))]
+    assert seeds == [written.seed for written in EPISODES]
+    assert data.recover_environment().unwrapped.reset(seed=0)[0].startswith("Grid world")
+
+
+def test_what_minari_wrote_is_read(minari, tmp_path):
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    buffers = [
+        EpisodeBuffer(
+            seed=5,
+            observations=["a", "b", "c"],
+            actions=["x", "y"],
+            rewards=[0.0, 1.0],
+            terminations=[False, True],
+            truncations=[False, False],
+        ),
+        EpisodeBuffer(
+            observations=["a", "b"],
+            actions=["x"],
+            rewards=[-1.0],
+            terminations=[False],
+            truncations=[True],
+        ),
+    ]
+    text = spaces.Text(10)
+    with pytest.warns(UserWarning, match="is set to None|env_spec is None"):
+        minari.create_dataset_from_buffers(
+            "theirs-v1", buffers, observation_space=text, action_space=text, data_format="arrow"
+        )
+    solved, cut = read_minari(tmp_path / "theirs-v1")
+    assert (solved.env_id, solved.seed, solved.observations) == ("theirs-v1", 5, ("a", "b", "c"))
+    assert [action.text for action in solved.actions] == ["x", "y"]
+    assert (solved.terminated, solved.truncated, cut.terminated, cut.truncated) == (
+        True, False, False, True
+    )  # fmt: skip
+    assert solved.num_actions == (1, 1) and solved.episode_return == 1.0
+    assert solved.infos[-1]["success"] and not cut.infos[-1]["success"]
+    np.testing.assert_allclose(solved.returns(0.5), [0.5, 1.0])
+
+
+def test_minari_data_without_text_is_refused(minari, tmp_path):
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    buffer = EpisodeBuffer(
+        observations=[0, 1], actions=["x"], rewards=[0.0], terminations=[True], truncations=[False]
+    )
+    with pytest.warns(UserWarning):
+        minari.create_dataset_from_buffers(
+            "numbers-v0", [buffer], observation_space=spaces.Discrete(2),
+            action_space=spaces.Text(5), data_format="arrow",
+        )  # fmt: skip
+    with pytest.raises(DataError, match="observation_space: expected a Text space, got Discrete"):
+        read_minari(tmp_path / "numbers-v0")
+
+
+def test_a_data_set_that_was_not_finished_is_none(tmp_path):
+    path = write_minari(tmp_path, "test/data-v0", EPISODES)
+    broken = dataclasses.replace(CUT, observations=("\ud800", ""))
+    with pytest.raises(DataError, match="trajectory 1 .*surrogates"):
+        write_minari(tmp_path, "test/data-v0", [EPISODES[0], broken])
+    with pytest.raises(DataError, match="metadata.json: missing or damaged"):
+        read_minari(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "columns"])
+def test_a_damaged_episode_is_named(tmp_path, damage):
+    path = write_minari(tmp_path, "test/data-v0", EPISODES)
+    file = path / "data/1/part-0.arrow"
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "gone":
+        file.unlink()
+    else:
+        table = pa.table({"observations": ["a"]})
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(DataError, match="data/1: "):
+        read_minari(path)
+
+
+@pytest.mark.parametrize("name", ["no-version", "../up-v0", "/etc-v0", "a b-v0", "a//b-v0"])
+def test_a_data_set_has_an_id_of_minaris_form(tmp_path, name):
+    with pytest.raises(ConfigError, match="dataset_id: expected"):
+        write_minari(tmp_path, name, EPISODES)
+    assert not list(tmp_path.iterdir())
+
+
+# --- Hugging Face --------------------------------------------------------------------------------
+
+
+def test_episodes_come_back_equal_from_a_dataset(tmp_path):
+    dataset = to_dataset([*EPISODES, EMPTY])
+    assert len(dataset) == 4 and dataset[0]["actions"] == ['["é🙂"]'] * 2
+    assert from_dataset(dataset) == [*EPISODES, EMPTY]
+    assert from_dataset(dataset.filter(lambda row: row["truncated"])) == [CUT]
+    assert from_dataset(dataset.map(lambda row: {"length": len(row["actions"])}))[1] == CUT
+    dataset.save_to_disk(tmp_path / "saved")
+    assert read_dataset(tmp_path / "saved") == [*EPISODES, EMPTY]
+
+
+def test_a_written_dataset_is_loaded_by_its_library_and_has_a_card(tmp_path):
+    folder = write_dataset(
+        tmp_path / "data", EPISODES, title="me/three", description="Made for a test."
+    )
+    cache = tmp_path / "cache"
+    loaded = datasets.load_dataset(str(folder), split="train", cache_dir=str(cache))
+    assert from_dataset(loaded) == EPISODES == read_dataset(folder)
+    assert read_trajectories(folder / "data") == EPISODES
+    card = DatasetCard.load(folder / "README.md")
+    assert card.data.pretty_name == "me/three"
+    assert card.data.task_categories == ["reinforcement-learning"]
+    assert "3 episodes, 6 decisions" in card.text and "Made for a test." in card.text
+    assert "| `test/World-v0` | `script` | 1.167 | 66.7% | 2.0 |" in card.text
+
+
+def test_what_the_hub_gives_back_is_read(tmp_path):
+    to_dataset(EPISODES[:2]).to_parquet(tmp_path / "data/train-00000-of-00002.parquet")
+    to_dataset(EPISODES[2:]).to_parquet(tmp_path / "data/train-00001-of-00002.parquet")
+    assert read_dataset(tmp_path) == EPISODES
+
+
+def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):
+    with pytest.raises(DataError, match="expected parquet files, or a saved data set"):
+        read_dataset(tmp_path)
+    with pytest.raises(DataError, match="'infos', 'rewards'"):
+        from_dataset(to_dataset(EPISODES).remove_columns(["rewards", "infos"]))
+    shorter = to_dataset(EPISODES).map(lambda row: {"rewards": row["rewards"][1:]})
+    with pytest.raises(DataError, match="row 0 is no episode: rewards: expected 2 entries"):
+        from_dataset(shorter)
+    words = to_dataset(EPISODES).map(lambda row: {"infos": ["{", *row["infos"][1:]]})
+    with pytest.raises(DataError, match="infos: expected JSON"):
+        from_dataset(words)
+    (tmp_path / "some.parquet").write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(DataError, match="damaged"):
+        read_dataset(tmp_path)
+    with pytest.raises(DataError, match="expected episodes"):
+        write_dataset(tmp_path, [], title="none")
