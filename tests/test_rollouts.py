@@ -267,6 +267,9 @@ def test_figures_match_hand_computed_numbers():
         "actions_over_shortest": pytest.approx((5 + 4) / (1 + 3)),
         "invalid_rate": pytest.approx(4 / 9),
         "episode_return": pytest.approx((1 - 0.75 - 4 * 0.75 + 1 - 0.5) / 3),
+        "bump_rate": pytest.approx(1 / 9),  # looking down, into the edge
+        "revisit_rate": pytest.approx(1 / 9),  # two turns left, and two more
+        "loop_rate": pytest.approx(1 / 3),
     }
     collected = collection_metrics(trajectories)
     assert collected["num_chains"] == 9

@@ -15,6 +15,7 @@ import numpy as np
 from lactchain import distributed
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
+from lactchain.data.stuck import stuck_metrics
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.extractors import Rejection
@@ -256,7 +257,8 @@ def summarize(
 
     `success_rate`; `success_within_2_chains`; `mean_chain_length`, executed actions per legal
     answer; `actions_over_shortest`, executed actions of solved episodes over their shortest paths,
-    where these are known; `invalid_rate`, of all answers; `episode_return`, undiscounted.
+    where these are known; `invalid_rate`, of all answers; `episode_return`, undiscounted; and those
+    of `stuck_metrics`.
     """
     if not results:
         raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
@@ -275,6 +277,7 @@ def summarize(
         else float("nan"),
         "invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),
         "episode_return": float(np.mean([t.episode_return for t in trajectories])),
+        **stuck_metrics(trajectories),
     }
 
 
