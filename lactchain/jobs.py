@@ -7,12 +7,14 @@ from lactchain.settings import (
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
+    ILQLConfig,
     PreferenceConfig,
     RegressionConfig,
     RunConfig,
     SimPOConfig,
     TinyModelConfig,
     TrainingConfig,
+    ValueConfig,
     check,
 )
 
@@ -163,6 +165,34 @@ class TrainSimPOConfig:
     """Folder or file of preference pairs; null: the actor makes its own."""
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class TrainMCConfig:
+    """Monte-Carlo values of the tokens in recorded episodes."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_mc")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    """Where the value model begins: the cloned actor."""
+    trajectories: str = "runs/make_offline_data/trajectories"
+    """Folder or file of episodes."""
+    mc: ValueConfig = ValueConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class TrainILQLConfig:
+    """Implicit language Q-learning on recorded episodes."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_ilql")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    """Where the value model begins: the cloned actor."""
+    trajectories: str = "runs/make_offline_data/trajectories"
+    """Folder or file of episodes."""
+    ilql: ILQLConfig = ILQLConfig()
     training: TrainingConfig = TrainingConfig()
 
 

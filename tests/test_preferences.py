@@ -72,6 +72,11 @@ def test_best_is_chosen_and_worst_rejected():
     ]
 
 
+def test_of_equally_good_answers_the_shortest_is_chosen():
+    pairs, _ = make_pairs([candidates(("goal and on", 1.0), ("goal", 1.0), ("nowhere", 0.0))])
+    assert [(pair.chosen, pair.rejected) for pair in pairs] == [("goal", "nowhere")]
+
+
 def test_ranking_by_return_needs_no_critic():
     actions = (Action("a"), Action("b"))
     state = Candidates("where?", actions, returns=(0.0, 1.0))

@@ -190,7 +190,11 @@ class _Answer:
 
 
 def _ranked_answers(state: Candidates, rank: str) -> list[_Answer]:
-    """The distinct answers, best score first; ties in the order they were given."""
+    """The distinct answers, best score first, and shortest among equals.
+
+    What follows the goal in a chain is never played, so the score does not tell a chain that ends
+    there from one that goes on; only the shorter one is worth imitating.
+    """
     places: dict[str, list[int]] = {}
     for index, action in enumerate(state.actions):
         places.setdefault(action.text, []).append(index)
@@ -199,7 +203,7 @@ def _ranked_answers(state: Candidates, rank: str) -> list[_Answer]:
         _Answer(state.actions[same[0]], float(scores[same].mean()), float(returns[same].mean()))
         for same in places.values()
     ]
-    return sorted(answers, key=lambda answer: -answer.score)
+    return sorted(answers, key=lambda answer: (-answer.score, len(answer.action.text)))
 
 
 def _reason_to_drop(chosen: _Answer, rejected: _Answer, min_margin: float) -> str | None:
