@@ -12,6 +12,7 @@ gymnasium.register(
     vector_entry_point="lactchain.environments.gridworld:GridWorldVectorEnv",
 )
 gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.environments.maze:Maze")
+gymnasium.register("lactchain/Wordle-v0", entry_point="lactchain.environments.wordle:Wordle")
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )

@@ -229,7 +229,11 @@ class LanguageEnv(gym.Env[str, str]):
             self._last = observation, env_info
             if self.view.invalid_wipes_history:
                 self._items.clear()
-        info = self._info() | {"invalid_action": True, "invalid_reason": rejection.reason}
+        info = self._info() | {
+            "invalid_action": True,
+            "invalid_reason": rejection.reason,
+            "success": bool(terminated) and self.view.success(self.env),
+        }
         return float(reward), bool(terminated), bool(truncated), info
 
     def _play(self, chain: Chain) -> tuple[float, bool, bool, dict[str, Any]]:

@@ -21,6 +21,7 @@ from lactchain.environments.exact import TabularModel, tabular_model
 from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_FIELDS, GridWorld
 from lactchain.environments.maze import ACTION_NAMES as MAZE_ACTION_NAMES
 from lactchain.environments.maze import Maze
+from lactchain.environments.wordle import Wordle
 from lactchain.errors import ConfigError
 
 State = Mapping[str, Any]
@@ -136,6 +137,31 @@ def maze_view(world: Maze) -> TextView:
     )
 
 
+def wordle_view(world: Wordle) -> TextView:
+    """Wordle in LMRL-Gym's words, the whole game in every observation.
+
+    Fields: board (the game so far), tries_left. The only state that it lists is the empty game.
+    """
+
+    def describe(
+        env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]
+    ) -> dict[str, object]:
+        tries_left = world.num_tries - len(env.unwrapped.guesses)
+        return {"board": env.unwrapped.render(), "tries_left": tries_left}
+
+    return TextView(
+        action_names=world.tables.spelled,
+        template="{board}",
+        describe=describe,
+        get_state=lambda env: env.unwrapped.state,
+        set_state=lambda env, state: env.reset(options={"state": state}),
+        states=lambda env: [{"guesses": [], "feedback": []}],
+        success=lambda env: env.unwrapped.solved,
+        invalid_step=lambda env, text: env.unwrapped.guess(text),
+        max_chains=world.num_tries,
+    )
+
+
 def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
     """FrozenLake in words.
 
@@ -215,6 +241,7 @@ def taxi_view(world: TaxiEnv) -> TextView:
 _VIEWS: dict[type, Callable[[Any], TextView]] = {
     GridWorld: gridworld_view,
     Maze: maze_view,
+    Wordle: wordle_view,
     FrozenLakeEnv: frozen_lake_view,
     CliffWalkingEnv: cliff_walking_view,
     TaxiEnv: taxi_view,

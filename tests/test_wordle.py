@@ -1,0 +1,273 @@
+"""Wordle: LMRL-Gym's rules and texts, against a second implementation, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lactchain.environments.language import language_env, make_language_env
+from lactchain.environments.wordle import (
+    Wordle,
+    board_text,
+    pattern_marks,
+    pattern_number,
+    read_board,
+    word_tables,
+)
+from lactchain.errors import ConfigError, DataError
+from lactchain.settings import EnvironmentConfig
+
+WORDS = ("shire", "shirt", "geese", "eerie", "level", "lever", "creep", "motto")
+LONG = Wordle().tables.words
+
+
+def spoken(words=WORDS, **kwargs):
+    return language_env("lactchain/Wordle-v0", {"words": words, **kwargs}, extractor="utterance")
+
+
+def state(**marks):
+    return {"state": {"guesses": list(marks), "feedback": list(marks.values())}}
+
+
+# --- a second implementation: what is known of each letter in each place -------------------------
+
+
+def letter_fits(letter, places, word):
+    if all(known == "possible" for known in places):
+        return True
+    if all(known == "not here" for known in places):
+        return letter not in word
+    for known, at in zip(places, word, strict=True):
+        if (known == "here" and at != letter) or (known == "not here" and at == letter):
+            return False
+    return letter in word
+
+
+def fitting_by_letters(guesses, hidden, words):
+    knowledge = {letter: ["possible"] * 5 for letter in "abcdefghijklmnopqrstuvwxyz"}
+    for guess in guesses:
+        for place, letter in enumerate(guess):
+            if hidden[place] == letter:
+                knowledge[letter][place] = "here"
+            elif letter in hidden:
+                knowledge[letter][place] = "not here"
+            else:
+                knowledge[letter] = ["not here"] * 5
+    return [w for w in words if all(letter_fits(c, at, w) for c, at in knowledge.items())]
+
+
+words_of_few_letters = st.text("aes", min_size=5, max_size=5) | st.sampled_from(LONG)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(words_of_few_letters, min_size=3, max_size=40, unique=True),
+    st.lists(words_of_few_letters, min_size=1, max_size=5),
+    st.data(),
+)
+def test_what_fits_is_what_the_knowledge_of_letters_allows(words, guesses, data):
+    tables = word_tables(tuple(words))
+    hidden = data.draw(st.sampled_from(words))
+    number = words.index(hidden)
+    feedback = [pattern_marks(int(tables.patterns_of(guess)[number])) for guess in guesses]
+    fits = tables.fitting(guesses, feedback)
+    assert [w for w, fit in zip(words, fits, strict=True) if fit] == fitting_by_letters(
+        guesses, hidden, words
+    )
+
+
+# --- rules and texts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guess", "hidden", "marks"),
+    [
+        ("shirt", "shire", "ggggb"),
+        ("geese", "eerie", "bgybg"),
+        ("eerie", "level", "ygbby"),
+        ("motto", "motto", "ggggg"),
+        ("level", "motto", "bbbbb"),
+    ],
+)
+def test_letters_are_marked_one_by_one_and_repeats_not_counted(guess, hidden, marks):
+    tables = word_tables(WORDS)
+    assert pattern_marks(int(tables.patterns_of(guess)[tables.index[hidden]])) == marks
+
+
+def test_a_transcript_of_a_game():
+    env = spoken(("shire", "shirt", "motto"))
+    assert env.reset(seed=0)[0] == "Wordle:\n"
+    env.reset(options=state(motto="bbyyb"))  # a t, but in neither place
+    text, reward, terminated, truncated, info = env.step("s h i r e\n")
+    assert text == "Wordle:\nm o t t o\nb b y y b\ns h i r e\ng g g g b\n"
+    assert (reward, terminated, truncated, info["success"]) == (-1, False, False, False)
+    text, reward, terminated, truncated, info = env.step("s h i r t")
+    assert text.endswith("s h i r t\ng g g g g\n")
+    assert (reward, terminated, truncated, info["success"]) == (0, True, False, True)
+
+
+def test_success_at_guess_n_returns_minus_n_plus_one_and_failure_minus_six():
+    env = spoken(("shire",))
+    env.reset()
+    assert env.step("s h i r e\n")[1:3] == (0, True)
+    env.reset()
+    assert env.step("level")[1] == -1
+    assert env.step("s h i r e\n")[1:3] == (0, True)
+    env.reset()
+    outcomes = [env.step("what?\n") for _ in range(6)]
+    assert [(reward, over) for _, reward, over, _, _ in outcomes] == [(-1, False)] * 5 + [
+        (-1, True)
+    ]
+    assert not outcomes[-1][-1]["success"] and not outcomes[-1][3]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("s h o u t\n", "s h o u t"),  # not in the list
+        ("s h i r\n", "s h i r"),
+        ("S H I R E\n", "S H I R E"),
+        ("", ""),
+        ("a\nb é", "a b ?"),
+    ],
+)
+def test_an_invalid_guess_uses_up_a_try_and_tells_nothing(said, shown):
+    env = spoken(invalid_reward=-10)
+    env.reset()
+    text, reward, terminated, _, info = env.step(said)
+    assert (text, reward, terminated) == (f"Wordle:\n{shown}\n\n", -10, False)
+    assert info["invalid_action"] and env.env.unwrapped.fits.all()
+    assert info["state"] == {"guesses": [shown.replace(" ", "")], "feedback": [""]}
+
+
+def test_spaces_between_letters_do_not_matter():
+    env = spoken(("shire",))
+    env.reset()
+    *_, terminated, _, info = env.step(" shi re ")
+    assert terminated and info["success"] and info["invalid_action"]
+
+
+def test_words_outside_the_list_are_marked_where_that_is_allowed():
+    env = spoken(("shire",), require_words=False)
+    env.reset()
+    text, reward, *_ = env.step("s h o u t\n")
+    assert (text, reward) == ("Wordle:\ns h o u t\ng g b b b\n", -1)
+    assert env.step("s h o\n")[0].endswith("s h o\n\n")
+
+
+def test_hostile_text_stays_in_the_space_of_observations():
+    env = spoken()
+    env.reset()
+    over = False
+    while not over:
+        text, _, over, *_ = env.step("\ud800💥</s>\x1b[31m" * 10_000)
+        assert text in env.observation_space
+
+
+def test_the_hidden_word_is_drawn_anew_among_those_that_fit():
+    env = Wordle(words=("shire", "shirt", "geese", "motto"))
+    env.reset(seed=0)
+    marks = []
+    for _ in range(3000):
+        env.reset()
+        env.step(0)
+        marks.append(env.feedback[0])
+    shares = {mark: marks.count(mark) / len(marks) for mark in set(marks)}
+    # by shire itself, shirt, geese (s elsewhere, e in its place) and motto
+    assert {*shares} == {"ggggg", "ggggb", "ybbbg", "bbbbb"}
+    assert all(0.21 < share < 0.29 for share in shares.values())
+
+
+def test_several_guesses_may_stand_in_one_answer():
+    env = language_env("lactchain/Wordle-v0", {"words": WORDS})
+    env.reset(options=state(shirt="ggggb"))
+    text, reward, terminated, _, info = env.step('["m o t t o", "s h i r e", "g e e s e"]')
+    assert terminated and info["executed"] == ["m o t t o", "s h i r e"]
+    assert text == board_text(["shirt", "motto", "shire"], ["ggggb", "bbbbb", "ggggg"])
+    assert reward == -1
+
+
+def test_the_numbers_tell_what_the_text_tells():
+    env = Wordle(words=WORDS)
+    observation, info = env.reset(options=state(motto="bbbbb", creep="bbgyb"))
+    knowledge = observation[:-1].reshape(26, 5)
+    assert knowledge[ord("e") - ord("a")].tolist() == [1, 1, 2, 0, 1]
+    assert knowledge[ord("c") - ord("a")].tolist() == [0] * 5
+    assert knowledge[ord("z") - ord("a")].tolist() == [1] * 5
+    assert (observation[-1], info["num_fitting"]) == (2, 1)  # geese
+    yellow = Wordle(words=WORDS).reset(options=state(shirt="ybbbb"))[0][:-1].reshape(26, 5)
+    assert yellow[ord("s") - ord("a")].tolist() == [0, 1, 1, 1, 1]
+
+
+def test_a_board_can_be_read_back():
+    guesses, feedback = ["shire", "x?", "motto"], ["byggb", "", "ggggg"]
+    assert read_board(board_text(guesses, feedback)) == (guesses, feedback)
+    assert read_board("Play!\n" + board_text([], [])) == ([], [])
+    for text in ("", "motto", "Wordle:\nm o t t o\n"):
+        with pytest.raises(ValueError, match="observation: expected a game"):
+            read_board(text)
+
+
+def test_patterns_have_numbers():
+    assert all(pattern_number(pattern_marks(n)) == n for n in range(243))
+    assert (pattern_number("bbbbb"), pattern_number("ggggg")) == (0, 242)
+
+
+def test_the_shipped_list_is_one_of_five_letter_words():
+    assert len(LONG) == 595 and list(LONG) == sorted(LONG)
+    assert Wordle().tables is Wordle(words=list(LONG)).tables  # shared
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["shire", "shires"], "row 2: expected five letters a-z, got 'shires'"),
+        (["shire", "Shirt"], "row 2: expected five letters a-z, got 'Shirt'"),
+        (["shire", ""], "row 2: expected five letters a-z, got ''"),
+        (["naïve"], "row 1: expected five letters a-z"),
+        (["shire", "motto", "shire"], "row 3: 'shire' stands in row 1 already"),
+        ([], "expected words, got none"),
+    ],
+)
+def test_lists_of_other_words_are_refused(rows, message, tmp_path):
+    with pytest.raises(ConfigError, match=f"kwargs: .*words: {message}"):
+        make_language_env(EnvironmentConfig("lactchain/Wordle-v0", {"words": rows}))
+    path = tmp_path / "words.txt"
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    with pytest.raises(DataError, match=f"words.txt: {message}"):
+        make_language_env(EnvironmentConfig("lactchain/Wordle-v0", {"words": str(path)}))
+
+
+def test_a_list_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(DataError, match="nowhere.txt"):
+        Wordle(words=str(tmp_path / "nowhere.txt"))
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"shire": "ggg"},
+        {"shire": "ggggx"},
+        {"shi": "bbbbb"},
+        {"shire": "ggggg"},
+        {"shire": "bbbbb", "level": "bbbbb", "motto": "bbbbb"},
+    ],
+)
+def test_states_of_no_game_are_refused(marks):
+    with pytest.raises(ValueError, match="state: expected"):
+        Wordle(words=WORDS).reset(options=state(**marks))
+
+
+def test_observations_are_in_their_space_to_the_end():
+    env = Wordle()
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        observation, _ = env.reset(seed=seed)
+        over = False
+        while not over:
+            assert observation in env.observation_space
+            observation, _, over, *_ = env.step(int(rng.integers(595)))
+        assert observation in env.observation_space
