@@ -133,7 +133,13 @@ class ActorConfig:
     max_new_tokens: int = 64
     """Longest answer, in tokens."""
     num_candidates: int = 8
-    """Candidates per state under scored decoding."""
+    """Candidates per state under scored decoding; with `values`, all legal answers are."""
+    values: str | None = None
+    """Folder of trained values, such as runs/x/values, that guide the answers: by their advantages
+    beside the actor's logits, or alone under scored decoding; null: none."""
+    value_weight: float = 1.0
+    """Factor beta on the advantages under free and constrained decoding (LMRL-Gym: 16 for ILQL in
+    the maze, 32 in Wordle)."""
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
@@ -148,6 +154,7 @@ class ActorConfig:
         check(self.temperature >= 0, "temperature", "at least 0", self.temperature)
         check(self.max_new_tokens >= 1, "max_new_tokens", "at least 1", self.max_new_tokens)
         check(self.num_candidates >= 1, "num_candidates", "at least 1", self.num_candidates)
+        check(self.value_weight >= 0, "value_weight", "at least 0", self.value_weight)
         check(
             not (self.load_in_4bit and self.load_in_8bit),
             "load_in_8bit",
@@ -347,6 +354,52 @@ class RegressionConfig:
     def __post_init__(self) -> None:
         check(0 <= self.td_lambda <= 1, "td_lambda", "a number in [0, 1]", self.td_lambda)
         check(0 <= self.eval_fraction < 1, "eval_fraction", "a share below 1", self.eval_fraction)
+
+
+@dataclass(frozen=True)
+class ValueConfig:
+    """Offline learning of token values; the fields that MC and ILQL share."""
+
+    gamma: float = 0.99
+    """Discount of one token of the agent, in (0, 1]."""
+    cql_weight: float = 0.01
+    """Weight of the conservative term logsumexp Q(s, .) - Q(s, token), the cross-entropy of Q's
+    softmax (LMRL-Gym: 0.5 in the maze, 0.01 in Wordle); it belongs to `error_weight`."""
+    error_weight: float = 0.5
+    """Factor on the squared errors of Q and V: 0.5 in LMRL-Gym, 1 elsewhere."""
+    head_size: int | None = None
+    """Width of the heads' hidden layer; null: twice that of the trunk."""
+    group_by: Literal["prompt", "episode"] = "prompt"
+    """What a row of a batch is. prompt: a state with all that was answered to it, equal decisions
+    merged and weighted by their number; episode: the decisions of one, for texts that grow and
+    never recur. Either way what texts share is read once."""
+
+    def __post_init__(self) -> None:
+        check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
+        check(self.cql_weight >= 0, "cql_weight", "at least 0", self.cql_weight)
+        check(self.error_weight > 0, "error_weight", "a positive number", self.error_weight)
+        size = self.head_size
+        check(size is None or size >= 1, "head_size", "at least 1 or null", size)
+
+
+@dataclass(frozen=True)
+class ILQLConfig(ValueConfig):
+    """Implicit language Q-learning (Snell et al. 2022)."""
+
+    expectile: float = 0.7
+    """Expectile of V among the actions of the data, in (0, 1): the paper's tau. 0.99 in LMRL-Gym's
+    maze, 0.7 in Wordle; towards 1, V is the best action's value."""
+    tau: float = 0.005
+    """Share of the trained parameters that the target network takes at each update (Polyak)."""
+    cloning_weight: float = 0.0
+    """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
+    is an actor too; at 0 the values have their own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(0 < self.expectile < 1, "expectile", "a number in (0, 1)", self.expectile)
+        check(0 < self.tau <= 1, "tau", "a number in (0, 1]", self.tau)
+        check(self.cloning_weight >= 0, "cloning_weight", "at least 0", self.cloning_weight)
 
 
 @dataclass(frozen=True)

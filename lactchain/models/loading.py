@@ -164,6 +164,11 @@ def load_tokenizer(
     return tokenizer
 
 
+def context_length(path: Path) -> int | None:
+    """Tokens that a model can read at most; None if its configuration does not say."""
+    return _read_json(path / "config.json").get("max_position_embeddings")
+
+
 def resolve_weights(model: str | Path) -> Path:
     """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
     for folder in (Path(model), WEIGHTS_FOLDER / model):

@@ -1,0 +1,228 @@
+"""The token view of episodes: what the agent said, token for token, and what came of it.
+
+One row is one decision: the prompt that the policy saw, the tokens of its answer (end of sequence
+included), the reward, which sits on the last of them, and the prompt that followed, encoded alone,
+as the policy will see it. Every token of an answer is a step of the token MDP (Snell et al. 2022):
+the state after it is the token itself inside an answer, and the end of the next prompt behind its
+last one. γ applies once per token of the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lactchain.errors import DataError
+from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.types import Action, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """N decisions of any number of episodes, one after another.
+
+    Attributes:
+        prompts: token ids of the U different prompts.
+        answers: token ids of the A different answers.
+        prompt_tm1: (N,) which prompt was answered.
+        answer_tm1: (N,) which answer was given.
+        prompt_t: (N,) which prompt followed.
+        rewards: (N,) reward of the decision, undiscounted.
+        terminated: (N,) the prompt that followed has no value.
+        last: (N,) the episode ended behind this decision, or was cut there.
+        episodes: (N,) index of the trajectory.
+    """
+
+    prompts: list[list[int]]
+    answers: list[list[int]]
+    prompt_tm1: np.ndarray
+    answer_tm1: np.ndarray
+    prompt_t: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    last: np.ndarray
+    episodes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def num_tokens(self) -> np.ndarray:
+        """Tokens of each answer, (N,)."""
+        return np.array([len(answer) for answer in self.answers])[self.answer_tm1]
+
+    def mask(self, row: int) -> tuple[list[int], np.ndarray]:
+        """One decision as a sequence of token ids, and which of them are the agent's."""
+        prompt = self.prompts[self.prompt_tm1[row]]
+        answer = self.answers[self.answer_tm1[row]]
+        return prompt + answer, np.arange(len(prompt) + len(answer)) >= len(prompt)
+
+
+def token_view(
+    trajectories: Sequence[Trajectory],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None = None,
+) -> TokenView:
+    """The decisions of episodes as the language model reads and writes them.
+
+    Args:
+        template: makes prompts of observations, as the policy's does.
+        max_length: longest prompt and answer together, in tokens: the model's context.
+
+    Raises:
+        DataError: there is no decision, sampled tokens do not read as the text beside them, or a
+            decision is longer than the context; naming episode and decision.
+    """
+    decisions = [(e, t) for e, episode in enumerate(trajectories) for t in range(len(episode))]
+    if not decisions:
+        raise DataError(f"trajectories: expected decisions, got none in {len(trajectories)}")
+    texts, answers = _Distinct(), _Distinct()
+    observed = [[texts.add(text) for text in t.observations] for t in trajectories]
+    said = [answers.add(a) for t in trajectories for a in t.actions]
+    prompts = template.encode_batch(list(texts))
+    encoded = [ids or [tokenizer.eos_token_id] for ids in encode_completions(answers, tokenizer)]
+    view = TokenView(
+        prompts=prompts,
+        answers=encoded,
+        prompt_tm1=np.array([observed[e][t] for e, t in decisions]),
+        answer_tm1=np.array(said),
+        prompt_t=np.array([observed[e][t + 1] for e, t in decisions]),
+        rewards=np.array([trajectories[e].rewards[t] for e, t in decisions]),
+        terminated=np.array(
+            [trajectories[e].terminated and t + 1 == len(trajectories[e]) for e, t in decisions]
+        ),
+        last=np.array([t + 1 == len(trajectories[e]) for e, t in decisions]),
+        episodes=np.array([e for e, _ in decisions]),
+    )
+    _check_round_trips(answers, said, decisions, tokenizer)
+    _check_lengths(view, decisions, max_length)
+    return view
+
+
+class _Distinct(dict):
+    """Different things, in the order in which they came, each with its number."""
+
+    def add(self, thing: str | Action) -> int:
+        return self.setdefault(thing, len(self))
+
+
+def _check_round_trips(
+    answers: Sequence[Action],
+    said: Sequence[int],
+    decisions: Sequence[tuple[int, int]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Sampled tokens must read as the text that the environment was given."""
+    for number, answer in enumerate(answers):
+        ended = answer.token_ids[-1:] == (tokenizer.eos_token_id,)
+        spoken = answer.token_ids[:-1] if ended else answer.token_ids
+        if answer.token_ids and tokenizer.decode(spoken) != answer.text:
+            episode, t = decisions[said.index(number)]
+            raise DataError(
+                f"trajectories: episode {episode}, decision {t}: its tokens read "
+                f"{tokenizer.decode(spoken)!r}, its text is {answer.text!r}; were they sampled by "
+                "a model with another tokenizer? Give that model as actor.model"
+            )
+
+
+def _check_lengths(
+    view: TokenView, decisions: Sequence[tuple[int, int]], max_length: int | None
+) -> None:
+    lengths = np.array([len(prompt) for prompt in view.prompts])
+    longest = np.maximum(lengths[view.prompt_tm1] + view.num_tokens, lengths[view.prompt_t])
+    if max_length is not None and longest.max() > max_length:
+        episode, t = decisions[longest.argmax()]
+        raise DataError(
+            f"trajectories: episode {episode}, decision {t}: prompt and answer take "
+            f"{longest.max()} tokens, the model reads {max_length}; shorten environment.history "
+            "or actor.strategy"
+        )
+
+
+@dataclass(frozen=True)
+class ValueTargets:
+    """What the values of M decisions regress on: y = reward + discount · V(end of `after`).
+
+    That is the target of the last token of an answer; tokens before it follow from it.
+
+    Attributes:
+        prompt, answer, after: (M,) numbers of prompts and answers in the view.
+        reward, discount: (M,), the discount 0 where nothing follows.
+        weight: (M,) how many decisions of the view this one stands for.
+        episode: (M,) index of the trajectory, the first one's where several became one.
+    """
+
+    prompt: np.ndarray
+    answer: np.ndarray
+    after: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
+    weight: np.ndarray
+    episode: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.prompt)
+
+    def merged(self) -> ValueTargets:
+        """Equal decisions become one, weighted by their number: the same loss, in less time."""
+        keys = np.column_stack([self.prompt, self.answer, self.after, self.reward, self.discount])
+        _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        part = ValueTargets(*(column[first] for column in vars(self).values()))
+        return replace(part, weight=np.bincount(group.ravel(), self.weight))
+
+    def groups(self, by: str) -> list[np.ndarray]:
+        """The decisions that are read together: those to one "prompt", or of one "episode"."""
+        column = getattr(self, by)
+        order = np.argsort(column, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(column[order])) + 1)
+
+
+def one_step_targets(view: TokenView, gamma: float) -> ValueTargets:
+    """Targets r + γ (1 − terminated) V(next prompt), those of ILQL (Snell et al. 2022)."""
+    return _targets(view, view.prompt_t, view.rewards, gamma * ~view.terminated)
+
+
+def monte_carlo_targets(view: TokenView, gamma: float) -> ValueTargets:
+    """Targets r + γ R, R the return from the next decision's first token on.
+
+    An episode that was cut ends with the value of its last prompt: a time limit is no ending.
+    Computed backwards, y_i = r_i + γ^{n_{i+1}} y_{i+1}, since dividing by powers of γ underflows.
+    """
+    rewards, discounts = view.rewards.astype(float), gamma * ~view.terminated
+    after, num_tokens = view.prompt_t.copy(), view.num_tokens
+    for row in reversed(range(len(view) - 1)):
+        if not view.last[row]:
+            skipped = gamma ** int(num_tokens[row + 1])
+            rewards[row] += skipped * rewards[row + 1]
+            discounts[row] = skipped * discounts[row + 1]
+            after[row] = after[row + 1]
+    return _targets(view, after, rewards, discounts)
+
+
+def mean_return(view: TokenView, gamma: float) -> float:
+    """Mean over the agent's tokens of the return behind each, where the heads start."""
+    targets, num_tokens = monte_carlo_targets(view, gamma), view.num_tokens
+    powers = gamma ** np.arange(num_tokens.max())
+    sums = np.cumsum(powers)[num_tokens - 1] * targets.reward
+    return float(sums.sum() / num_tokens.sum())
+
+
+def _targets(
+    view: TokenView, after: np.ndarray, reward: np.ndarray, discount: np.ndarray
+) -> ValueTargets:
+    return ValueTargets(
+        prompt=view.prompt_tm1,
+        answer=view.answer_tm1,
+        after=np.where(discount > 0, after, view.prompt_tm1),
+        reward=reward,
+        discount=discount,
+        weight=np.ones(len(view)),
+        episode=view.episodes,
+    )

@@ -1,0 +1,310 @@
+"""The value model of offline learning: a trunk with heads for Q(s, token) and V(s).
+
+The trunk is a causal language model as the actor is, by LoRA or with all its weights; the state of
+a token is the hidden state before it. Heads are evaluated where the agent speaks, and nowhere
+else. The target network Q̂ is a slow copy of what is trained in trunk and Q heads: with LoRA the
+base model is there once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from peft import PeftModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lactchain.errors import DataError
+from lactchain.functional.targets import polyak_update
+from lactchain.models.adapters import (
+    ADAPTER_FILES,
+    base_folder,
+    load_adapter_weights,
+    save_adapter,
+)
+from lactchain.models.heads import ValueHead
+from lactchain.models.loading import load_actor, quiet, verify_if_sealed
+from lactchain.settings import ActorConfig
+
+CONFIG_FILE, WEIGHTS_FILE = "values_config.json", "values.safetensors"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ValueMeaning:
+    """What the numbers of a value model mean, stored with its weights.
+
+    Attributes:
+        method: "ilql" or "mc".
+        gamma: discount of one token of the agent.
+        strategy: the instruction before each observation.
+        num_q_heads: of which the least counts.
+        head_size: width of the heads' hidden layer.
+    """
+
+    method: str
+    gamma: float
+    strategy: str
+    num_q_heads: int
+    head_size: int
+
+
+class ValueModel(nn.Module):
+    """Q_i(s, ·) and V(s) at given tokens of a causal language model.
+
+    Attributes:
+        trunk: the causal language model, as PEFT wraps it when there is an adapter.
+        tokenizer: of the trunk.
+        q_heads, v_head: the heads.
+        target: the parameters of the target network by their names here; empty without one.
+    """
+
+    def __init__(
+        self,
+        trunk: PreTrainedModel | PeftModel,
+        tokenizer: PreTrainedTokenizerBase,
+        meaning: ValueMeaning,
+        start: float = 0.0,
+    ) -> None:
+        """Puts new heads, whose values are `start`, on a trunk; draws from torch's random state."""
+        super().__init__()
+        self.trunk = trunk
+        self.tokenizer = tokenizer
+        self.meaning = meaning
+        output = trunk.get_output_embeddings().weight
+        sizes = output.shape[1], meaning.head_size
+        self.q_heads = nn.ModuleList(
+            ValueHead(*sizes, output.shape[0], start) for _ in range(meaning.num_q_heads)
+        )
+        self.v_head = ValueHead(*sizes, 1, start)
+        for heads in (self.q_heads, self.v_head):
+            heads.to(output.device)
+        self.target: dict[str, Tensor] = {}
+
+    @classmethod
+    def from_actor(
+        cls,
+        config: ActorConfig,
+        *,
+        method: str,
+        gamma: float,
+        num_q_heads: int,
+        head_size: int | None = None,
+        start: float = 0.0,
+        train_policy: bool = False,
+    ) -> Self:
+        """A new value model whose trunk begins as the actor's, to be trained.
+
+        Args:
+            head_size: width of the heads' hidden layer; None: twice that of the trunk.
+            start: first value of all heads.
+            train_policy: the trunk goes on being the policy, whose output layer is trained too.
+
+        Raises:
+            DataError, ConfigError: as `load_actor`.
+        """
+        trunk, tokenizer = load_actor(config, trainable=True)
+        output = trunk.get_output_embeddings()
+        tied = output.weight is trunk.get_input_embeddings().weight
+        if not (train_policy or tied):
+            output.requires_grad_(False)
+        head_size = head_size or 2 * output.weight.shape[1]
+        meaning = ValueMeaning(method, gamma, config.strategy, num_q_heads, head_size)
+        return cls(trunk, tokenizer, meaning, start)
+
+    @classmethod
+    def load(cls, directory: str | Path, config: ActorConfig | None = None) -> Self:
+        """The value model that `save` wrote, frozen.
+
+        Args:
+            config: how to load it: dtype, quantisation, trust; the defaults when None.
+
+        Raises:
+            DataError: files are missing, damaged, or do not belong together.
+        """
+        directory, config = Path(directory), config or ActorConfig()
+        verify_if_sealed(directory)
+        base, meaning = _read_config(directory)
+        adapted = (directory / ADAPTER_FILES[0]).is_file()
+        where = {"model": base, "adapter": str(directory)} if adapted else {"model": str(directory)}
+        fields = asdict(config) | {"adapter": None, "lora": None, "values": None} | where
+        model = cls(*load_actor(ActorConfig(**fields)), meaning)
+        model._load_values(directory)
+        return model.requires_grad_(False).eval()
+
+    def start_target(self) -> None:
+        """Begins a target network: a copy of what is trained in trunk and Q heads."""
+        decoder = self._decoder
+        names = {f"trunk.{name}" for name in self._names_of(decoder, self.trunk)}
+        self.target = {
+            name: p.detach().clone()
+            for name, p in self.named_parameters()
+            if p.requires_grad and (name in names or name.startswith("q_heads."))
+        }
+
+    def update_target(self, tau: float) -> None:
+        """Moves the target network by τ towards the trained parameters."""
+        polyak_update(self.target, dict(self.named_parameters()), tau)
+
+    @torch.no_grad()
+    def become_target(self) -> None:
+        """Takes the target network's parameters in the place of the trained ones, to act with."""
+        parameters = dict(self.named_parameters())
+        for name, values in self.target.items():
+            parameters[name].copy_(values)
+
+    def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
+        """Hidden states (R · L, D) of R prefix trees (`lactchain.data.prefix_trees`)."""
+        states = self._decoder(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=tree_bias(subtree_ends, self.trunk.dtype),
+            use_cache=False,
+        ).last_hidden_state
+        return states.flatten(0, 1)
+
+    def forward(
+        self,
+        trees: dict[str, Tensor],
+        state_nodes: Tensor,
+        next_nodes: Tensor | None = None,
+        with_policy: bool = False,
+    ) -> dict[str, Tensor]:
+        """Values at U nodes where the agent speaks next, and V alone at W nodes that follow.
+
+        Args:
+            trees: the arguments of `hidden`.
+            state_nodes, next_nodes: (U,) and (W,) places in the flattened rows.
+            with_policy: the trunk is the policy's too, whose logits are wanted.
+
+        Returns:
+            `q` (num_q_heads, U, V), `v` (U,), `v_next` (W,) without gradient, `logits` (U, V).
+        """
+        hidden = self.hidden(**trees)
+        states = hidden[state_nodes]
+        values = {
+            "q": torch.stack([head(states) for head in self.q_heads]),
+            "v": self.v_head(states).squeeze(-1),
+        }
+        if with_policy:
+            values["logits"] = self.trunk.get_output_embeddings()(states)
+        if next_nodes is not None:
+            with torch.no_grad():
+                values["v_next"] = self.v_head(hidden[next_nodes]).squeeze(-1)
+        return values
+
+    @torch.no_grad()
+    def target_q(self, trees: dict[str, Tensor], state_nodes: Tensor) -> Tensor:
+        """Least value min_i Q̂_i (U, V) of the target network, without dropout."""
+        was_training = self.training
+        self.eval()
+        values = functional_call(self, self.target, (trees, state_nodes))
+        self.train(was_training)
+        return values["q"].amin(dim=0)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes adapter or weights of the trunk, heads, target network, and what they mean."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        base = str(base_folder(self.trunk))
+        if isinstance(self.trunk, PeftModel):
+            save_adapter(self.trunk, directory)
+        else:
+            with quiet():
+                self.trunk.save_pretrained(directory)
+            self.tokenizer.save_pretrained(directory)
+        save_file(self._values(), directory / WEIGHTS_FILE)
+        stored = {"schema_version": SCHEMA_VERSION, "base": base, **asdict(self.meaning)}
+        (directory / CONFIG_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+
+    def load_weights(self, directory: str | Path) -> None:
+        """Reads what `save` wrote into this model, to go on training where it stood."""
+        directory = Path(directory)
+        if isinstance(self.trunk, PeftModel):
+            load_adapter_weights(self.trunk, directory)
+        else:
+            load_model(self.trunk, directory / "model.safetensors")
+        self._load_values(directory)
+
+    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
+        """As transformers' models have it: `transformers.Trainer` calls it."""
+        self._let_inputs_require_gradients()
+        self.trunk.activation_checkpointing_enable(**kwargs)
+
+    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
+        """The same, by the name that transformers before 5.23 calls."""
+        self._let_inputs_require_gradients()
+        self.trunk.gradient_checkpointing_enable(**kwargs)
+
+    def _let_inputs_require_gradients(self) -> None:
+        """Frozen embeddings give no gradient that recomputed layers could start from."""
+        if isinstance(self.trunk, PeftModel):
+            self.trunk.enable_input_require_grads()
+
+    @property
+    def _decoder(self) -> nn.Module:
+        peft = isinstance(self.trunk, PeftModel)
+        return (self.trunk.get_base_model() if peft else self.trunk).get_decoder()
+
+    @staticmethod
+    def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
+        parts = {id(parameter) for parameter in part.parameters()}
+        return {name for name, parameter in whole.named_parameters() if id(parameter) in parts}
+
+    def _values(self) -> dict[str, Tensor]:
+        """Heads and target network, by the names of the file."""
+        heads = {
+            name: tensor
+            for name, tensor in self.state_dict().items()
+            if name.startswith(("q_heads.", "v_head."))
+        }
+        return heads | {f"target.{name}": tensor for name, tensor in self.target.items()}
+
+    def _load_values(self, directory: Path) -> None:
+        file = directory / WEIGHTS_FILE
+        try:
+            stored = load_file(file, device=str(self.v_head[0].weight.device))
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{file}: missing or damaged ({error})") from error
+        own = {n: t for n, t in self._values().items() if not n.startswith("target.")}
+        for name, tensor in own.items():
+            if name not in stored or stored[name].shape != tensor.shape:
+                raise DataError(f"{file}: {name} is missing or of another shape")
+            tensor.copy_(stored[name])
+        self.target = {
+            name.removeprefix("target."): tensor
+            for name, tensor in stored.items()
+            if name.startswith("target.")
+        }
+
+
+def tree_bias(subtree_ends: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive attention mask (R, 1, L, L): each token sees its ancestors and itself."""
+    place = torch.arange(subtree_ends.shape[1], device=subtree_ends.device)
+    visible = (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])
+    bias = torch.zeros(visible.shape, dtype=dtype, device=subtree_ends.device)
+    return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def _read_config(directory: Path) -> tuple[str, ValueMeaning]:
+    """The base that a value model was trained on, and what its numbers mean."""
+    file = directory / CONFIG_FILE
+    try:
+        stored: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        version, base = stored.pop("schema_version"), stored.pop("base")
+        if version != SCHEMA_VERSION:
+            raise DataError(f"{file}: expected schema version {SCHEMA_VERSION}, got {version}")
+        return base, ValueMeaning(**stored)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{file}: no such file; expected a folder that train_ilql or train_mc saved"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{file}: damaged ({error!r})") from error

@@ -1,0 +1,127 @@
+"""ILQL: values of the best behaviour that the data supports, by in-sample Q-learning on tokens.
+
+Source: Snell et al. 2022, "Offline RL for natural language generation with implicit language
+Q-learning"; LMRL-Gym (Abdulhai et al. 2023) for the weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from transformers import TrainerCallback
+
+from lactchain.data.token_view import TokenView, mean_return, one_step_targets
+from lactchain.functional.token_losses import ilql_losses
+from lactchain.functional.tokens import token_logprobs
+from lactchain.jobs import TrainILQLConfig
+from lactchain.models.values import ValueModel
+from lactchain.run import Run
+from lactchain.settings import ILQLConfig
+from lactchain.trainers.base import training_arguments
+from lactchain.trainers.token_values import TokenValueTrainer, read_view, trees
+from lactchain.types import ChainGrammar
+
+
+class ILQLTrainer(TokenValueTrainer):
+    """Double Q with a target network, V by expectile regression, a conservative term.
+
+    With `settings.cloning_weight` the trunk is the policy's too, and `loss/cloning` is the mean
+    negative log-likelihood of the tokens in the data.
+    """
+
+    settings: ILQLConfig
+
+    def __init__(
+        self,
+        model: ValueModel,
+        args: Any,
+        view: TokenView,
+        settings: ILQLConfig,
+        *,
+        run: Run,
+        **kwargs: Any,
+    ) -> None:
+        gamma = settings.gamma
+
+        def steps(
+            states: np.ndarray, end: int, reward: float, discount: float
+        ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """A token leads to itself, an answer's last token to what follows the answer."""
+            inside = len(states) - 1
+            return (
+                np.append(states[1:], end),
+                np.append(np.zeros(inside), reward),
+                np.append(np.full(inside, gamma), discount),
+            )
+
+        model.start_target()
+        super().__init__(
+            model, args, view, one_step_targets(view, gamma), settings, steps, run=run, **kwargs
+        )
+        self.add_callback(TargetCallback(model, settings.tau))
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether there is a cloning term."""
+        return self.settings.cloning_weight > 0
+
+    def token_losses(
+        self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """ILQL's three losses, and the cloning loss where the trunk is shared."""
+        state, action = inputs["state"], inputs["action"]
+        target_q = self.values.target_q(trees(inputs), inputs["state_nodes"])
+        losses = ilql_losses(
+            q,
+            logsumexp,
+            values["v"][state],
+            target_q[state, action],
+            inputs["reward"],
+            inputs["discount"],
+            values["v_next"][inputs["next"]],
+            self.settings.expectile,
+        )
+        if self.trains_policy:
+            losses["cloning"] = -token_logprobs(values["logits"][state], action)
+        return losses
+
+    def loss_factors(self) -> dict[str, float]:
+        """What each loss counts."""
+        return super().loss_factors() | {"cloning": self.settings.cloning_weight}
+
+
+class TargetCallback(TrainerCallback):
+    """Moves the target network after each update, before a checkpoint is written."""
+
+    def __init__(self, model: ValueModel, tau: float) -> None:
+        self.model = model
+        self.tau = tau
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """One Polyak step."""
+        self.model.update_target(self.tau)
+
+
+def ilql_trainer(config: TrainILQLConfig, grammar: ChainGrammar, run: Run) -> ILQLTrainer:
+    """The trainer of a run; draws the new heads from torch's random state.
+
+    Raises:
+        DataError: see `read_view` and `ValueModel.from_actor`.
+    """
+    view = read_view(config.trajectories, config.actor, grammar)
+    model = ValueModel.from_actor(
+        config.actor,
+        method="ilql",
+        gamma=config.ilql.gamma,
+        num_q_heads=2,
+        head_size=config.ilql.head_size,
+        start=mean_return(view, config.ilql.gamma),
+        train_policy=config.ilql.cloning_weight > 0,
+    )
+    args = training_arguments(
+        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
+    )
+    keep = config.training.keep_checkpoints
+    return ILQLTrainer(model, args, view, config.ilql, run=run, keep_checkpoints=keep)

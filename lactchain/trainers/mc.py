@@ -1,0 +1,79 @@
+"""Monte-Carlo values of tokens: what the behaviour in the data earned behind them.
+
+Source: LMRL-Gym (Abdulhai et al. 2023). Departures: (1) an episode that was cut ends with the value
+of its last text, not with 0; (2) hence a head for V, whose regression is added, and which also
+gives advantages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from lactchain.data.token_view import TokenView, mean_return, monte_carlo_targets
+from lactchain.functional.token_losses import monte_carlo_losses
+from lactchain.jobs import TrainMCConfig
+from lactchain.models.values import ValueModel
+from lactchain.run import Run
+from lactchain.settings import ValueConfig
+from lactchain.trainers.base import training_arguments
+from lactchain.trainers.token_values import TokenValueTrainer, read_view
+from lactchain.types import ChainGrammar
+
+
+class MonteCarloTrainer(TokenValueTrainer):
+    """Fits Q(s, token) and V(s) to the returns behind the tokens."""
+
+    def __init__(
+        self,
+        model: ValueModel,
+        args: Any,
+        view: TokenView,
+        settings: ValueConfig,
+        *,
+        run: Run,
+        **kwargs: Any,
+    ) -> None:
+        gamma = settings.gamma
+
+        def steps(
+            states: np.ndarray, end: int, reward: float, discount: float
+        ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            """Every token leads to the end of the episode; those before the last one discount."""
+            powers = gamma ** np.arange(len(states))[::-1]
+            return np.full(len(states), end), powers * reward, powers * discount
+
+        super().__init__(
+            model, args, view, monte_carlo_targets(view, gamma), settings, steps, run=run, **kwargs
+        )
+
+    def token_losses(
+        self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The regressions of Q and V on returns, and the conservative term."""
+        returns = inputs["reward"] + inputs["discount"] * values["v_next"][inputs["next"]]
+        return monte_carlo_losses(q, logsumexp, values["v"][inputs["state"]], returns)
+
+
+def mc_trainer(config: TrainMCConfig, grammar: ChainGrammar, run: Run) -> MonteCarloTrainer:
+    """The trainer of a run; draws the new heads from torch's random state.
+
+    Raises:
+        DataError: see `read_view` and `ValueModel.from_actor`.
+    """
+    view = read_view(config.trajectories, config.actor, grammar)
+    model = ValueModel.from_actor(
+        config.actor,
+        method="mc",
+        gamma=config.mc.gamma,
+        num_q_heads=1,
+        head_size=config.mc.head_size,
+        start=mean_return(view, config.mc.gamma),
+    )
+    args = training_arguments(
+        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
+    )
+    keep = config.training.keep_checkpoints
+    return MonteCarloTrainer(model, args, view, config.mc, run=run, keep_checkpoints=keep)

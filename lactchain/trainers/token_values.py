@@ -1,0 +1,240 @@
+"""What the trainers of token values share: batches of prefix trees, and a trainer over them.
+
+A row of the data set is a group of decisions that are read together (`ValueConfig.group_by`). A
+batch holds every text once that its decisions and the targets behind them need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import TrainingArguments
+
+from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
+from lactchain.data.token_view import TokenView, ValueTargets, token_view
+from lactchain.data.trajectories import read_trajectories
+from lactchain.functional.token_losses import weighted_mean
+from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
+from lactchain.models.prompting import PromptTemplate
+from lactchain.models.values import ValueModel
+from lactchain.run import Run, read_metrics
+from lactchain.settings import ActorConfig, ValueConfig
+from lactchain.trainers.base import RunTrainer
+from lactchain.types import ChainGrammar
+
+TREES = ("input_ids", "position_ids", "subtree_ends")
+
+Steps = Callable[[np.ndarray, int, float, float], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""Of one answer: places of its n states and of the text behind it, reward and discount of its last
+token → what follows each token (its place), reward and discount, each (n,)."""
+
+
+class DecisionGroups(Dataset):
+    """Groups of decisions: row i is the numbers of those that are read together."""
+
+    def __init__(self, view: TokenView, targets: ValueTargets, group_by: str) -> None:
+        self.groups = targets.groups(group_by)
+        self._prompt_lengths = np.array([len(prompt) for prompt in view.prompts])
+        self._targets = targets
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"decisions": self.groups[index]}
+
+    def length(self, row: dict[str, Any]) -> int:
+        """Tokens of the longest prompt of a row, by which rows are grouped where so asked."""
+        return int(self._prompt_lengths[self._targets.prompt[row["decisions"]]].max())
+
+
+class TreeCollator:
+    """Groups of decisions → prefix trees, and the agent's tokens in them.
+
+    Tensors: `input_ids`, `position_ids`, `subtree_ends` (R, L), see `PrefixTrees`; `state_nodes`
+    (U,) and `next_nodes` (W,), places in the flattened rows where Q and V, and V of what follows,
+    are wanted; and for each of T tokens `state` (of U), `next` (of W), `action` (the token),
+    `reward`, `discount` and `weight`, whose mean over the data is 1.
+
+    Args:
+        steps: what follows the tokens of an answer, as the method has it.
+        pad_token_id: fills up the rows.
+    """
+
+    def __init__(
+        self, view: TokenView, targets: ValueTargets, steps: Steps, pad_token_id: int
+    ) -> None:
+        self.view = view
+        self.targets = targets
+        self.steps = steps
+        self.pad_token_id = pad_token_id
+        num_tokens = np.array([len(answer) for answer in view.answers])[targets.answer]
+        self._weights = targets.weight / np.average(targets.weight, weights=num_tokens)
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """The batch of these groups."""
+        decisions = np.concatenate([row["decisions"] for row in rows])
+        trees, states, ends = self._lay_out(decisions)
+        columns = list(map(self._tokens, decisions, states, ends))
+        batch = {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
+        for name in ("state", "next"):
+            batch[f"{name}_nodes"], batch[name] = np.unique(batch[name], return_inverse=True)
+        batch |= {name: getattr(trees, name) for name in TREES}
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        return {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
+
+    def _lay_out(self, decisions: np.ndarray) -> tuple[PrefixTrees, list[np.ndarray], np.ndarray]:
+        """The texts of M decisions as trees, the states of each answer, and where `after` ends."""
+        prompts, targets = self.view.prompts, self.targets
+        said = np.column_stack([targets.prompt[decisions], targets.answer[decisions]])
+        said, which = np.unique(said, axis=0, return_inverse=True)
+        after, behind = np.unique(targets.after[decisions], return_inverse=True)
+        # The last token of an answer is an action, and never a state.
+        texts = [prompts[prompt] + self.view.answers[answer][:-1] for prompt, answer in said]
+        trees = prefix_trees([*texts, *(prompts[prompt] for prompt in after)], self.pad_token_id)
+        states = [
+            places[len(prompts[prompt]) - 1 :]
+            for (prompt, _), places in zip(said, trees.places, strict=False)
+        ]
+        ends = np.array([places[-1] for places in trees.places[len(said) :]])
+        return trees, [states[text] for text in which.ravel()], ends[behind.ravel()]
+
+    def _tokens(self, decision: int, states: np.ndarray, end: int) -> dict[str, np.ndarray]:
+        """The n tokens of one answer: states, actions and what follows, each (n,)."""
+        targets = self.targets
+        following, reward, discount = self.steps(
+            states, end, targets.reward[decision], targets.discount[decision]
+        )
+        return {
+            "state": states,
+            "next": following,
+            "action": np.array(self.view.answers[targets.answer[decision]]),
+            "reward": reward,
+            "discount": discount,
+            "weight": np.full(len(states), self._weights[decision]),
+        }
+
+
+class TokenValueTrainer(RunTrainer):
+    """Trains a value model on the decisions of recorded episodes.
+
+    A subclass computes the losses of the tokens, of which the trainer takes means and their sum.
+
+    Metrics, means over the logging window: `loss/q`, `loss/v`, `loss/cql`, and `values/q` and
+    `values/v`, the mean values of the tokens in the data and of their states.
+    """
+
+    def __init__(
+        self,
+        model: ValueModel,
+        args: TrainingArguments,
+        view: TokenView,
+        targets: ValueTargets,
+        settings: ValueConfig,
+        steps: Steps,
+        *,
+        run: Run,
+        **kwargs: Any,
+    ) -> None:
+        self.values = model
+        self.settings = settings
+        targets = targets.merged() if settings.group_by == "prompt" else targets
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=TreeCollator(view, targets, steps, model.tokenizer.pad_token_id),
+            train_dataset=DecisionGroups(view, targets, settings.group_by),
+            run=run,
+            **kwargs,
+        )
+
+    def token_losses(
+        self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Losses (T,) by name, from what the model computed at the nodes.
+
+        Args:
+            values: as `ValueModel.forward` gives them.
+            q, logsumexp: (num_q_heads, T) of the tokens in the data and of their states.
+            inputs: the batch of `TreeCollator`.
+        """
+        raise NotImplementedError
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether the trunk is the policy's too."""
+        return False
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        """Mean loss of the agent's tokens in the batch."""
+        state, action, weight = inputs["state"], inputs["action"], inputs["weight"]
+        values = model(
+            trees(inputs), inputs["state_nodes"], inputs["next_nodes"], self.trains_policy
+        )
+        q = values["q"][:, state, action]
+        logsumexp = values["q"].logsumexp(dim=-1)[:, state]
+        losses = self.token_losses(values, q, logsumexp, inputs)
+        means = {name: weighted_mean(loss, weight) for name, loss in losses.items()}
+        self.record(
+            **{f"loss/{name}": mean for name, mean in means.items()},
+            **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
+        )
+        factors = self.loss_factors()
+        return sum(factors[name] * mean for name, mean in means.items())
+
+    def loss_factors(self) -> dict[str, float]:
+        """What each loss counts."""
+        error, cql = self.settings.error_weight, self.settings.cql_weight
+        return {"q": error, "v": error, "cql": cql}
+
+    def row_length(self, row: dict[str, Any]) -> int:
+        """Tokens of the longest prompt of a group."""
+        return self.train_dataset.length(row)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        if self.args.should_save:
+            self.values.save(output_dir or self.args.output_dir)
+
+    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
+        self.values.load_weights(checkpoint)
+
+
+def trees(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The texts of a batch, as the value model takes them."""
+    return {name: inputs[name] for name in TREES}
+
+
+def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
+    """The token view of recorded episodes, as an actor reads and writes them.
+
+    Raises:
+        DataError: the files are damaged, or do not fit the actor; see `token_view`.
+    """
+    path = resolve_weights(actor.model)
+    tokenizer = load_tokenizer(path, actor.trust_remote_code, padding_side="left", chat=True)
+    template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
+    return token_view(read_trajectories(trajectories), template, tokenizer, context_length(path))
+
+
+def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:
+    """The size of the data, and the last losses and mean values of the run."""
+    view = trainer.data_collator.view
+    records = [r for r in read_metrics(trainer.run.directory) if "loss/q" in r]
+    last = {k: v for k, v in records[-1].items() if k.startswith(("loss/", "values/"))}
+    return {
+        "num_decisions": len(view),
+        "num_agent_tokens": int(view.num_tokens.sum()),
+        "num_merged_decisions": len(trainer.data_collator.targets),
+        **last,
+    }
