@@ -1,6 +1,7 @@
 """One config class per script: what it reads, what it makes, and how much of it."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from lactchain.settings import (
     ActorConfig,
@@ -110,6 +111,65 @@ class TrainBCConfig:
     pairs: str | None = None
     """Folder or file of preference pairs whose chosen answers are cloned instead of scripted
     behaviour; null: scripted behaviour."""
+    trajectories: str | None = None
+    """Folder or file of episodes whose answers are cloned instead; null: scripted behaviour."""
+    only_successes: bool = False
+    """Of the episodes, those that reached their goal (%BC in LMRL-Gym's maze)."""
+    best_fraction: float = 1.0
+    """Of these, the share with the best returns, in (0, 1] (%BC; 0.3 in LMRL-Gym's Wordle)."""
+
+    def __post_init__(self) -> None:
+        check(
+            self.pairs is None or self.trajectories is None,
+            "trajectories",
+            "null beside `pairs`",
+            self.trajectories,
+        )
+        fraction = self.best_fraction
+        check(0 < fraction <= 1, "best_fraction", "a share in (0, 1]", fraction)
+
+
+@dataclass(frozen=True)
+class RecordingConfig:
+    """Whose behaviour is recorded as offline data, and where in the world."""
+
+    policies: dict[str, float] = field(default_factory=lambda: {"random": 1.0})
+    """Scripted policies by name, each with its share of the decisions; the shares add up to 1.
+    optimal (shortest paths), random (any chain), legal (moves that no wall stops), consistent (a
+    word that fits the feedback), informed (the one that tells most)."""
+    policy_template: str | None = None
+    """What the policies read of a state where the environment shows them less, without history;
+    the same decisions are recorded with what the environment shows. null: they read that."""
+    regions: list[dict[str, list[int]]] = field(default_factory=list)
+    """Parts of the world, each the least and greatest value of some fields of a state: an episode
+    starts in one of them, and is cut when it leaves it. None: everywhere."""
+
+    def __post_init__(self) -> None:
+        shares = self.policies
+        positive = bool(shares) and all(share > 0 for share in shares.values())
+        total = sum(shares.values())
+        check(positive and abs(total - 1) < 1e-6, "policies", "shares that add up to 1", shares)
+        for region in self.regions:
+            ranges = all(len(r) == 2 and r[0] <= r[1] for r in region.values())
+            check(bool(region) and ranges, "regions", "fields with [least, greatest]", region)
+
+
+@dataclass(frozen=True)
+class MakeOfflineDataConfig:
+    """Episodes to learn from without interaction."""
+
+    run: RunConfig = RunConfig(run_dir="runs/make_offline_data")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    behavior: RecordingConfig = RecordingConfig()
+    collect: CollectConfig = CollectConfig()
+    source: str | None = None
+    """Folder of a Minari data set of text, or of a Hugging Face data set of episodes, to take
+    instead of playing; null: scripted policies play."""
+    export: list[Literal["minari", "datasets"]] = field(default_factory=list)
+    """Formats to write beside the trajectory files: minari (arrow), datasets (Hugging Face, with a
+    card)."""
+    dataset_id: str = "lactchain/offline-v0"
+    """Name of the exported data sets, with a version as Minari wants it."""
 
 
 @dataclass(frozen=True)
@@ -260,16 +320,12 @@ class RunPipelineConfig:
     nll_weight_growth: float = 1.0
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
-    temperature_growth: float = 1.0
-    """Factor on the actor's temperature from round to round, at least 1: as its answers become
-    alike, a higher temperature keeps the candidates of a state different."""
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
 
     def __post_init__(self) -> None:
         check(self.num_rounds >= 1, "num_rounds", "at least 1", self.num_rounds)
-        for name in ("temperature_growth", "nll_weight_growth"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        decay = self.learning_rate_decay
+        growth, decay = self.nll_weight_growth, self.learning_rate_decay
+        check(growth >= 1, "nll_weight_growth", "at least 1", growth)
         check(0 < decay <= 1, "learning_rate_decay", "a factor in (0, 1]", decay)

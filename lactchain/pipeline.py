@@ -83,15 +83,14 @@ class Stages:
     def simpo_stage(self, number: int) -> TrainSimPOConfig:
         """SimPO on the answers of the actor as it stands."""
         stage = self.config.simpo
-        growth = self.config.temperature_growth ** (number - 1)
         decay = self.config.learning_rate_decay ** (number - 1)
-        caution = self.config.nll_weight_growth ** (number - 1)
+        growth = self.config.nll_weight_growth ** (number - 1)
         training = replace(stage.training, learning_rate=stage.training.learning_rate * decay)
-        simpo = replace(stage.simpo, nll_weight=stage.simpo.nll_weight * caution)
+        simpo = replace(stage.simpo, nll_weight=stage.simpo.nll_weight * growth)
         return TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),
             environment=self.config.environment,
-            actor=replace(self.actor, temperature=self.actor.temperature * growth),
+            actor=self.actor,
             critic=self.critic if stage.preferences.rank_by == "advantage" else None,
             preferences=stage.preferences,
             simpo=simpo,
