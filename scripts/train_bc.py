@@ -1,6 +1,8 @@
-r"""Behaviour cloning: the actor learns to answer as scripted behaviour does (or as chosen answers).
+r"""Behaviour cloning: the actor learns to answer as scripted behaviour, pairs or episodes do.
 
-Reads the actor's weights; writes RUN/checkpoints/ and RUN/actor/.
+Reads the actor's weights, and --trajectories or --pairs if given (else scripted behaviour is made
+on the spot); writes RUN/checkpoints/ and RUN/actor/. With --only_successes or --best_fraction the
+best episodes alone are cloned (%BC).
 
 A tiny actor knows nothing, so the founding recipe begins here: with a mixture of shortest paths
 and random chains it learns the form of an answer and a first notion of the state. On TRL's
@@ -18,7 +20,6 @@ from lactchain.run import Run
 
 
 def main(config: TrainBCConfig) -> dict:
-    from lactchain.data.offline import cloning_examples
     from lactchain.environments.language import make_language_env
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.behavior_cloning import cloning_trainer
@@ -27,13 +28,11 @@ def main(config: TrainBCConfig) -> dict:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
-        env = make_language_env(config.environment)
-        examples = cloning_examples(config, env)
-        trainer, dropped = cloning_trainer(examples, config, env.grammar, run)
+        trainer, dropped = cloning_trainer(config, make_language_env(config.environment), run)
         train(trainer)
         save_result(trainer, run.path("actor"))
-        num_dropped = sum(dropped.values())
-        summary = {"num_examples": len(examples) - num_dropped, "num_dropped": num_dropped}
+        num_examples, num_dropped = len(trainer.train_dataset), sum(dropped.values())
+        summary = {"num_examples": num_examples, "num_dropped": num_dropped}
         run.finish(summary)
     figures("Behaviour cloning", summary)
     return summary

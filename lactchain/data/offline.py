@@ -1,15 +1,18 @@
-"""Behaviour to learn from without interaction: scripted, or the chosen answers of pairs."""
+"""Behaviour to learn from without interaction: scripted, chosen answers, the best of episodes."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, DataError
 from lactchain.jobs import BehaviorConfig, TrainBCConfig
-from lactchain.types import Action
+from lactchain.types import Action, Trajectory
 
 
 def cloning_examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
@@ -41,3 +44,24 @@ def behavior_examples(
     observations = [env.reset(options={"state": state})[0] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))
+
+
+def chosen_episodes(
+    trajectories: Sequence[Trajectory], only_successes: bool = False, best_fraction: float = 1.0
+) -> list[Trajectory]:
+    """The episodes that %BC clones, in their order: the successes, and of these the best share.
+
+    Of equal returns the earlier episodes count as better; the share is rounded up.
+
+    Raises:
+        DataError: no episode is left.
+    """
+    kept = [t for t in trajectories if not only_successes or t.infos[-1].get("success")]
+    if not kept:
+        raise DataError(
+            f"trajectories: expected successful episodes, found none among {len(trajectories)}; "
+            "set only_successes to false"
+        )
+    ranking = sorted(range(len(kept)), key=lambda i: -kept[i].episode_return)
+    best = sorted(ranking[: math.ceil(best_fraction * len(kept))])
+    return [kept[i] for i in best]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,13 +26,31 @@ from lactchain.errors import ConfigError
 from lactchain.settings import CollectConfig, EnvironmentConfig
 from lactchain.types import Action, Policy, Trajectory
 
+Thing = TypeVar("Thing")
+
+
+Region = Mapping[str, Sequence[int]]
+"""A part of the world: least and greatest value of some fields of its states, both included."""
+
 
 @dataclass(frozen=True)
 class Episode:
-    """An episode to play: its seed, and the state it starts in (None: the environment's own)."""
+    """An episode to play.
+
+    Attributes:
+        seed: of the environment, and of the policy's draws.
+        state: where it starts; None: where the environment starts it.
+        region: where it takes place: it is cut when it leaves. None: everywhere.
+    """
 
     seed: int
     state: State | None = None
+    region: Region | None = None
+
+
+def inside(state: State, region: Region) -> bool:
+    """Whether a state lies in a region."""
+    return all(low <= state[name] <= high for name, (low, high) in region.items())
 
 
 class Rollouts:
@@ -157,7 +176,7 @@ class _Place:
     def begin(self, index: int, episode: Episode) -> None:
         options = None if episode.state is None else {"state": episode.state}
         observation, info = self.env.reset(seed=episode.seed, options=options)
-        self.index, self.seed = index, episode.seed
+        self.index, self.seed, self.region = index, episode.seed, episode.region
         self.observations, self.infos = [observation], [info]
         self.actions: list[Action] = []
         self.rewards: list[float] = []
@@ -174,7 +193,8 @@ class _Place:
         self.infos.append(info)
         self.actions.append(action)
         self.rewards.append(reward)
-        if not (terminated or truncated or cut):
+        left = self.region is not None and not inside(info["state"], self.region)
+        if not (terminated or truncated or cut or left):
             return None
         self.index = None
         return Trajectory(
@@ -206,12 +226,16 @@ def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list
 
 def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:
     """Start states, uniform over the state space: each as often as any other, to within one."""
-    states = env.view_states()
+    return go_round(env.view_states(), count, seed)
+
+
+def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
+    """Draws that take each thing as often as any other, to within one, in ever new orders."""
     generator = np.random.default_rng([seed])
 
-    def rounds() -> Iterator[State]:
+    def rounds() -> Iterator[Thing]:
         while True:
-            yield from (states[i] for i in generator.permutation(len(states)))
+            yield from (things[i] for i in generator.permutation(len(things)))
 
     return list(islice(rounds(), count))
 

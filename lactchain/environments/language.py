@@ -360,15 +360,20 @@ def language_env(
 
 def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
     """The environment of a configuration; see `language_env`."""
-    return language_env(
-        config.id,
-        config.kwargs,
-        template=config.template,
-        action_names=config.action_names,
-        extractor=config.extractor,
-        max_chain_length=config.max_chain_length,
-        max_chains=config.max_chains,
-        history=config.history,
-        invalid_penalty=config.invalid_penalty,
-        chain_cost=config.chain_cost,
-    )
+    return language_env(**language_arguments(config))
+
+
+def language_arguments(config: EnvironmentConfig) -> dict[str, Any]:
+    """The arguments of `language_env`, and so of `lactchain/Language-v0`, of a configuration."""
+    return {
+        "env_id": config.id,
+        "env_kwargs": config.kwargs,
+        "template": config.template,
+        "action_names": config.action_names,
+        "extractor": config.extractor,
+        "max_chain_length": config.max_chain_length,
+        "max_chains": config.max_chains,
+        "history": config.history,
+        "invalid_penalty": config.invalid_penalty,
+        "chain_cost": config.chain_cost,
+    }

@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from lactchain.data.offline import chosen_episodes, cloning_examples
+from lactchain.data.token_view import token_view
+from lactchain.data.trajectories import read_trajectories
+from lactchain.environments.language import LanguageEnv
 from lactchain.errors import DataError
 from lactchain.jobs import TrainBCConfig
-from lactchain.models.loading import load_actor
+from lactchain.models.loading import context_length, load_actor, resolve_weights
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run
 from lactchain.settings import TrainingConfig
 from lactchain.trainers.base import GuardedTrainer, training_arguments
-from lactchain.types import Action, ChainGrammar
+from lactchain.types import Action, Trajectory
 
 CloningRow = dict[str, list[int]]
 """`input_ids`, and `labels` that are -100 on the prompt."""
@@ -102,13 +107,45 @@ def behavior_cloning_trainer(
     )
 
 
+def decision_rows(
+    trajectories: Sequence[Trajectory],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None = None,
+) -> list[CloningRow]:
+    """A row for each decision of recorded episodes: all their answers, verbatim.
+
+    Raises:
+        DataError: a decision does not fit the model; see `token_view`.
+    """
+    view = token_view(trajectories, template, tokenizer, max_length)
+    rows = []
+    for number in range(len(view)):
+        ids, answered = view.mask(number)
+        rows.append({"input_ids": ids, "labels": np.where(answered, ids, -100).tolist()})
+    return rows
+
+
+def training_rows(
+    config: TrainBCConfig, env: LanguageEnv, tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[CloningRow], Counter[str]]:
+    """What a configuration wants cloned, and how much of it was dropped for which reason."""
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    context = context_length(resolve_weights(config.actor.model))
+    if config.trajectories is None:
+        return cloning_rows(cloning_examples(config, env), template, tokenizer, context)
+    episodes = chosen_episodes(
+        read_trajectories(config.trajectories), config.only_successes, config.best_fraction
+    )
+    return decision_rows(episodes, template, tokenizer, context), Counter()
+
+
 def cloning_trainer(
-    examples: Sequence[tuple[str, Action]], config: TrainBCConfig, grammar: ChainGrammar, run: Run
+    config: TrainBCConfig, env: LanguageEnv, run: Run
 ) -> tuple[Trainer, Counter[str]]:
     """The trainer of a stage, and how many examples could not be trained on, by reason."""
     model, tokenizer = load_actor(config.actor, trainable=True)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
-    rows, dropped = cloning_rows(examples, template, tokenizer)
+    rows, dropped = training_rows(config, env, tokenizer)
     trainer = behavior_cloning_trainer(
         model,
         rows,

@@ -1,0 +1,133 @@
+"""Cloning recorded episodes: which ones, which tokens, and what cannot be cloned."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from script_setups import GRID, TRAINING, build_weights, run_here
+from test_trajectory_files import episode
+
+from lactchain.data.offline import chosen_episodes
+from lactchain.data.rollouts import Rollouts, all_episodes
+from lactchain.data.trajectories import write_trajectories
+from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.errors import DataError
+from lactchain.jobs import TrainBCConfig
+from lactchain.models.loading import load_tokenizer
+from lactchain.models.prompting import PromptTemplate
+from lactchain.settings import ActorConfig, RunConfig
+from lactchain.trainers.behavior_cloning import decision_rows
+from lactchain.types import Action
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(weights):
+    return load_tokenizer(weights / "actor", padding_side="left", chat=True)
+
+
+@pytest.fixture(scope="module")
+def played():
+    """Random episodes from every state, then optimal ones."""
+    rollouts = Rollouts(GRID)
+    episodes = all_episodes(rollouts.env, seed=0)
+    policies = (RandomChains(rollouts.env.grammar), OptimalChains(rollouts.env))
+    return [t for policy in policies for t in rollouts.play(policy, episodes)]
+
+
+def config_of(weights, tmp_path, file, **changes):
+    return TrainBCConfig(
+        run=RunConfig(run_dir=str(tmp_path / "run")),
+        environment=GRID,
+        actor=ActorConfig(str(weights / "actor"), dtype="float32"),
+        training=replace(TRAINING, max_steps=4),
+        trajectories=str(file),
+        **changes,
+    )
+
+
+def test_the_best_are_the_successes_and_the_highest_returns_in_their_order():
+    def of(episode_return, success, seed):
+        found = episode(((episode_return,),), seed=seed)
+        return replace(found, infos=(found.infos[0], found.infos[1] | {"success": success}))
+
+    episodes = [of(1, True, 0), of(5, False, 1), of(3, True, 2), of(3, True, 3), of(2, True, 4)]
+
+    def seeds(*arguments):
+        return [t.seed for t in chosen_episodes(episodes, *arguments)]
+
+    assert seeds() == [0, 1, 2, 3, 4]
+    assert seeds(True) == [0, 2, 3, 4]
+    assert seeds(False, 0.3) == [1, 2]  # two of five; of the threes the earlier one
+    assert seeds(True, 0.5) == [2, 3]
+    assert seeds(False, 0.01) == [1]
+    with pytest.raises(DataError, match="expected successful episodes, found none among 1"):
+        chosen_episodes(episodes[1:2], True)
+
+
+def test_exactly_the_agents_tokens_are_learnt(played, tokenizer):
+    template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
+    rows = decision_rows(played, template, tokenizer)
+    decisions = [d for t in played for d in zip(t.observations, t.actions, strict=False)]
+    assert len(rows) == len(decisions)
+    for row, (observation, action) in zip(rows, decisions, strict=True):
+        learnt = [label for label in row["labels"] if label != -100]
+        assert tokenizer.decode(learnt) == action.text + tokenizer.eos_token
+        prompt = row["input_ids"][: -len(learnt)]
+        assert tokenizer.decode(prompt) == template.render(observation)
+        assert row["input_ids"] == prompt + learnt
+
+
+def test_the_script_clones_all_answers_or_the_best(played, weights, tmp_path):
+    write_trajectories(tmp_path / "data.parquet", played)
+    config = config_of(weights, tmp_path, tmp_path / "data.parquet")
+    assert run_here("train_bc", config) == {"num_examples": sum(map(len, played)), "num_dropped": 0}
+    best = replace(
+        config,
+        run=RunConfig(run_dir=str(tmp_path / "best")),
+        only_successes=True,
+        best_fraction=0.5,
+    )
+    kept = chosen_episodes(played, True, 0.5)
+    assert run_here("train_bc", best)["num_examples"] == sum(map(len, kept)) < 48 * 4
+
+
+def test_tokens_of_another_tokenizer_are_refused(played, weights, tmp_path):
+    [first, *rest] = played
+    sampled = (Action(first.actions[0].text, (7, 8, 9)), *first.actions[1:])
+    write_trajectories(tmp_path / "data.parquet", [*rest, replace(first, actions=sampled)])
+    with pytest.raises(DataError, match=rf"episode {len(rest)}, decision 0: its tokens read"):
+        run_here("train_bc", config_of(weights, tmp_path, tmp_path / "data.parquet"))
+
+
+def test_a_decision_longer_than_the_models_context_is_named(played, weights, tmp_path):
+    file = weights / "actor/config.json"
+    settings = json.loads(file.read_text())
+    short = tmp_path / "short"
+    short.mkdir()
+    for path in (weights / "actor").iterdir():
+        if path.name not in ("config.json", "manifest.json"):
+            (short / path.name).write_bytes(path.read_bytes())
+    (short / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 8}))
+    write_trajectories(tmp_path / "data.parquet", played)
+    config = config_of(weights, tmp_path, tmp_path / "data.parquet")
+    with pytest.raises(DataError, match=r"episode \d+, decision \d+: .* the model reads 8"):
+        run_here("train_bc", replace(config, actor=ActorConfig(str(short), dtype="float32")))
+
+
+def test_a_damaged_file_or_another_schema_is_named(played, weights, tmp_path):
+    file = tmp_path / "data.parquet"
+    write_trajectories(file, played[:5])
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"data\.parquet: damaged"):
+        run_here("train_bc", config_of(weights, tmp_path, file))
+    with pytest.raises(ValueError, match="trajectories: expected null beside `pairs`"):
+        config_of(weights, tmp_path, file, pairs="pairs")
+    with pytest.raises(ValueError, match="best_fraction"):
+        config_of(weights, tmp_path, file, best_fraction=0.0)
