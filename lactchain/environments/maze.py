@@ -283,6 +283,18 @@ class Maze(gym.Env[np.ndarray, int]):
         return self.tables.cells[self.state].copy()
 
 
+def open_moves(text: str) -> list[int]:
+    """The moves that no wall stops, read from the last sentence on walls in an observation.
+
+    Raises:
+        ValueError: there is no such sentence.
+    """
+    _, found, walls = text.rpartition("There ")
+    if not found:
+        raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
+    return sorted(action for action, name in _SIDES if name not in walls)
+
+
 def _rows(layout: str | Sequence[str]) -> Sequence[str]:
     """The rows of a layout, all of one length."""
     if isinstance(layout, str):

@@ -1,4 +1,4 @@
-"""Policies that need no model: random, optimal, a mixture of two, and the person at the keyboard.
+"""Policies that need no model: random, optimal, mixtures, the person at the keyboard.
 
 All satisfy `lactchain.types.Policy`: each row of a batch draws from its own seed.
 """
@@ -11,7 +11,12 @@ import numpy as np
 
 from lactchain.environments.exact import optimal_chains
 from lactchain.environments.language import LanguageEnv
+from lactchain.environments.maze import ACTION_NAMES as MOVES
+from lactchain.environments.maze import open_moves
+from lactchain.environments.wordle import SOLVED, Wordle, read_board
 from lactchain.types import Action, ChainGrammar, Policy
+
+MOST_LISTED = 12  # actions whose numbers a person is told
 
 _MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its parts
 
@@ -86,6 +91,80 @@ class OptimalChains:
         return Action(self._answers[text])
 
 
+class OpenMoves:
+    """In a maze, a random move among those that no wall stops; reads only what the text says.
+
+    Raises:
+        ValueError: the grammar is not of a maze.
+    """
+
+    name = "legal random"
+
+    def __init__(self, grammar: ChainGrammar) -> None:
+        if len(grammar.action_names) != len(MOVES):
+            raise ValueError(f"world: expected a maze, got one with {grammar.action_names}")
+        self.grammar = grammar
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws from `seeds[b]` alone.
+
+        Raises:
+            ValueError: a text does not tell the walls.
+        """
+        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
+
+    def _answer(self, text: str, seed: int) -> Action:
+        moves = open_moves(text)
+        return Action(self.grammar.render([int(np.random.default_rng(seed).choice(moves))]))
+
+
+class FittingWords:
+    """In Wordle, a random word among those that fit all feedback.
+
+    Args:
+        env: the game; its list of words is used.
+        informed: whether it is the word that promises most information instead: the least expected
+            logarithm of the number of words that will fit after it (the first of equally good
+            ones).
+
+    Raises:
+        ValueError: the environment is not Wordle.
+    """
+
+    def __init__(self, env: LanguageEnv, informed: bool = False) -> None:
+        if not isinstance(env.env.unwrapped, Wordle):
+            raise ValueError(f"world: expected Wordle, got {env.env.unwrapped}")
+        self.name = "greedy information" if informed else "consistent random"
+        self.grammar = env.grammar
+        self.informed = informed
+        self._tables = env.env.unwrapped.tables
+        self._best: dict[bytes, int] = {}
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws from `seeds[b]` alone.
+
+        Raises:
+            ValueError: a text does not tell the game so far.
+        """
+        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
+
+    def _answer(self, text: str, seed: int) -> Action:
+        fits = self._tables.fitting(*read_board(text))
+        if not self.informed:
+            word = int(np.random.default_rng(seed).choice(np.flatnonzero(fits)))
+        elif (key := fits.tobytes()) in self._best:
+            word = self._best[key]
+        else:
+            word = self._best[key] = self._most_informative(np.flatnonzero(fits))
+        return Action(self.grammar.render([word]))
+
+    def _most_informative(self, words: np.ndarray) -> int:
+        patterns = self._tables.patterns[np.ix_(words, words)]
+        counts = np.stack([np.bincount(row, minlength=SOLVED + 1) for row in patterns])
+        remaining = (counts * np.log(np.maximum(counts, 1))).sum(axis=1)
+        return int(words[remaining.argmin()])
+
+
 class Mixture:
     """Each answer comes from one of two policies, by a coin of its own.
 
@@ -138,8 +217,9 @@ class HumanPolicy:
 
     def _answer(self, text: str) -> Action:
         names = self.grammar.action_names
-        legend = ", ".join(f"{number} {name}" for number, name in enumerate(names))
-        line = self.ask(f"{text}\n[{legend}] > ")
+        legend = [f"{number} {name}" for number, name in enumerate(names[:MOST_LISTED])]
+        legend += ["..."] * (len(names) > MOST_LISTED)
+        line = self.ask(f"{text}\n[{', '.join(legend)}] > ")
         numbers = {str(number): number for number in range(len(names))}
         words = line.split()
         if words and all(word in numbers for word in words):

@@ -1,0 +1,151 @@
+"""Scripted policies of Maze and Wordle, and what they earn, exactly and in play."""
+
+import numpy as np
+import pytest
+
+from lactchain.data.rollouts import Episode, Rollouts
+from lactchain.environments.floors import maze_returns, open_moves, uniform_moves, wordle_return
+from lactchain.environments.language import language_env
+from lactchain.environments.maze import PARTIAL_TEMPLATE, MazeTables
+from lactchain.environments.scripted import (
+    FittingWords,
+    HumanPolicy,
+    Mixture,
+    OpenMoves,
+    OptimalChains,
+    RandomChains,
+)
+from lactchain.environments.wordle import Wordle, word_tables
+from lactchain.settings import EnvironmentConfig
+
+MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
+FEW = [*Wordle().tables.words[::20]]
+WORDLE = EnvironmentConfig("lactchain/Wordle-v0", {"words": FEW}, extractor="utterance")
+
+
+def returns(config, make_policy, episodes):
+    rollouts = Rollouts(config)
+    played = rollouts.play(make_policy(rollouts.env), episodes(rollouts.env))
+    return np.array([trajectory.episode_return for trajectory in played])
+
+
+def from_every_cell(repeats):
+    return lambda env: [
+        Episode(1000 * n + row, state)
+        for n in range(repeats)
+        for row, state in enumerate(env.view_states())
+    ]
+
+
+def games(count):
+    return lambda env: [Episode(seed) for seed in range(count)]
+
+
+def test_the_floors_of_the_maze_are_the_known_ones():
+    tables = MazeTables()
+    assert maze_returns(tables, uniform_moves(tables)).mean() == pytest.approx(-85.9, abs=0.05)
+    assert maze_returns(tables, open_moves(tables)).mean() == pytest.approx(-76.95, abs=0.05)
+    stubborn = np.eye(4)[np.zeros(26, dtype=int)]
+    assert maze_returns(tables, stubborn).min() == -101
+
+
+def test_exact_returns_of_a_corridor_by_hand():
+    # cells a b G; uniform: from b right reaches the goal (0), three moves stay or go left
+    tables = MazeTables(["000"], goal=(0, 2))
+    policy = uniform_moves(tables)
+    np.testing.assert_allclose(maze_returns(tables, policy, max_moves=0), [-1, -1])
+    np.testing.assert_allclose(maze_returns(tables, policy, max_moves=1), [-2, -1.5])
+    from_a, from_b = 0.75 * (-1 - 2) + 0.25 * (-1 - 1.5), 0.5 * (-1 - 1.5) + 0.25 * (-1 - 2)
+    np.testing.assert_allclose(maze_returns(tables, policy, max_moves=2), [from_a, from_b])
+
+
+def test_optimal_moves_earn_the_optimum():
+    assert returns(MAZE, OptimalChains, from_every_cell(1)).mean() == pytest.approx(-6.84)
+
+
+@pytest.mark.parametrize("template", [None, PARTIAL_TEMPLATE])
+def test_open_moves_never_meet_a_wall_however_much_is_seen(template):
+    env = language_env(
+        MAZE.id, template=template, extractor="utterance", history=1 if template is None else 40
+    )
+    policy = OpenMoves(env.grammar)
+    for state in env.view_states():
+        text, _ = env.reset(options={"state": state})
+        for seed in range(10):
+            text, _, terminated, _, info = env.step(policy.act([text], [seed])[0].text)
+            if terminated:
+                break
+            assert info["bumped"] == [False]
+
+
+def test_played_returns_of_random_moves_are_the_exact_ones():
+    layout = EnvironmentConfig(
+        "lactchain/Maze-v0", {"layout": "u", "max_moves": 12}, extractor="utterance"
+    )
+    tables = MazeTables("u")
+    for make, policy in (
+        (lambda env: RandomChains(env.grammar), uniform_moves),
+        (lambda env: OpenMoves(env.grammar), open_moves),
+    ):
+        played = returns(layout, make, from_every_cell(80))
+        exact = maze_returns(tables, policy(tables), max_moves=12).mean()
+        assert played.mean() == pytest.approx(exact, abs=4 * played.std() / len(played) ** 0.5)
+
+
+def test_played_returns_of_fitting_words_are_the_exact_ones():
+    played = returns(WORDLE, FittingWords, games(1500))
+    exact = wordle_return(word_tables(tuple(FEW)))
+    assert played.mean() == pytest.approx(exact, abs=4 * played.std() / len(played) ** 0.5)
+
+
+def test_the_return_of_fitting_words_by_hand():
+    assert wordle_return(word_tables(("shire",))) == 0
+    assert wordle_return(word_tables(("shire", "shirt"))) == -0.5
+    assert wordle_return(word_tables(("shire", "shirt")), num_tries=1) == -0.5
+    # level does not tell motto from shirt; motto and shirt tell all three apart
+    by_first_guess = (2 / 3 * (-1 - 0.5), 2 / 3 * -1, 2 / 3 * -1)
+    exact = wordle_return(word_tables(("level", "motto", "shirt")))
+    assert exact == pytest.approx(np.mean(by_first_guess))
+
+
+def test_wordle_policies_are_ordered_by_what_they_know():
+    informed, consistent, mixed, random = (
+        returns(WORDLE, make, games(600)).mean()
+        for make in (
+            lambda env: FittingWords(env, informed=True),
+            FittingWords,
+            lambda env: Mixture(FittingWords(env), RandomChains(env.grammar), 1 / 3),
+            lambda env: RandomChains(env.grammar),
+        )
+    )
+    assert informed > consistent > mixed > random > -6
+
+
+def test_a_word_that_fits_agrees_with_all_marks():
+    env = language_env(WORDLE.id, WORDLE.kwargs, extractor="utterance")
+    policy = FittingWords(env)
+    for seed in range(30):
+        text, _ = env.reset(seed=seed)
+        over = False
+        while not over:
+            [answer] = policy.act([text], [seed])
+            assert env.env.unwrapped.fits[env.extractor.parse(answer.text).actions[0]]
+            text, _, over, *_ = env.step(answer.text)
+
+
+def test_policies_refuse_other_worlds():
+    grid = language_env()
+    with pytest.raises(ValueError, match="world: expected a maze"):
+        OpenMoves(grid.grammar)
+    with pytest.raises(ValueError, match="world: expected Wordle"):
+        FittingWords(grid)
+    with pytest.raises(ValueError, match="observation: expected a sentence on walls"):
+        OpenMoves(language_env(MAZE.id).grammar).act(["somewhere"], [0])
+
+
+def test_a_person_is_not_told_hundreds_of_numbers():
+    shown = []
+    grammar = language_env(WORDLE.id, extractor="utterance").grammar
+    policy = HumanPolicy(grammar, lambda text: shown.append(text) or "s h i r e")
+    assert policy.act(["Wordle:"], [0])[0].text == "s h i r e"
+    assert len(shown[0]) < 250 and "..." in shown[0]
