@@ -54,11 +54,15 @@ class EvaluationConfig:
 
     num_envs: int = 256
     """Episodes played side by side in each process."""
+    num_episodes_per_start: int = 1
+    """Episodes from every start state; more than one where world or actor throw dice."""
     num_samples: int = 10_000
     """Answers sampled freely at temperature 1, to measure how many are no chains; 0: none."""
 
     def __post_init__(self) -> None:
         check(self.num_envs >= 1, "num_envs", "at least 1", self.num_envs)
+        repeats = self.num_episodes_per_start
+        check(repeats >= 1, "num_episodes_per_start", "at least 1", repeats)
         check(self.num_samples >= 0, "num_samples", "at least 0", self.num_samples)
 
 

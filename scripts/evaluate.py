@@ -30,7 +30,8 @@ def main(config: EvaluateConfig) -> dict:
         seed_everything(seed, config.run.threads)
         rollouts = Rollouts(config.environment, config.evaluation.num_envs)
         actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-        results, summary = evaluate(actor, rollouts, run.path("trajectories"), seed)
+        repeats = config.evaluation.num_episodes_per_start
+        results, summary = evaluate(actor, rollouts, run.path("trajectories"), seed, repeats)
         if samples:
             sampling = replace(config.actor, decoding="free", temperature=1.0)
             sampler = actor.with_config(sampling, rollouts.env.grammar)

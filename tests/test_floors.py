@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lactchain.data.rollouts import Episode, Rollouts
+from lactchain.data.rollouts import Episode, Rollouts, evaluate
 from lactchain.environments.floors import maze_returns, open_moves, uniform_moves, wordle_return
 from lactchain.environments.language import language_env
 from lactchain.environments.maze import PARTIAL_TEMPLATE, MazeTables
@@ -149,3 +149,13 @@ def test_a_person_is_not_told_hundreds_of_numbers():
     policy = HumanPolicy(grammar, lambda text: shown.append(text) or "s h i r e")
     assert policy.act(["Wordle:"], [0])[0].text == "s h i r e"
     assert len(shown[0]) < 250 and "..." in shown[0]
+
+
+def test_an_evaluation_may_play_several_games_from_every_start(tmp_path):
+    rollouts = Rollouts(WORDLE)
+    policy = FittingWords(rollouts.env)
+    results, summary = evaluate(policy, rollouts, tmp_path, seed=0, num_per_start=40)
+    assert len(results) == summary["num_episodes"] == 40
+    assert len({result.num_chains for result in results}) > 1  # with dice of their own
+    assert all(result.shortest is None for result in results)
+    assert summary["episode_return"] == -np.mean([r.num_chains - r.success for r in results])

@@ -240,11 +240,11 @@ def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
     return list(islice(rounds(), count))
 
 
-def all_episodes(env: LanguageEnv, seed: int) -> list[Episode]:
-    """One episode from every state in which one can begin."""
+def all_episodes(env: LanguageEnv, seed: int, num_per_start: int = 1) -> list[Episode]:
+    """Episodes from every state in which one can begin, each with a seed of its own."""
     return [
         Episode(derive_seed(seed, "evaluation", i), state)
-        for i, state in enumerate(env.view_states())
+        for i, state in enumerate(env.view_states() * num_per_start)
     ]
 
 
@@ -329,10 +329,11 @@ def invalid_rate(
 
 
 def evaluate(
-    policy: Policy, rollouts: Rollouts, folder: str | Path, seed: int
+    policy: Policy, rollouts: Rollouts, folder: str | Path, seed: int, num_per_start: int = 1
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
-    """One episode from every start state: how each went, and the figures of `summarize`."""
-    episodes, shard_size = all_episodes(rollouts.env, seed), min(256, rollouts.num_envs)
+    """Episodes from every start state: how each went, and the figures of `summarize`."""
+    episodes = all_episodes(rollouts.env, seed, num_per_start)
+    shard_size = min(256, rollouts.num_envs)
     trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
     results = episode_results(rollouts.env, trajectories)
     return results, summarize(results, trajectories) | time_metrics(tally)
