@@ -390,12 +390,19 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.num_steps = np.zeros(num_envs, dtype=np.int64)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts an episode in every copy."""
-        super().reset(seed=seed)
-        if seed is not None:
+        """Starts an episode in every copy; `seed` is one for all, or one for each."""
+        seeds = None if seed is None or isinstance(seed, int | np.integer) else list(seed)
+        super().reset(seed=seeds[0] if seeds else seed)
+        if seeds is not None:  # each copy is copy 0 of its own seed, as a single environment is
+            self._streams = np.array([_stream(s, 0) for s in seeds], dtype=np.uint64)
+        elif seed is not None:
             self._streams = self._copy_streams()
+        if seed is not None:
             self._num_episodes[:] = 0
         self._restart(np.arange(self.num_envs))
         infos = {"bumped": np.zeros(self.num_envs, dtype=bool)}
@@ -422,6 +429,20 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             self._restart(copies)
             observations[copies] = self.tables.observations.take(self.states[copies], axis=0)
         return observations, self._rewards.take(moves), terminated, truncated, infos
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next steps depend on."""
+        return {
+            "states": self.states.copy(),
+            "num_steps": self.num_steps.copy(),
+            "streams": self._streams.copy(),
+            "num_episodes": self._num_episodes.copy(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `get_state` was called."""
+        self.states, self.num_steps = state["states"].copy(), state["num_steps"].copy()
+        self._streams, self._num_episodes = state["streams"].copy(), state["num_episodes"].copy()
 
     def _copy_streams(self) -> np.ndarray:
         return _stream(self.np_random_seed, np.arange(self.num_envs, dtype=np.uint64))

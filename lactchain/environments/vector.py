@@ -1,11 +1,15 @@
-"""Vector environments with the settings that text and bootstrapping need."""
+"""Vector environments with the settings that text, bootstrapping and exact resume need."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import gymnasium as gym
-from gymnasium.vector import AutoresetMode, VectorEnv
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from lactchain.environments.classic_control import BATCHES
+from lactchain.errors import ConfigError
 
 
 def make_vector_env(
@@ -23,8 +27,9 @@ def make_vector_env(
     Args:
         id: a Gymnasium id.
         num_envs: number of copies.
-        mode: one numpy batch, a loop in this process, or a process for each copy; None: the batch
-            where the environment has one, else the loop. Processes pay only for slow environments.
+        mode: one numpy batch, a loop in this process, or a process for each copy; None: a batch
+            where there is one that resets in the same step, else the loop. Processes pay only for
+            slow environments.
         kwargs: arguments of the environment.
 
     Raises:
@@ -32,11 +37,123 @@ def make_vector_env(
         gymnasium.error.Error: there is no such environment, or it has no such mode.
     """
     if mode is None:
-        batched = gym.spec(id).vector_entry_point is not None
-        mode = "vector_entry_point" if batched else "sync"
+        batch = _batch(id, num_envs, kwargs)
+        if batch is not None:
+            return batch
+        mode = "sync"
     vector_kwargs: dict[str, Any] = {}
     if mode != "vector_entry_point":
         vector_kwargs["autoreset_mode"] = AutoresetMode.SAME_STEP
     if mode == "async":
         vector_kwargs["shared_memory"] = False
     return gym.make_vec(id, num_envs, mode, vector_kwargs, **kwargs)
+
+
+def make_resumable_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
+    """`make_vector_env` whose copies can be written down and put back: see `vector_state`.
+
+    A batch does so by itself. In a loop each copy notes how its episode began and what was played
+    since, and is put back by playing it again.
+    """
+    envs = make_vector_env(id, num_envs, **kwargs)
+    if isinstance(envs.unwrapped, Resumable):
+        return envs
+    envs.close()
+
+    def make_copy() -> gym.Env:
+        return EpisodeRecord(gym.make(id, **kwargs))
+
+    copies = [make_copy] * num_envs
+    return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A vector environment that knows its own state, as arrays and what JSON can hold."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next steps depend on."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `get_state` was called."""
+        ...
+
+
+class EpisodeRecord(gym.Wrapper):
+    """Remembers how the episode began and what was played, so that it can be played again.
+
+    Right for environments whose episode is a function of `np_random` at the reset and of the
+    actions, as Gymnasium asks.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self._start: dict[str, Any] = {"seed": 0}
+        self._actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode, and a new record."""
+        self._start = (
+            {"random": self.env.unwrapped.np_random.bit_generator.state}
+            if seed is None
+            else {"seed": seed}
+        )
+        self._actions = []
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        """Plays an action."""
+        self._actions.append(np.array(action))
+        return self.env.step(action)
+
+    def get_state(self) -> dict[str, Any]:
+        """How the episode began, and the actions since."""
+        return {"start": self._start, "actions": np.array(self._actions)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Plays the recorded episode up to where it was."""
+        start = state["start"]
+        if "random" in start:
+            self.env.unwrapped.np_random.bit_generator.state = start["random"]
+        self.reset(seed=start.get("seed"))
+        for action in state["actions"]:
+            self.step(action)
+
+
+def vector_state(envs: VectorEnv) -> dict[str, Any]:
+    """The state of an environment that `make_resumable_env` made."""
+    if isinstance(envs.unwrapped, Resumable):
+        return envs.unwrapped.get_state()
+    return {"copies": [copy.get_state() for copy in _records(envs)]}
+
+
+def restore_vector(envs: VectorEnv, state: dict[str, Any]) -> None:
+    """Puts an environment where it was when `vector_state` was called."""
+    if isinstance(envs.unwrapped, Resumable):
+        envs.unwrapped.set_state(state)
+    else:
+        envs.reset(seed=0)
+        for copy, copy_state in zip(_records(envs), state["copies"], strict=True):
+            copy.set_state(copy_state)
+
+
+def _records(envs: VectorEnv) -> list[EpisodeRecord]:
+    loop = envs.unwrapped
+    if not isinstance(loop, SyncVectorEnv):
+        raise ConfigError(f"{loop}: cannot be resumed; make it by make_resumable_env()")
+    return list(loop.envs)
+
+
+def _batch(id: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv | None:
+    """The environment as one batch that resets in the same step, None where there is none."""
+    known = BATCHES.get(id)
+    if known is not None and kwargs.keys() <= {"max_episode_steps"}:
+        return known(num_envs, **kwargs)
+    if gym.spec(id).vector_entry_point is None or known is not None:
+        return None
+    envs = gym.make_vec(id, num_envs, "vector_entry_point", **kwargs)
+    if envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
+        return envs
+    envs.close()
+    return None

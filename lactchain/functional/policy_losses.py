@@ -40,11 +40,12 @@ def simpo_loss(
 
 
 def ppo_clip_loss(
-    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, clip_range: float
+    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, clip_range: float | Tensor
 ) -> Tensor:
     """Clipped surrogate −min(ρA, clip(ρ, 1 − ε, 1 + ε) A) with ρ = exp(log π − log π_old), (B,).
 
-    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equation 7.
+    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equation 7. ε is a
+    number, or a tensor that broadcasts against the rows.
     """
     ratios = (logps - behaviour_logps.detach()).exp()
     advantages = advantages.detach()

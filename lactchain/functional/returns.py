@@ -140,14 +140,14 @@ def generalized_advantages(
     discount_t: Tensor,
     v_tm1: Tensor,
     v_t: Tensor,
-    lambda_: float,
+    lambda_: float | Tensor,
     truncated_t: Tensor | None = None,
 ) -> Tensor:
     """Generalised advantage estimates (GAE), (T, …).
 
     A_{t-1} = δ_t + γλ(1 − terminated)(1 − truncated) A_t, δ_t = r_t + discount_t v_t − v_{t-1}.
     Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
-    estimation", equation 16.
+    estimation", equation 16. λ is a number, or a tensor that broadcasts against `r_t`.
     """
     _check_lambda(lambda_)
     lambda_t = _lambda_t(r_t, lambda_, truncated_t)
@@ -161,14 +161,15 @@ def generalized_advantages(
     return advantages_tm1
 
 
-def _lambda_t(r_t: Tensor, lambda_: float, truncated_t: Tensor | None) -> Tensor:
+def _lambda_t(r_t: Tensor, lambda_: float | Tensor, truncated_t: Tensor | None) -> Tensor:
     if truncated_t is None:
-        return torch.full_like(r_t, lambda_)
+        return torch.zeros_like(r_t) + lambda_
     return lambda_ * (1.0 - truncated_t.to(r_t.dtype))
 
 
-def _check_lambda(lambda_: float) -> None:
-    if not 0.0 <= lambda_ <= 1.0:
+def _check_lambda(lambda_: float | Tensor) -> None:
+    values = torch.as_tensor(lambda_)
+    if not ((values >= 0.0) & (values <= 1.0)).all():
         raise ValueError(f"lambda_: expected a number in [0, 1], got {lambda_}")
 
 

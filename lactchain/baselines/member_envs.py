@@ -1,0 +1,184 @@
+"""The copies of an environment that the members of a population play.
+
+P members with N copies each are P·N copies of one vector environment. What every agent has to get
+right is done here once: `terminated` and `truncated` stay apart, the true successor of an episode's
+last step is handed out instead of the start of the next one, every step of every copy is counted,
+and episodes are summed from their first step to their last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.wrappers.vector import RescaleAction
+
+from lactchain.environments.vector import make_resumable_env, restore_vector, vector_state
+from lactchain.errors import ConfigError, NonFiniteError
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step of all copies; every array is (P, N, …).
+
+    Attributes:
+        observations: where the step began.
+        actions: what was played.
+        rewards: float64.
+        terminated: the successor is terminal, it is worth 0.
+        truncated: the episode was cut; the successor keeps its value.
+        next_observations: where the step led, before any reset.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    next_observations: np.ndarray
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode.
+
+    Attributes:
+        member: who played it.
+        episode_return: undiscounted sum of rewards.
+        length: steps.
+    """
+
+    member: int
+    episode_return: float
+    length: int
+
+
+class MemberEnvs:
+    """P·N copies of an environment, seen as (P, N).
+
+    Args:
+        id: a Gymnasium id.
+        num_members: P.
+        num_envs: N, copies of each member.
+        seed: of the first reset; copy i of all starts from seed + i.
+        kwargs: arguments of the environment.
+
+    Attributes:
+        observations: (P, N, …), where the next step begins.
+        num_env_steps: steps of all copies of all members so far.
+        episodes: those that ended since they were last taken by `pop_episodes`.
+
+    Raises:
+        ConfigError: there is no such environment, or it does not take these arguments.
+    """
+
+    def __init__(
+        self, id: str, num_members: int, num_envs: int, seed: int = 0, **kwargs: Any
+    ) -> None:
+        self.shape = (num_members, num_envs)
+        self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)
+        self.observation_space = self.envs.single_observation_space
+        self.action_space = self.envs.single_action_space
+        self.observations = self._members(self.envs.reset(seed=seed)[0])
+        self.num_env_steps = 0
+        self.episodes: list[Episode] = []
+        self._returns = np.zeros(self.shape)
+        self._lengths = np.zeros(self.shape, dtype=np.int64)
+
+    def step(self, actions: np.ndarray) -> Transition:
+        """Plays one action (P, N, …) in every copy.
+
+        Raises:
+            NonFiniteError: a reward or an observation is NaN or infinite.
+        """
+        flat = actions.reshape(-1, *actions.shape[2:])
+        after, rewards, terminated, truncated, infos = self.envs.step(flat)
+        _check_finite(rewards, after)
+        successors = after
+        ended = terminated | truncated
+        if ended.any():
+            successors = after.copy()
+            successors[ended] = np.stack(infos["final_obs"][ended])
+        step = Transition(
+            observations=self.observations,
+            actions=actions,
+            rewards=rewards.reshape(self.shape),
+            terminated=terminated.reshape(self.shape),
+            truncated=truncated.reshape(self.shape),
+            next_observations=self._members(successors),
+        )
+        self.observations = self._members(after)
+        self._count(step.rewards, ended.reshape(self.shape))
+        return step
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes that ended since this was last called."""
+        episodes, self.episodes = self.episodes, []
+        return episodes
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.envs.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on."""
+        return {
+            "envs": vector_state(self.envs),
+            "observations": self.observations,
+            "num_env_steps": self.num_env_steps,
+            "returns": self._returns,
+            "lengths": self._lengths,
+            "episodes": [[e.member, e.episode_return, e.length] for e in self.episodes],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was called."""
+        restore_vector(self.envs, state["envs"])
+        self.observations = np.array(state["observations"])
+        self.num_env_steps = state["num_env_steps"]
+        self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
+        self.episodes = [Episode(*entry) for entry in state["episodes"]]
+
+    def _members(self, rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(*self.shape, *rows.shape[1:])
+
+    def _count(self, rewards: np.ndarray, ended: np.ndarray) -> None:
+        self.num_env_steps += rewards.size
+        self._returns += rewards
+        self._lengths += 1
+        if ended.any():
+            for member, copy in zip(*np.nonzero(ended), strict=True):
+                total, length = self._returns[member, copy], self._lengths[member, copy]
+                self.episodes.append(Episode(int(member), float(total), int(length)))
+            self._returns[ended] = 0.0
+            self._lengths[ended] = 0
+
+
+def make_numeric_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
+    """Copies of an environment for agents: resumable, continuous actions within [-1, 1].
+
+    Raises:
+        ConfigError: the actions have no bounds.
+    """
+    envs = make_resumable_env(id, num_envs, **kwargs)
+    space = envs.single_action_space
+    if not isinstance(space, spaces.Box):
+        return envs
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        envs.close()
+        raise ConfigError(f"{id}: expected actions with finite bounds, got {space}")
+    ones = np.ones(space.shape, dtype=space.dtype)
+    return RescaleAction(envs, -ones, ones)
+
+
+def _check_finite(rewards: np.ndarray, observations: np.ndarray) -> None:
+    if not np.isfinite(rewards).all():
+        copy = int(np.flatnonzero(~np.isfinite(rewards))[0])
+        raise NonFiniteError(f"environment copy {copy}: reward {rewards[copy]}")
+    if observations.dtype.kind == "f" and not np.isfinite(observations).all():
+        rows = np.isfinite(observations).reshape(len(observations), -1).all(axis=1)
+        copy = int(np.flatnonzero(~rows)[0])
+        raise NonFiniteError(f"environment copy {copy}: observation {observations[copy]}")

@@ -1,0 +1,263 @@
+"""Small networks for P members at once: every parameter carries a leading member axis.
+
+A network is a shape; its parameters are one tensor (P, K), of which weights and biases are views.
+So copying members, Polyak averaging, clipping and Adam are single operations however many layers
+and members there are, and a layer is one `baddbmm` for all members. P = 1 is the ordinary case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+from torch.nn import functional as F
+
+from lactchain.errors import ConfigError
+
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
+# Convolutions before an MLP on images: channels out, kernel, stride (after Mnih et al. 2015,
+# scaled down).
+CONVOLUTIONS = ((16, 4, 2), (32, 3, 2))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's weight and bias, for one member.
+
+    Attributes:
+        weight: shape of the weight, (in, out) or (out, in, kernel, kernel).
+        bias: shape of the bias.
+        gain: scale of the orthogonal initial weight.
+    """
+
+    weight: tuple[int, ...]
+    bias: tuple[int, ...]
+    gain: float
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How observations become numbers: an image, a one-hot code, or the numbers as they are.
+
+    Attributes:
+        kind: image, one_hot or vector.
+        shape: of what the network sees, one observation: (C, H, W) or (features,).
+        channels_last: whether an image comes with its channels last.
+        sizes: of the coded numbers, for one_hot.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    channels_last: bool = False
+    sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, space: spaces.Space) -> Inputs:
+        """The code of a space's elements.
+
+        Raises:
+            ConfigError: networks cannot see this space.
+        """
+        if isinstance(space, spaces.Discrete) and space.start == 0:
+            return cls("one_hot", (int(space.n),), sizes=(int(space.n),))
+        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            sizes = tuple(space.nvec.tolist())
+            return cls("one_hot", (sum(sizes),), sizes=sizes)
+        if isinstance(space, spaces.MultiBinary):
+            return cls("vector", (math.prod(space.shape),))
+        if isinstance(space, spaces.Box):
+            if len(space.shape) == 3 and space.dtype == np.uint8:
+                last = space.shape[2] < space.shape[0]
+                shape = (space.shape[2], *space.shape[:2]) if last else space.shape
+                return cls("image", shape, channels_last=last)
+            return cls("vector", (math.prod(space.shape),))
+        raise ConfigError(
+            "observation space: expected Box, Discrete from 0, MultiDiscrete or MultiBinary, "
+            f"got {space}; wrap the environment, by gymnasium.wrappers.FlattenObservation say"
+        )
+
+    def encode(self, observations: np.ndarray) -> Tensor:
+        """Observations (P, B, …) as a network sees them, (P, B, *shape) in float32."""
+        if self.kind == "one_hot":
+            return self._one_hot(observations)
+        batch = observations.shape[:2]
+        rows = torch.from_numpy(np.ascontiguousarray(observations))
+        if self.kind == "vector":
+            return rows.reshape(*batch, *self.shape).to(torch.float32)
+        return (rows.movedim(-1, -3) if self.channels_last else rows).to(torch.float32) / 255.0
+
+    def _one_hot(self, observations: np.ndarray) -> Tensor:
+        batch, count = observations.shape[:2], len(self.sizes)
+        places = observations.reshape(*batch, count) + np.cumsum((0, *self.sizes[:-1]))
+        codes = torch.zeros(*batch, *self.shape)
+        return codes.scatter_(-1, torch.from_numpy(places.astype(np.int64)), 1.0)
+
+
+class Network:
+    """An MLP, behind convolutions if it sees images, for any number of members.
+
+    Args:
+        inputs: what it sees.
+        hidden: units of the hidden layers.
+        num_outputs: units of the last layer, which has no activation.
+        activation: a name in `ACTIVATIONS`.
+        output_gain: scale of the last layer's initial weight.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        hidden: Sequence[int],
+        num_outputs: int,
+        activation: str = "relu",
+        output_gain: float = 1.0,
+    ) -> None:
+        self.inputs, self.activation = inputs, ACTIVATIONS[activation]
+        self.num_convolutions = len(CONVOLUTIONS) if inputs.kind == "image" else 0
+        self.layers = _convolution_layers(inputs) if self.num_convolutions else []
+        sizes = [_num_features(inputs), *hidden, num_outputs]
+        for size_in, size_out in zip(sizes, sizes[1:], strict=False):
+            self.layers.append(Layer((size_in, size_out), (1, size_out), math.sqrt(2.0)))
+        last = self.layers[-1]
+        self.layers[-1] = Layer(last.weight, last.bias, output_gain)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the parameters of one member: weight and bias of each layer in turn."""
+        return [shape for layer in self.layers for shape in (layer.weight, layer.bias)]
+
+    def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Parameters of one member: orthogonal weights (Saxe et al. 2014), biases 0."""
+        values = []
+        for layer in self.layers:
+            values += [_orthogonal(layer, rng), np.zeros(layer.bias, dtype=np.float32)]
+        return values
+
+    def __call__(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Outputs (P, B, num_outputs) of inputs (P, B, *inputs.shape).
+
+        Args:
+            parameters: each (P, *shape), in the order of `shapes`.
+            x: what `Inputs.encode` gives, or (P, B, features) without images.
+        """
+        members, batch = x.shape[:2]
+        for n in range(self.num_convolutions):
+            x = self._convolve(parameters[2 * n], parameters[2 * n + 1], x, CONVOLUTIONS[n][2])
+        x = x.reshape(members, batch, -1)
+        last = len(self.layers) - 1
+        for n in range(self.num_convolutions, last):
+            x = self.activation(torch.baddbmm(parameters[2 * n + 1], x, parameters[2 * n]))
+        return torch.baddbmm(parameters[2 * last + 1], x, parameters[2 * last])
+
+    def _convolve(self, weight: Tensor, bias: Tensor, x: Tensor, stride: int) -> Tensor:
+        """One convolution for all members: groups of channels, one group a member."""
+        members, batch = x.shape[:2]
+        channels = x.transpose(0, 1).reshape(batch, -1, *x.shape[3:])
+        kernels = weight.reshape(-1, *weight.shape[2:])
+        out = F.conv2d(channels, kernels, bias.reshape(-1), stride, groups=members)
+        return self.activation(out.view(batch, members, -1, *out.shape[2:]).transpose(0, 1))
+
+
+class Parameters:
+    """The parameters of some networks, and of whatever else is learnt, as one tensor (P, K).
+
+    Attributes:
+        flat: (P, K); changing it in place changes the views.
+        views: name → the parameters of that name, each (P, *shape), leaves that take gradients.
+    """
+
+    def __init__(self, members: Sequence[dict[str, list[np.ndarray]]]) -> None:
+        rows = [
+            np.concatenate([value.ravel() for values in member.values() for value in values])
+            for member in members
+        ]
+        self.shapes = {
+            name: [value.shape for value in values] for name, values in members[0].items()
+        }
+        self.flat = torch.from_numpy(np.stack(rows).astype(np.float32))
+        self._make_views()
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """All views, in the order in which they lie in `flat`."""
+        return [view for views in self.views.values() for view in views]
+
+    def copy(self) -> Parameters:
+        """The same values in memory of their own, for a target network."""
+        twin = Parameters.__new__(Parameters)
+        twin.shapes, twin.flat = self.shapes, self.flat.clone()
+        twin._make_views(requires_grad=False)
+        return twin
+
+    def gradient(self, loss: Tensor, retain_graph: bool = False) -> Tensor:
+        """Gradient of a loss summed over members, (P, K): each member's is its own."""
+        gradients = torch.autograd.grad(loss, self.leaves, retain_graph=retain_graph)
+        return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
+
+    def move_towards(self, other: Parameters, tau: Tensor | float) -> None:
+        """Polyak average θ ← (1 − τ)θ + τθ', τ a number or one for each member (P,)."""
+        weight = tau[:, None] if isinstance(tau, Tensor) else tau
+        self.flat.lerp_(other.flat, weight)
+
+    def copy_members(self, parents: Sequence[int]) -> None:
+        """Member i becomes a copy of member parents[i]."""
+        self.flat.copy_(self.flat[list(parents)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The values."""
+        return {"flat": self.flat}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over values."""
+        self.flat.copy_(torch.as_tensor(state["flat"]))
+
+    def _make_views(self, requires_grad: bool = True) -> None:
+        self.views: dict[str, list[Tensor]] = {}
+        start = 0
+        for name, shapes in self.shapes.items():
+            self.views[name] = []
+            for shape in shapes:
+                stop = start + math.prod(shape)
+                view = self.flat[:, start:stop].view(-1, *shape).detach()
+                self.views[name].append(view.requires_grad_(requires_grad))
+                start = stop
+
+
+def _convolution_layers(inputs: Inputs) -> list[Layer]:
+    layers, channels = [], inputs.shape[0]
+    for out, kernel, _ in CONVOLUTIONS:
+        layers.append(Layer((out, channels, kernel, kernel), (out,), math.sqrt(2.0)))
+        channels = out
+    return layers
+
+
+def _num_features(inputs: Inputs) -> int:
+    """Numbers that reach the first fully connected layer."""
+    if inputs.kind != "image":
+        return math.prod(inputs.shape)
+    _, height, width = inputs.shape
+    for _, kernel, stride in CONVOLUTIONS:
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    if min(height, width) < 1:
+        raise ConfigError(f"observation space: images of {inputs.shape} are too small")
+    return CONVOLUTIONS[-1][0] * height * width
+
+
+def _orthogonal(layer: Layer, rng: np.random.Generator) -> np.ndarray:
+    """A weight with orthonormal rows or columns (whichever are fewer), times the gain."""
+    is_dense = len(layer.weight) == 2
+    rows = layer.weight[0]
+    columns = math.prod(layer.weight[1:])
+    normal = rng.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(normal)
+    q = q * np.sign(np.diag(r))
+    matrix = q if rows >= columns else q.T
+    if not is_dense:
+        matrix = matrix.reshape(layer.weight)
+    return (layer.gain * matrix).astype(np.float32)

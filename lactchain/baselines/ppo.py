@@ -1,0 +1,280 @@
+"""PPO: proximal policy optimisation, for discrete and continuous actions.
+
+Source: Schulman et al. 2017, with the choices of Huang et al. 2022 ("The 37 implementation details
+of PPO"): orthogonal weights, advantages normalised per minibatch, no value clipping. Continuous
+actions are Gaussian with a deviation that does not depend on the state; what leaves [−1, 1] is cut
+by the environment's bounds, so log-probability and entropy are those of what was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.networks import Network, Parameters
+from lactchain.baselines.population import Adam, Population
+from lactchain.baselines.settings import PPOConfig
+from lactchain.errors import ConfigError
+from lactchain.functional.policy_losses import ppo_clip_loss
+from lactchain.functional.returns import generalized_advantages
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T steps of P members with N copies each.
+
+    Attributes:
+        inputs: (T, P, N, *features), observations as the networks see them.
+        actions: (T, P, N, …), as sampled.
+        rewards: (T, P, N).
+        terminated: (T, P, N).
+        truncated: (T, P, N).
+        last_inputs: (P, N, *features), where the next rollout begins.
+        final_inputs: one (features) for each truncated step, in the order of `truncated.nonzero()`.
+    """
+
+    inputs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    last_inputs: Tensor
+    final_inputs: Tensor
+
+
+class PPO(Population):
+    """P members that learn on-policy; see `Population` for the arguments."""
+
+    def __init__(
+        self,
+        configs: Sequence[PPOConfig],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(configs, observation_space, action_space, seed)
+        self.is_discrete = isinstance(action_space, spaces.Discrete)
+        num_outputs = _num_outputs(action_space)
+        config = self.config
+        self.actor = Network(self.inputs, config.hidden, num_outputs, config.activation, 0.01)
+        self.critic = Network(self.inputs, config.hidden, 1, config.activation, 1.0)
+        self.parameters = Parameters([self._initial(num_outputs) for _ in configs])
+        self.optimizer = Adam(self.parameters, eps=1e-5)
+        self.parts = {"parameters": self.parameters, "optimizer": self.optimizer}
+
+    def _initial(self, num_outputs: int) -> dict[str, list[np.ndarray]]:
+        values = {"actor": self.actor.initial(self.rng), "critic": self.critic.initial(self.rng)}
+        if not self.is_discrete:
+            log_std = np.full((1, num_outputs), self.config.initial_log_std, dtype=np.float32)
+            values["log_std"] = [log_std]
+        return values
+
+    def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions (P, N, …) for observations (P, N, …); greedy: the most likely ones."""
+        with torch.inference_mode():
+            return self._legal(self._sample(self.inputs.encode(observations), greedy))
+
+    def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
+        """One iteration: a rollout, then epochs over it; returns metrics, each (P,).
+
+        Args:
+            envs: what the members play.
+            progress: share of the run that is done, for annealing.
+        """
+        return self.update(self.collect(envs), progress)
+
+    def collect(self, envs: MemberEnvs) -> Rollout:
+        """Plays `num_steps` steps in every copy."""
+        inputs, actions, steps, finals = [], [], [], []
+        with torch.inference_mode():
+            for _ in range(self.config.num_steps):
+                x = self.inputs.encode(envs.observations)
+                sampled = self._sample(x)
+                step = envs.step(self._legal(sampled))
+                inputs.append(x)
+                actions.append(sampled)
+                steps.append(step)
+                if step.truncated.any():
+                    finals.append(step.next_observations[step.truncated])
+            last_inputs = self.inputs.encode(envs.observations)
+            final = np.concatenate(finals) if finals else envs.observations[:0, 0]
+            return Rollout(
+                torch.stack(inputs),
+                torch.stack(actions),
+                torch.from_numpy(np.stack([step.rewards for step in steps])).float(),
+                torch.from_numpy(np.stack([step.terminated for step in steps])),
+                torch.from_numpy(np.stack([step.truncated for step in steps])),
+                last_inputs,
+                self.inputs.encode(final[None])[0],
+            )
+
+    def advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Generalised advantages and the returns to regress on, (T, P, N) each."""
+        num_steps = len(rollout.inputs)
+        with torch.inference_mode():
+            everything = torch.cat([rollout.inputs, rollout.last_inputs[None]]).transpose(0, 1)
+            values = self._values(everything.flatten(1, 2)).unflatten(1, (num_steps + 1, -1))
+            v_tm1, v_t = values[:, :-1].transpose(0, 1), values[:, 1:].transpose(0, 1).clone()
+            # After a cut the next row is another episode's start: the cut state's own value counts.
+            if len(rollout.final_inputs):
+                v_t[rollout.truncated] = self._final_values(rollout)
+            gamma, lambda_ = self.column("gamma"), self.column("gae_lambda")
+            discount_t = gamma * (1.0 - rollout.terminated.float())
+            advantages = generalized_advantages(
+                rollout.rewards, discount_t, v_tm1, v_t, lambda_, rollout.truncated
+            )
+            return advantages, advantages + v_tm1
+
+    def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, np.ndarray]:
+        """Epochs of minibatches over a rollout; returns metrics, each (P,)."""
+        advantages, returns = self.advantages(rollout)
+        with torch.inference_mode():
+            rows = self._rows(rollout.inputs)
+            actions = self._rows(rollout.actions)
+            behaviour_logps = self._logps_and_entropy(rows, actions)[0]
+        columns = (rows, actions, behaviour_logps, self._rows(advantages), self._rows(returns))
+        columns = tuple(column.clone() for column in columns)  # no inference tensors into autograd
+        left = 1.0 - progress if self.config.anneal else 1.0
+        records: list[dict[str, Tensor]] = []
+        for epoch in range(int(self.hyper["num_epochs"].max())):
+            in_epoch = epoch < self.hyper["num_epochs"]
+            for minibatch, weights, active in self._minibatches(columns):
+                records.append(self._step(minibatch, weights, active & in_epoch, left))
+        return self._metrics(records, advantages, returns)
+
+    def _step(
+        self, minibatch: tuple[Tensor, ...], weights: Tensor, active: np.ndarray, left: float
+    ) -> dict[str, Tensor]:
+        """One optimiser step of all members on a minibatch of (P, B) rows."""
+        rows, actions, behaviour_logps, advantages, returns = minibatch
+        logps, entropy = self._logps_and_entropy(rows, actions)
+        clip_range = self.column("clip_range") * left
+        surrogate = ppo_clip_loss(logps, behaviour_logps, advantages, clip_range)
+        policy_loss = (surrogate * weights).sum(1)
+        value_loss = ((self._values(rows) - returns).square() * weights).sum(1)
+        entropy = (entropy * weights).sum(1)
+        loss = (
+            policy_loss
+            + self._columns["value_coef"][:, 0] * value_loss
+            - self._columns["entropy_coef"][:, 0] * entropy
+        )
+        gradient = self.parameters.gradient(loss.sum())
+        learning_rate = self.hyper["learning_rate"] * left
+        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"], active)
+        self.num_updates += 1
+        return {
+            "train/policy_loss": policy_loss.detach(),
+            "train/value_loss": value_loss.detach(),
+            "train/entropy": entropy.detach(),
+        }
+
+    def _minibatches(self, columns: tuple[Tensor, ...]) -> Any:
+        """Random minibatches of one epoch: rows (P, B, …), weights (P, B), who has one (P,).
+
+        Members with small batches have more of them; B is the largest batch, and rows beyond a
+        member's own weigh 0. Weights of a member sum to 1. Advantages are normalised per minibatch.
+        """
+        members, num_rows = columns[0].shape[:2]
+        sizes = self.hyper["batch_size"].astype(np.int64)[:, None, None]
+        counts, width = -(-num_rows // int(sizes.min())), int(sizes.max())
+        order = self.rng.random((members, num_rows)).argsort(axis=1)
+        place = np.arange(counts)[:, None] * sizes + np.arange(width)
+        present = (np.arange(width) < sizes) & (place < num_rows)
+        index = np.take_along_axis(
+            order[:, None, :], np.where(present, place, 0).reshape(members, 1, -1), axis=2
+        )[:, 0]
+        taken = np.arange(members)[:, None]
+        shuffled = [column[taken, index].unflatten(1, (counts, width)) for column in columns]
+        weights = torch.from_numpy(present / np.maximum(present.sum(-1, keepdims=True), 1)).float()
+        shuffled[3] = _normalised(shuffled[3], weights, torch.from_numpy(present.sum(-1)))
+        active = present.any(axis=-1)
+        for k in range(counts):
+            yield tuple(column[:, k] for column in shuffled), weights[:, k], active[:, k]
+
+    def _logps_and_entropy(self, rows: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions and entropies of the policy, (P, B) each."""
+        outputs = self.actor(self.parameters.views["actor"], rows)
+        if self.is_discrete:
+            logps = outputs.log_softmax(-1)
+            entropy = -(logps.exp() * logps).sum(-1)
+            return logps.gather(-1, actions[..., None])[..., 0], entropy
+        (log_std,) = self.parameters.views["log_std"]
+        standard = (actions - outputs) * (-log_std).exp()
+        logps = (-0.5 * standard.square() - log_std - 0.5 * LOG_2PI).sum(-1)
+        entropy = (log_std + 0.5 * LOG_2PI + 0.5).sum(-1).expand_as(logps)
+        return logps, entropy
+
+    def _values(self, rows: Tensor) -> Tensor:
+        """V(s), (P, B)."""
+        return self.critic(self.parameters.views["critic"], rows)[..., 0]
+
+    def _final_values(self, rollout: Rollout) -> Tensor:
+        """V of the states that episodes were cut at, in the order of `truncated.nonzero()`."""
+        member = rollout.truncated.nonzero()[:, 1]
+        # Each is valued by all members; these are few rows.
+        rows = rollout.final_inputs[None].expand(self.num_members, *rollout.final_inputs.shape)
+        return self._values(rows)[member, torch.arange(len(member))]
+
+    def _sample(self, x: Tensor, greedy: bool = False) -> Tensor:
+        """Actions (P, N, …) as the policy means them."""
+        outputs = self.actor(self.parameters.views["actor"], x)
+        if self.is_discrete:
+            if not greedy:
+                outputs = outputs + torch.from_numpy(self.rng.gumbel(size=outputs.shape))
+            return outputs.argmax(-1)
+        if greedy:
+            return outputs
+        noise = torch.from_numpy(self.rng.standard_normal(outputs.shape, dtype=np.float32))
+        return outputs + self.parameters.views["log_std"][0].exp() * noise
+
+    def _legal(self, actions: Tensor) -> np.ndarray:
+        """Sampled actions as the environment takes them."""
+        if self.is_discrete:
+            return actions.numpy()
+        legal = actions.clamp(-1.0, 1.0).numpy()
+        return legal.reshape(*legal.shape[:2], *self.action_space.shape)
+
+    def _rows(self, column: Tensor) -> Tensor:
+        """(T, P, N, …) as (P, T·N, …)."""
+        return column.transpose(0, 1).flatten(1, 2)
+
+    def _metrics(
+        self, records: list[dict[str, Tensor]], advantages: Tensor, returns: Tensor
+    ) -> dict[str, np.ndarray]:
+        metrics = {
+            name: torch.stack([record[name] for record in records]).mean(0).numpy()
+            for name in records[0]
+        }
+        residual, total = self._rows(advantages).var(1), self._rows(returns).var(1)
+        metrics["train/explained_variance"] = (1.0 - residual / (total + 1e-8)).numpy()
+        if not self.is_discrete:
+            log_std = self.parameters.views["log_std"][0].detach()
+            metrics["train/log_std"] = log_std.mean((1, 2)).numpy()
+        return metrics
+
+
+def _num_outputs(action_space: spaces.Space) -> int:
+    if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
+        return int(action_space.n)
+    if isinstance(action_space, spaces.Box):
+        return int(np.prod(action_space.shape))
+    raise ConfigError(f"PPO: expected Discrete actions from 0 or Box actions, got {action_space}")
+
+
+def _normalised(advantages: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+    """Advantages (P, K, B) with mean 0 and deviation 1 in each minibatch of more than one row."""
+    mean = (advantages * weights).sum(-1, keepdim=True)
+    centred = advantages - mean
+    counts = counts[..., None].float()
+    variance = (centred.square() * weights).sum(-1, keepdim=True)
+    variance = variance * counts / (counts - 1).clamp(min=1)  # as torch's var, unbiased
+    return torch.where(counts > 1, centred / (variance.sqrt() + 1e-8), advantages)

@@ -1,0 +1,120 @@
+"""Genes: the numbers of a config class that a search may change, declared where the field is.
+
+A field made by `gene(default, low, high)` is an ordinary field that also knows its range and its
+scale. Agents and language trainers declare theirs alike, so one search serves both.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from lactchain.errors import ConfigError
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class Gene:
+    """The range of a number: [low, high], on a linear or logarithmic scale, whole or not."""
+
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+
+    def at(self, share: float) -> float | int:
+        """The value at a share in [0, 1] of the way from low to high."""
+        if self.log:
+            value = math.exp(math.log(self.low) + share * math.log(self.high / self.low))
+        else:
+            value = self.low + share * (self.high - self.low)
+        return self.clip(value)
+
+    def clip(self, value: float) -> float | int:
+        """The nearest value in the range, a whole one where it must be."""
+        value = min(max(value, self.low), self.high)
+        return round(value) if self.integer else float(value)
+
+
+def gene(
+    default: float, low: float, high: float, *, log: bool = False, integer: bool = False
+) -> Any:
+    """A config field that a search may set within [low, high].
+
+    Args:
+        default: its value where nobody says otherwise; it may lie outside of the range.
+        low: least value of a search.
+        high: greatest value of a search.
+        log: whether factors matter rather than differences.
+        integer: whether only whole numbers make sense.
+    """
+    return field(default=default, metadata={"gene": Gene(low, high, log, integer)})
+
+
+def genes(config_class: type) -> dict[str, Gene]:
+    """The genes of a config class and of the config classes in it, by dotted name."""
+    return dict(_genes(config_class, ""))
+
+
+def gene_values(config: Any) -> dict[str, float]:
+    """The values of all genes of a config, by dotted name; those of absent parts are left out."""
+    values = {}
+    for name in genes(type(config)):
+        part = config
+        for key in name.split("."):
+            part = None if part is None else getattr(part, key)
+        if part is not None:
+            values[name] = part
+    return values
+
+
+def with_genes(config: Config, values: Mapping[str, float]) -> Config:
+    """The config with some genes set.
+
+    Raises:
+        ConfigError: a name is no gene, a value is out of its bounds or not whole, or the config
+            class refuses the combination.
+    """
+    known = genes(type(config))
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigError(f"{name}: no such gene; there are {', '.join(known)}")
+        gene = known[name]
+        if not gene.low <= value <= gene.high or (gene.integer and value != int(value)):
+            kind = "a whole number" if gene.integer else "a number"
+            raise ConfigError(
+                f"{name}: expected {kind} in [{gene.low}, {gene.high}], got {value!r}"
+            )
+    try:
+        return _set(config, values)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _genes(config_class: type, prefix: str) -> Iterator[tuple[str, Gene]]:
+    hints = typing.get_type_hints(config_class)
+    for item in fields(config_class):
+        if "gene" in item.metadata:
+            yield f"{prefix}{item.name}", item.metadata["gene"]
+        candidates = (hints[item.name], *typing.get_args(hints[item.name]))
+        for nested in candidates:
+            if isinstance(nested, type) and is_dataclass(nested):
+                yield from _genes(nested, f"{prefix}{item.name}.")
+
+
+def _set(config: Any, values: Mapping[str, float]) -> Any:
+    """Sets several names at once, so that combinations are judged as a whole."""
+    nested: dict[str, dict[str, float]] = {}
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            nested.setdefault(head, {})[rest] = value
+        else:
+            changes[head] = value
+    changes |= {head: _set(getattr(config, head), inner) for head, inner in nested.items()}
+    return replace(config, **changes)

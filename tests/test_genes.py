@@ -1,0 +1,63 @@
+"""Genes are declared on the field, found by dotted name, and set within their bounds only."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from lactchain.errors import ConfigError
+from lactchain.genes import Gene, gene, gene_values, genes, with_genes
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = gene(1e-3, 1e-5, 1e-1, log=True)
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner = Inner()
+    maybe: Inner | None = None
+    size: int = gene(4, 1, 16, integer=True)
+    limit: int = 16
+
+    def __post_init__(self):
+        if self.size > self.limit:
+            raise ValueError(f"size: expected at most limit = {self.limit}, got {self.size}")
+
+
+def test_genes_are_found_by_dotted_name():
+    found = genes(Outer)
+    assert list(found) == ["inner.rate", "maybe.rate", "size"]
+    assert found["inner.rate"] == Gene(1e-5, 1e-1, log=True)
+    assert gene_values(Outer()) == {"inner.rate": 1e-3, "size": 4}
+
+
+def test_setting_genes_leaves_the_rest():
+    changed = with_genes(Outer(), {"inner.rate": 0.01, "size": 2})
+    assert changed == Outer(inner=Inner(rate=0.01), size=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"inner.rate": 1.0}, r"inner.rate: expected a number in \[1e-05, 0.1\], got 1.0"),
+        ({"size": 2.5}, "size: expected a whole number"),
+        ({"colour": 1}, "colour: no such gene; there are inner.rate"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(values, said):
+    with pytest.raises(ConfigError, match=said):
+        with_genes(Outer(), values)
+
+
+def test_what_the_config_refuses_is_a_config_error():
+    with pytest.raises(ConfigError, match="size: expected at most limit = 3"):
+        with_genes(Outer(size=2, limit=3), {"size": 8})
+
+
+def test_shares_of_a_range_go_by_its_scale():
+    assert Gene(1e-4, 1e-2, log=True).at(0.5) == pytest.approx(1e-3)
+    assert Gene(0.0, 4.0).at(0.25) == 1.0
+    assert Gene(1, 4, integer=True).at(0.5) == 2
+    assert Gene(1, 4, integer=True).clip(9.6) == 4

@@ -1,0 +1,197 @@
+"""Populations: batched networks and Adam do for each member what they would do for it alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.networks import Inputs, Network, Parameters
+from lactchain.baselines.population import Adam
+from lactchain.baselines.ppo import PPO
+from lactchain.baselines.settings import PPOConfig
+from lactchain.errors import ConfigError
+
+RNG = np.random.default_rng(0)
+SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))
+
+
+def member_net(network: Network, parameters: Parameters, member: int) -> nn.Sequential:
+    """The same MLP in torch's own layers."""
+    layers, views = [], parameters.views["net"]
+    for n in range(0, len(views), 2):
+        linear = nn.Linear(views[n].shape[1], views[n].shape[2])
+        linear.weight.data, linear.bias.data = views[n][member].T, views[n + 1][member, 0]
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+FIVE = Inputs("vector", (5,))
+
+
+def three_members(inputs=FIVE):
+    network = Network(inputs, (7, 6), 3)
+    return network, Parameters([{"net": network.initial(RNG)} for _ in range(3)])
+
+
+def test_a_batched_mlp_is_torchs_mlp_for_each_member():
+    network, parameters = three_members()
+    x = torch.randn(3, 4, 5)
+    outputs = network(parameters.views["net"], x)
+    for member in range(3):
+        expected = member_net(network, parameters, member)(x[member])
+        torch.testing.assert_close(outputs[member], expected)
+
+
+def test_a_batched_cnn_is_torchs_convolution_for_each_member():
+    space = spaces.Box(0, 255, (12, 14, 3), np.uint8)
+    inputs = Inputs.of(space)
+    assert inputs.shape == (3, 12, 14) and inputs.channels_last
+    network, parameters = three_members(inputs)
+    images = RNG.integers(0, 256, (3, 2, *space.shape)).astype(np.uint8)
+    outputs = network(parameters.views["net"], inputs.encode(images))
+    for member in range(3):
+        w = [view[member] for view in parameters.views["net"]]
+        x = torch.from_numpy(images[member]).permute(0, 3, 1, 2) / 255
+        x = torch.relu(nn.functional.conv2d(x, w[0], w[1], 2))
+        x = torch.relu(nn.functional.conv2d(x, w[2], w[3], 2)).flatten(1)
+        x = torch.relu(torch.relu(x @ w[4] + w[5]) @ w[6] + w[7]) @ w[8] + w[9]
+        torch.testing.assert_close(outputs[member], x)
+
+
+def test_channels_may_come_first():
+    assert Inputs.of(spaces.Box(0, 255, (3, 12, 14), np.uint8)) == Inputs("image", (3, 12, 14))
+
+
+def test_numbers_of_cells_are_coded_one_hot():
+    inputs = Inputs.of(spaces.MultiDiscrete([2, 3]))
+    codes = inputs.encode(np.array([[[1, 2]], [[0, 0]]]))
+    assert codes.tolist() == [[[0, 1, 0, 0, 1]], [[1, 0, 1, 0, 0]]]
+    assert Inputs.of(spaces.Discrete(3)).encode(np.array([[2]])).tolist() == [[[0, 0, 1]]]
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Text(5), spaces.Dict({"a": spaces.Discrete(2)}), spaces.Discrete(3, start=1)]
+)
+def test_a_space_that_no_network_sees_is_refused(space):
+    with pytest.raises(ConfigError, match="observation space: expected Box"):
+        Inputs.of(space)
+
+
+def test_weights_begin_orthogonal_and_members_differ():
+    network, parameters = three_members()
+    first = parameters.views["net"][0].detach()  # (3, 5, 7): rows orthogonal
+    for member in range(3):
+        torch.testing.assert_close(first[member] @ first[member].T, 2 * torch.eye(5))
+    assert not torch.equal(first[0], first[1])
+
+
+def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipping():
+    network, parameters = three_members()
+    rates, norms = np.array([1e-3, 1e-2, 3e-4]), np.array([0.1, 100.0, 0.5])
+    adam = Adam(parameters, eps=1e-5)
+    nets = [member_net(network, parameters, member) for member in range(3)]
+    for net in nets:  # memory of their own
+        for p in net.parameters():
+            p.data = p.data.clone()
+    optimizers = [
+        torch.optim.Adam(net.parameters(), lr, eps=1e-5)
+        for net, lr in zip(nets, rates, strict=True)
+    ]
+    for _ in range(5):
+        x = torch.randn(3, 4, 5)
+        loss = network(parameters.views["net"], x).square().sum()
+        found = adam.step(parameters.gradient(loss), rates, norms)
+        for member, (net, optimizer) in enumerate(zip(nets, optimizers, strict=True)):
+            optimizer.zero_grad()
+            net(x[member]).square().sum().backward()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), norms[member])
+            assert found[member] == pytest.approx(float(norm), rel=1e-4)
+            optimizer.step()
+    for member, net in enumerate(nets):
+        torch.testing.assert_close(
+            parameters.views["net"][0][member], net[0].weight.T, atol=1e-6, rtol=1e-4
+        )
+
+
+def test_members_that_sit_out_or_diverge_stay_as_they_are():
+    network, parameters = three_members()
+    adam, before = Adam(parameters), parameters.flat.clone()
+    gradient = torch.ones_like(before)
+    gradient[1] = torch.nan
+    adam.step(gradient, np.full(3, 1e-3), active=np.array([True, True, False]))
+    assert not torch.equal(parameters.flat[0], before[0])
+    assert torch.equal(parameters.flat[1:], before[1:])
+    assert adam.steps.tolist() == [1, 0, 0] and adam.diverged.tolist() == [False, True, False]
+    assert torch.isfinite(adam.mean).all() and not adam.mean[1:].any()
+
+
+def test_polyak_moves_each_member_by_its_own_share():
+    _, parameters = three_members()
+    target = parameters.copy()
+    start, parameters.flat[:] = parameters.flat.clone(), parameters.flat + 1
+    target.move_towards(parameters, torch.tensor([0.0, 0.5, 1.0]))
+    torch.testing.assert_close(target.flat - start, torch.tensor([[0.0], [0.5], [1.0]]) + 0 * start)
+
+
+def population(configs, seed=0):
+    envs = MemberEnvs("CartPole-v1", len(configs), configs[0].num_envs, seed=seed)
+    return PPO(configs, envs.observation_space, envs.action_space, seed), envs
+
+
+def test_copying_a_member_takes_its_parameters_its_moments_and_its_settings():
+    agent, envs = population([SMALL, replace(SMALL, learning_rate=1e-2)])
+    agent.advance(envs)
+    agent.copy_members([1, 1])
+    assert torch.equal(agent.parameters.flat[0], agent.parameters.flat[1])
+    assert torch.equal(agent.optimizer.mean[0], agent.optimizer.mean[1])
+    assert agent.optimizer.mean[0].any()
+    assert agent.hyper["learning_rate"].tolist() == [1e-2, 1e-2]
+
+
+def test_members_may_differ_in_genes_only():
+    with pytest.raises(ConfigError, match="hidden: expected one value for all members"):
+        population([SMALL, replace(SMALL, hidden=(16,))])
+    with pytest.raises(ConfigError, match="at least one member"):
+        PPO([], spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+
+
+def test_what_one_member_sets_does_not_reach_another():
+    alike, _ = population([SMALL, SMALL])
+    other, _ = population([SMALL, replace(SMALL, learning_rate=1e-2, batch_size=16, num_epochs=3)])
+    rollout = alike.collect(MemberEnvs("CartPole-v1", 2, 4, seed=3))
+    for agent in (alike, other):
+        agent.rng = np.random.default_rng(9)
+        agent.update(rollout)
+    assert other.optimizer.steps.tolist() == [4, 12] and alike.optimizer.steps.tolist() == [4, 4]
+    assert not torch.equal(alike.parameters.flat[1], other.parameters.flat[1])
+    # The first member has seen batches in another order, but as many rows of its own only.
+    assert (alike.parameters.flat[0] - other.parameters.flat[0]).abs().max() < 0.01
+
+
+def test_every_step_of_every_copy_is_counted_and_episodes_are_summed_whole():
+    envs = MemberEnvs("CartPole-v1", 2, 3, seed=0)
+    rng, lengths = np.random.default_rng(0), np.zeros((2, 3), dtype=int)
+    expected = []
+    for _ in range(100):
+        step = envs.step(rng.integers(2, size=(2, 3)))
+        lengths += 1
+        for member, copy in zip(*np.nonzero(step.terminated | step.truncated), strict=True):
+            expected.append((int(member), float(lengths[member, copy]), int(lengths[member, copy])))
+            lengths[member, copy] = 0
+    assert envs.num_env_steps == 600
+    found = [(e.member, e.episode_return, e.length) for e in envs.pop_episodes()]
+    assert found == expected and len(found) > 10 and not envs.pop_episodes()
+
+
+def test_the_successor_of_a_last_step_is_what_the_episode_ended_on():
+    envs = MemberEnvs("CartPole-v1", 1, 4, seed=0, max_episode_steps=5)
+    for _ in range(5):
+        step = envs.step(RNG.integers(2, size=(1, 4)))
+    assert step.truncated.all() and not step.terminated.any()
+    assert not np.array_equal(step.next_observations, envs.observations)
+    assert np.abs(envs.observations).max() <= 0.05  # fresh starts
+    assert np.abs(step.next_observations).max() > 0.05
