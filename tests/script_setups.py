@@ -24,6 +24,7 @@ from lactchain.jobs import (
     BehaviorConfig,
     CriticStageConfig,
     EvaluationConfig,
+    RecordingConfig,
     WarmStartConfig,
 )
 from lactchain.run import launch
@@ -57,6 +58,7 @@ PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard
 BEHAVIOR = BehaviorConfig(num_chains=64, max_random_length=2)
 EVALUATION = EvaluationConfig(num_envs=32, num_samples=100)
 CLASSES = {
+    "make_offline_data": jobs.MakeOfflineDataConfig,
     "train_bc": jobs.TrainBCConfig,
     "collect_rollouts": jobs.CollectRolloutsConfig,
     "train_critic": jobs.TrainCriticConfig,
@@ -81,6 +83,11 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
     critic = CriticConfig(str(weights / "encoder"), gamma=0.9)
     greedy = replace(actor, decoding="free", temperature=0.0)
     parts = {
+        "make_offline_data": {
+            "behavior": RecordingConfig({"optimal": 0.4, "random": 0.6}),
+            "collect": COLLECT,
+            "export": ["minari", "datasets"],
+        },
         "train_bc": {"actor": actor, "behavior": BEHAVIOR, "training": TRAINING},
         "collect_rollouts": {"actor": actor, "collect": COLLECT},
         "train_critic": {

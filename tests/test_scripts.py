@@ -45,6 +45,7 @@ from lactchain.settings import ActorConfig, RunConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
 RESULTS = {
+    "make_offline_data": ["trajectories"],
     "train_bc": ["actor/model.safetensors"],
     "collect_rollouts": ["trajectories"],
     "train_critic": ["trajectories", "critic/model.safetensors", "values.json"],
@@ -53,6 +54,7 @@ RESULTS = {
     "evaluate": ["trajectories", "episodes.json"],
 }
 TRAINERS = ["train_critic", "train_simpo"]
+WITH_WEIGHTS = [name for name in STAGES if name not in ("make_offline_data", "train_bc")]
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def test_a_folder_that_cannot_be_written_is_a_disk_error(script, weights):
     assert error.value.exit_code == 5
 
 
-@pytest.mark.parametrize("script", [name for name in STAGES if name != "train_bc"])
+@pytest.mark.parametrize("script", WITH_WEIGHTS)
 def test_missing_weights_are_named_with_the_command_that_makes_them(script, weights, tmp_path):
     config = config_of(script, weights, tmp_path / "run")
     actor = replace(config.actor, model=str(tmp_path / "tiny-actor"))

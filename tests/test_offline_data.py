@@ -1,0 +1,201 @@
+"""Offline data: who acted, where, in which words, and that it comes back from other formats."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from script_setups import run_here
+from test_configs import load
+
+from lactchain.data.behavior import behavior_policy, retell
+from lactchain.data.rollouts import Episode, Rollouts, all_episodes, inside
+from lactchain.data.trajectories import read_trajectories
+from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.errors import ConfigError, DataError
+from lactchain.jobs import RecordingConfig
+from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig
+
+MAZE, PARTIAL = load("make_offline_data/maze"), load("make_offline_data/maze_partial")
+FEW = CollectConfig(num_episodes=300, num_envs=64, shard_size=150)
+GOAL, START = {"row": 8, "column": 6}, {"row": 1, "column": 1}
+
+
+def make(config, run_dir: Path, **changes):
+    config = replace(config, run=RunConfig(run_dir=str(run_dir)), **{"collect": FEW, **changes})
+    summary = run_here("make_offline_data", config)
+    return read_trajectories(run_dir / "trajectories"), summary
+
+
+@pytest.fixture(scope="module")
+def maze_run(tmp_path_factory):
+    """A run folder with the episodes in all formats."""
+    run_dir = tmp_path_factory.mktemp("maze") / "run"
+    make(MAZE, run_dir, export=["minari", "datasets"])
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def maze_data(maze_run):
+    return read_trajectories(maze_run / "trajectories")
+
+
+def visited(trajectory):
+    return [info["state"] for info in trajectory.infos]
+
+
+# --- the maze ------------------------------------------------------------------------------------
+
+
+def test_the_mazes_parts_force_stitching(maze_data):
+    """No part holds both ends of the way, together they hold all of it, and they overlap."""
+    regions = MAZE.behavior.regions
+    env = make_language_env(MAZE.environment)
+    states = env.view_states()
+    assert not any(inside(START, region) and inside(GOAL, region) for region in regions)
+    holders = [sum(inside(state, region) for region in regions) for state in states]
+    assert min(holders) == 1 and holders.count(2) == 4
+    for trajectory in maze_data:
+        places = visited(trajectory)
+        assert not (START in places and GOAL in places)
+        assert any(all(inside(place, r) for place in places[:-1]) for r in regions)
+    starts = Counter(str(visited(t)[0]) for t in maze_data)
+    assert len(starts) == 25
+
+
+def test_an_episode_is_cut_where_it_leaves_its_region():
+    rollouts = Rollouts(MAZE.environment)
+    region = {"row": [5, 5], "column": [3, 6]}
+    start = {"row": 5, "column": 3}
+    [left] = rollouts.play(OptimalChains(rollouts.env), [Episode(0, start, region)])
+    assert visited(left)[-2:] == [{"row": 5, "column": 6}, {"row": 6, "column": 6}]
+    assert (left.terminated, left.truncated, left.episode_return) == (False, True, -4.0)
+    [home] = rollouts.play(OptimalChains(rollouts.env), [Episode(0, start)])
+    assert (home.terminated, home.truncated, home.episode_return) == (True, False, -5.0)
+
+
+def test_the_policies_have_their_shares(maze_data):
+    env = make_language_env(MAZE.environment)
+    optimal = OptimalChains(env)
+    same = [
+        action == optimal.act([text], [0])[0]
+        for t in maze_data
+        for text, action in zip(t.observations, t.actions, strict=False)
+    ]
+    assert len(same) > 4000
+    assert np.mean(same) == pytest.approx(0.15 + 0.85 / 4, abs=0.03)  # a random move may be right
+    assert maze_data[0].policy == "0.15 optimal, 0.85 random"
+
+
+def test_three_policies_have_their_shares_as_well():
+    env = make_language_env(MAZE.environment)
+    text, _ = env.reset(options={"state": {"row": 1, "column": 2}})  # walls above and below
+
+    def moves(shares):
+        actions = behavior_policy(env, shares).act([text] * 6000, range(6000))
+        return [Counter(a.text for a in actions)[f"{name}\n"] / 6000 for name in NAMES]
+
+    NAMES = ("move up", "move left", "move right")
+    shares = {"optimal": 0.2, "legal": 0.3, "random": 0.5}
+    expected = [0.5 / 4, 0.3 / 2 + 0.5 / 4, 0.2 + 0.3 / 2 + 0.5 / 4]
+    np.testing.assert_allclose(moves(shares), expected, atol=0.02)
+    np.testing.assert_allclose(moves(dict(reversed(shares.items()))), expected, atol=0.02)
+    assert moves({"optimal": 1.0})[2] == 1
+
+
+def test_partial_data_hold_the_same_decisions_in_other_words(maze_data, tmp_path):
+    partial, _ = make(PARTIAL, tmp_path / "run")
+    env = make_language_env(PARTIAL.environment)
+    for seen, told in zip(maze_data, partial, strict=True):
+        assert (seen.actions, seen.infos, seen.rewards) == (told.actions, told.infos, told.rewards)
+        assert (seen.terminated, seen.truncated) == (told.terminated, told.truncated)
+    for told in partial[:20]:
+        text, _ = env.reset(seed=told.seed, options={"state": visited(told)[0]})
+        assert told.observations[0] == text and text.startswith("There ")
+        for t, action in enumerate(told.actions):
+            assert env.step(action.text)[0] == told.observations[t + 1]
+    assert all("position" not in text for t in partial for text in t.observations)
+    longest = max((text for t in partial for text in t.observations), key=len)
+    assert longest.count("There ") == longest.count("move ") == 20
+
+
+def test_worlds_that_throw_dice_cannot_be_retold():
+    ice = EnvironmentConfig("FrozenLake-v1", {"is_slippery": True}, max_chain_length=1)
+    rollouts = Rollouts(ice)
+    played = rollouts.play(RandomChains(rollouts.env.grammar), all_episodes(rollouts.env, 0))
+    with pytest.raises(ConfigError, match="policy_template: expected a world in which the same"):
+        for trajectory in played:
+            retell(replace(trajectory, seed=trajectory.seed + 1), rollouts.env)
+
+
+# --- Wordle --------------------------------------------------------------------------------------
+
+
+def test_wordle_data_mix_words_that_fit_with_any(tmp_path):
+    config = load("make_offline_data/wordle")
+    trajectories, summary = make(config, tmp_path / "run")
+    assert summary["num_episodes"] == 300 and summary["rollout/invalid_rate"] == 0
+    assert -4.6 < summary["rollout/episode_return"] < -3.8  # 20,000 episodes: −4.22
+    assert all(len(t) <= 6 and t.observations[0] == "Wordle:\n" for t in trajectories)
+    assert {t.terminated for t in trajectories if t.episode_return > -6} == {True}
+    firsts = Counter(t.actions[0].text for t in trajectories)
+    assert len(firsts) > 150
+
+
+# --- other formats -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["minari/lactchain/offline-v0", "dataset"])
+def test_exported_data_are_imported_again(kind, maze_run, maze_data, tmp_path):
+    imported, again = make(replace(MAZE, source=str(maze_run / kind)), tmp_path / "run")
+    assert imported == maze_data
+    summary = json.loads((maze_run / "summary.json").read_text())
+    assert again == {k: v for k, v in summary.items() if not k.startswith("time/")}
+
+
+def test_what_is_no_data_set_is_refused(tmp_path):
+    with pytest.raises(DataError, match="expected parquet files, or a saved data set, found none"):
+        make(replace(MAZE, source=str(tmp_path)), tmp_path / "run")
+    assert not (tmp_path / "run/summary.json").exists()
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behavior", "message"),
+    [
+        (RecordingConfig({"best": 1.0}), "behavior.policies: expected names of .* got 'best'"),
+        (RecordingConfig({"consistent": 1.0}), "consistent: plays in Wordle, not in "),
+        (RecordingConfig(regions=[{"x": [0, 1]}]), r"number 0: expected fields of \['column', 'r"),
+        (RecordingConfig(regions=[{"row": [0, 0]}]), "number 0: no state lies in"),
+    ],
+)
+def test_behaviour_that_does_not_fit_the_world_is_named(behavior, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        make(replace(MAZE, behavior=behavior), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policies": {}},
+        {"policies": {"random": 0.5}},
+        {"policies": {"random": 1.5, "optimal": -0.5}},
+        {"regions": [{}]},
+        {"regions": [{"row": [2, 1]}]},
+        {"regions": [{"row": [1]}]},
+    ],
+)
+def test_shares_and_regions_are_checked(settings):
+    with pytest.raises(ValueError, match="policies: expected shares|regions: expected fields"):
+        RecordingConfig(**settings)
+
+
+def test_optimal_moves_cannot_be_read_off_walls_alone(tmp_path):
+    blind = replace(PARTIAL, behavior=replace(PARTIAL.behavior, policy_template=None))
+    with pytest.raises(ConfigError, match="optimal: template: expected a text for each state"):
+        make(blind, tmp_path / "run")
