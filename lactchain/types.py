@@ -7,8 +7,9 @@ processes, into parquet and into notebooks.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -52,6 +53,18 @@ class ChainGrammar:
             raise ValueError(f"action_names: expected different names, got {self.action_names}")
         if self.max_chain_length < 1:
             raise ValueError(f"max_chain_length: expected at least 1, got {self.max_chain_length}")
+
+    @property
+    def num_answers(self) -> int:
+        """How many different answers there are."""
+        count = len(self.action_names)
+        return sum(count**length for length in range(1, self.max_chain_length + 1))
+
+    def answers(self) -> Iterator[str]:
+        """All answers, the shortest chains first."""
+        for length in range(1, self.max_chain_length + 1):
+            for actions in product(range(len(self.action_names)), repeat=length):
+                yield self.render(actions)
 
     def render(self, actions: Sequence[int]) -> str:
         """The text of a chain of action indices, in the very letters the extractor accepts."""

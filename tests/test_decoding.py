@@ -12,7 +12,6 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerF
 
 from lactchain.environments.extractors import Chain, make_extractor
 from lactchain.errors import DataError, NonFiniteError
-from lactchain.models import decoding
 from lactchain.models.adapters import attach_lora, merged_copy
 from lactchain.models.automaton import build_automaton
 from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
@@ -291,7 +290,7 @@ def test_forced_tokens_are_fed_together():
 def test_reading_prompts_in_parts_changes_nothing(monkeypatch):
     decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=6)
     whole = decoder.sample(PROMPTS, range(5))
-    monkeypatch.setattr(decoding, "CHUNK_TOKENS", 20)
+    monkeypatch.setattr(cascade, "CHUNK_TOKENS", 20)
     parts = decoder.sample(PROMPTS, range(5))
     assert [row.token_ids for row in parts] == [row.token_ids for row in whole]
 

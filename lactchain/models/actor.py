@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.models.adapters import merged_copy
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Completion, Decoder
+from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.settings import ActorConfig
@@ -37,6 +38,7 @@ class LanguageActor:
         grammar: ChainGrammar,
         *,
         scorer: Scorer | None = None,
+        values: TrainedValues | None = None,
         name: str = "",
     ) -> None:
         """Prepares the decoder; the adapter of `model`, if any, is merged into a copy.
@@ -46,20 +48,29 @@ class LanguageActor:
             scorer: ranks the candidates of scored decoding, (observations, answers) -> scores
                 (B,), such as the values of a critic of chains; the mean log-probability of an
                 answer's tokens when None.
+            values: those of `config.values`, where they are loaded already.
         """
         self.name = name or f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
+        if config.values is not None:
+            values = values or TrainedValues(config, tokenizer)
+        ranked = values is not None and config.decoding == "scored"
+        unbound = ranked or config.decoding == "free"
+        self._ranking = AnswerRanking(values, grammar, self.template) if ranked else None
         self.decoder = Decoder(
             merged_copy(model),
             tokenizer.eos_token_id,
             prefix_ids=self.template.prefix_ids,
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
-            automaton=None if config.decoding == "free" else build_automaton(grammar, tokenizer),
+            automaton=None if unbound else build_automaton(grammar, tokenizer),
+            guide=None if values is None or ranked else ValueGuide(values),
         )
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self._scorer = scorer
+        self._values = values
+        self._ranked: dict[str, Action] = {}
         self._texts: dict[tuple[int, ...], str] = {}
 
     @classmethod
@@ -72,10 +83,14 @@ class LanguageActor:
 
     def with_config(self, config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:
         """The same weights, in the same place, asked and sampled in another way."""
-        return LanguageActor(self.decoder.model, self.tokenizer, config, grammar)
+        return LanguageActor(
+            self.decoder.model, self.tokenizer, config, grammar, values=self._values
+        )
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone."""
+        if self._ranking is not None:
+            return self._best_ranked(observations)
         prompts = self.template.encode_batch(observations)
         count = self._num_candidates
         if count == 1:
@@ -101,6 +116,15 @@ class LanguageActor:
             answers, part = self.decoder.enumerate(prompts[start : start + ENUMERATION_BATCH])
             parts.append(part)
         return [self._text(answer) for answer in answers], np.concatenate(parts)
+
+    def _best_ranked(self, observations: Sequence[str]) -> list[Action]:
+        """The best of all legal answers by their advantages; the same for the same state."""
+        new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
+        if new:
+            best = self._ranking.advantages(new).argmax(axis=1)
+            answers = [self._ranking.actions[number] for number in best]
+            self._ranked |= dict(zip(new, answers, strict=True))
+        return [self._ranked[text] for text in observations]
 
     def _scores(self, observations: Sequence[str], candidates: Sequence[Action]) -> np.ndarray:
         if self._scorer is None:

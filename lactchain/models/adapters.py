@@ -102,7 +102,7 @@ def load_adapter(
     if not trained and not trainable:
         raise DataError(f"{directory}: this adapter was never trained, it changes nothing")
     # A 4-bit model that was used without gradients in eval mode gives none afterwards.
-    testable = not (trainable and _is_quantised(model))
+    testable = not (trainable and is_quantised(model))
     if trained and testable and adapter_effect(peft_model) == 0.0:
         raise DataError(f"{directory}: this adapter does not change the outputs of its base")
     if not trainable:
@@ -160,7 +160,7 @@ def merged_copy(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
         return model.eval()
     duplicate = copy.deepcopy(model).requires_grad_(False)
     duplicate.zero_grad()
-    if _is_quantised(model.get_base_model()):
+    if is_quantised(model.get_base_model()):
         return duplicate.eval()
     return duplicate.merge_and_unload().eval()
 
@@ -250,12 +250,13 @@ def _host(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:
 
 def _prepared(model: PreTrainedModel) -> PreTrainedModel:
     """What LoRA on a quantised base needs; trainers switch gradient checkpointing on themselves."""
-    if _is_quantised(model):
+    if is_quantised(model):
         return prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return model
 
 
-def _is_quantised(model: PreTrainedModel) -> bool:
+def is_quantised(model: PreTrainedModel) -> bool:
+    """Whether the weights are in 4 or 8 bits."""
     return "quantization_config" in model.config.to_dict()
 
 

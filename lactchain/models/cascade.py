@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -21,6 +22,9 @@ CASCADE = "lactchain_cascade"
 
 # Room for so many new tokens is made at a time.
 COLUMNS = 32
+
+# Prompts are read in parts of about so many tokens: activations of larger ones leave the caches.
+CHUNK_TOKENS = 2048
 
 
 def cascade_attention(
@@ -174,3 +178,72 @@ class RowCache:
         keys[:, :, start : self.length] = key.transpose(0, 1)
         values[:, :, start : self.length] = value.transpose(0, 1)
         return keys, values
+
+
+class CascadeTrunk:
+    """A causal language model without its output layer, fed a block at a time.
+
+    Make a new one after every weight update: it keeps the keys and values of the shared prefix.
+
+    Args:
+        model: a causal language model of the library; merge LoRA first, for speed.
+        prefix_ids: the tokens that all prompts begin with; they are computed once.
+    """
+
+    def __init__(self, model: PreTrainedModel, prefix_ids: Sequence[int]) -> None:
+        self.model = model
+        self.prefix_ids = tuple(prefix_ids)
+        self._backbone = model.get_decoder()
+        self._prefix = prefix_keys_values(model, self.prefix_ids)
+
+    def read(
+        self, prompts: Sequence[Sequence[int]], opening: Sequence[int] = (), room: int = 0
+    ) -> tuple[RowCache, Tensor, Tensor]:
+        """Reads B prompts, each with the prefix, and what every answer opens with.
+
+        Args:
+            room: how many tokens will follow.
+
+        Returns:
+            the rows' cache, their lengths (B,), and the last hidden states (B, D).
+
+        Raises:
+            ValueError: a prompt does not begin with the prefix, or ends with it.
+        """
+        start = len(self.prefix_ids)
+        if any(tuple(p[:start]) != self.prefix_ids or len(p) == start for p in prompts):
+            raise ValueError("prompts: expected the decoder's prefix, and more, in each")
+        rows = [[*prompt[start:], *opening] for prompt in prompts]
+        longest = max(map(len, rows))
+        blocks = np.full((len(rows), longest), -1)
+        for block, row in zip(blocks, rows, strict=True):
+            block[longest - len(row) :] = row
+        cache = RowCache.allocate(len(rows), longest + min(room, COLUMNS), self._prefix)
+        size = max(1, CHUNK_TOKENS // longest)
+        parts = []
+        for first, part in enumerate(torch.from_numpy(blocks).to(self.model.device).split(size)):
+            lengths = torch.full((len(part),), start, device=part.device)
+            target = cache.part(first * size, first * size + len(part))
+            parts.append(self.feed(part, lengths, target))
+        cache.length = longest
+        hidden, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
+        return cache, lengths, hidden
+
+    def feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
+        """Feeds each row its block (B, W), padded with -1 on the left.
+
+        Returns:
+            the last hidden state (B, D), and the lengths (B,) with the block.
+        """
+        valid = blocks >= 0
+        padding = (~valid).sum(dim=1)
+        offsets = torch.arange(blocks.shape[1], device=blocks.device) - padding[:, None]
+        hidden = self._backbone(
+            input_ids=blocks.clamp_min(0),
+            position_ids=(lengths[:, None] + offsets).clamp_min(0),
+            attention_mask=cache.append(valid),
+            past_key_values=cache,
+            use_cache=True,
+            prefix=self._prefix,
+        ).last_hidden_state
+        return hidden[:, -1], lengths + valid.sum(dim=1)

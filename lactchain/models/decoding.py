@@ -8,8 +8,10 @@ token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,13 +21,10 @@ from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
 from lactchain.models.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values, use_cascade
+from lactchain.models.cascade import CascadeTrunk, RowCache, use_cascade
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
-
-# Prompts are read in parts of about so many tokens: activations of larger ones leave the caches.
-CHUNK_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,26 @@ class Completion:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: str
+
+
+class TokenGuide(Protocol):
+    """Values of the next token by a model of its own, which the decoder feeds along.
+
+    Attributes:
+        model: a causal language model.
+        weight: the factor on its values, β.
+    """
+
+    model: PreTrainedModel
+    weight: float
+
+    def q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Values (B, V) of all tokens, or of some, from the last hidden state (B, D) of `model`."""
+        ...
+
+
+Caches = tuple[RowCache, ...]
+"""Of the policy's trunk, and of the guide's where there is one."""
 
 
 def uniforms(seeds: np.ndarray, step: int) -> np.ndarray:
@@ -64,6 +83,7 @@ class Decoder:
         temperature: divides the logits; 0 takes the most probable token, and probabilities are
             then those of the model itself (temperature 1).
         automaton: of legal answers, for constrained sampling; None samples freely.
+        guide: values that are added to the logits; None: the model's own logits alone.
     """
 
     def __init__(
@@ -74,6 +94,7 @@ class Decoder:
         max_new_tokens: int = 64,
         temperature: float = 1.0,
         automaton: ChainAutomaton | None = None,
+        guide: TokenGuide | None = None,
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
@@ -81,14 +102,16 @@ class Decoder:
         self.max_new_tokens = max_new_tokens
         self.temperature = temperature
         self.automaton = automaton
+        self.guide = guide
         self.device = model.device
-        self._backbone = model.get_decoder()
-        self._prefix = prefix_keys_values(model, self.prefix_ids)
+        models = [model] if guide is None else [model, guide.model]
+        self._trunks = [CascadeTrunk(trunk, self.prefix_ids) for trunk in models]
+        self._columns: Tensor | None = None
         head = model.get_output_embeddings()
         self._head = (head.weight, head.bias)
         if automaton is not None:
-            columns = self._on_device(automaton.tokens)
-            self._head = tuple(None if part is None else part[columns] for part in self._head)
+            self._columns = self._on_device(automaton.tokens)
+            self._head = tuple(None if p is None else p[self._columns] for p in self._head)
             self._illegal = ~self._on_device(automaton.legal)
             self._blocks = self._on_device(automaton.blocks)
             self._after = self._on_device(automaton.after)
@@ -110,8 +133,8 @@ class Decoder:
         seeds = np.array(seeds, dtype=np.uint64)
         answers = _Answers(len(prompts), self._opening)
         rows = torch.arange(len(prompts))
-        with use_cascade(self.model):
-            cache, lengths, probabilities = self._read_distinct(prompts)
+        with self._cascade():
+            caches, lengths, probabilities = self._read_distinct(prompts)
             states = torch.full((len(prompts),), self._start, device=self.device)
             for step in range(self._room):
                 columns, drawn = self._draw(probabilities, uniforms(seeds[rows.numpy()], step))
@@ -121,10 +144,9 @@ class Decoder:
                 if not len(keep) or step == self._room - 1:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
-                    cache, lengths = cache.select(keep), lengths[keep]
+                    caches, lengths = _select(caches, keep), lengths[keep]
                     rows, states, blocks = rows[keep.cpu()], states[keep], blocks[keep]
-                hidden, lengths = self._feed(_trimmed(blocks), lengths, cache)
-                probabilities = self._probabilities(hidden, states)
+                probabilities, lengths = self._feed(_trimmed(blocks), lengths, caches, states)
         return answers.completions(self.eos_token_id)
 
     @torch.inference_mode()
@@ -149,8 +171,8 @@ class Decoder:
         reached = torch.ones(count, 1, dtype=torch.float64, device=self.device)
         answers: list[tuple[int, ...]] = []
         ended: list[Tensor] = []
-        with use_cascade(self.model):
-            cache, lengths, probabilities = self._read(prompts)
+        with self._cascade():
+            caches, lengths, probabilities = self._read(prompts)
             states = torch.tensor([self.automaton.start], device=self.device)
             while True:
                 parents, columns = torch.nonzero(~self._illegal[states], as_tuple=True)
@@ -169,12 +191,12 @@ class Decoder:
                     return answers, torch.cat(ended, dim=1).cpu().numpy()
                 first = torch.arange(0, len(lengths), len(lengths) // count, device=self.device)
                 rows = (first[:, None] + parents[onward]).flatten()
-                cache, lengths = cache.select(rows), lengths[rows]
+                caches, lengths = _select(caches, rows), lengths[rows]
                 paths, states = [paths[i] for i in onward], states[onward]
                 reached = reached[:, onward]
                 blocks = _trimmed(blocks[onward]).repeat(count, 1)
-                hidden, lengths = self._feed(blocks, lengths, cache)
-                probabilities = self._probabilities(hidden, states.repeat(count))
+                later = states.repeat(count)
+                probabilities, lengths = self._feed(blocks, lengths, caches, later)
 
     @property
     def _opening(self) -> tuple[int, ...]:
@@ -193,65 +215,57 @@ class Decoder:
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Tensor, Tensor]:
+    @contextmanager
+    def _cascade(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for trunk in self._trunks:
+                stack.enter_context(use_cascade(trunk.model))
+            yield
+
+    def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
-        cache, lengths, probabilities = self._read(list(distinct))
+        caches, lengths, probabilities = self._read(list(distinct))
         if len(distinct) == len(prompts):
-            return cache, lengths, probabilities
+            return caches, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
-        return cache.select(chosen), lengths[chosen], probabilities[chosen]
+        return _select(caches, chosen), lengths[chosen], probabilities[chosen]
 
-    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Tensor, Tensor]:
-        """Feeds the prompts; returns their cache, lengths (B,) and probabilities (B, M)."""
-        start = len(self.prefix_ids)
-        if any(tuple(p[:start]) != self.prefix_ids or len(p) == start for p in prompts):
-            raise ValueError("prompts: expected the decoder's prefix, and more, in each")
-        rows = [[*prompt[start:], *self._opening] for prompt in prompts]
-        longest = max(map(len, rows))
-        blocks = np.full((len(rows), longest), -1)
-        for block, row in zip(blocks, rows, strict=True):
-            block[longest - len(row) :] = row
-        cache = RowCache.allocate(len(rows), longest + min(self._room, COLUMNS), self._prefix)
-        size = max(1, CHUNK_TOKENS // longest)
-        parts = []
-        for first, part in enumerate(self._on_device(blocks).split(size)):
-            lengths = torch.full((len(part),), start, device=self.device)
-            target = cache.part(first * size, first * size + len(part))
-            parts.append(self._feed(part, lengths, target))
-        cache.length = longest
-        hidden, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
-        states = torch.full((len(rows),), self._start, device=self.device)
-        return cache, lengths, self._probabilities(hidden, states)
+    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
+        """Feeds the prompts; returns their caches, lengths (B,) and probabilities (B, M)."""
+        parts = [trunk.read(prompts, self._opening, self._room) for trunk in self._trunks]
+        caches, lengths, hidden = zip(*parts, strict=True)
+        states = torch.full((len(prompts),), self._start, device=self.device)
+        return caches, lengths[0], self._probabilities(hidden, states)
 
-    def _feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
-        """Feeds each row its block (B, W), padded with -1 on the left.
+    def _feed(
+        self, blocks: Tensor, lengths: Tensor, caches: Caches, states: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Feeds each row its block (B, W); returns probabilities (B, M) and the new lengths."""
+        parts = [
+            trunk.feed(blocks, lengths, cache)
+            for trunk, cache in zip(self._trunks, caches, strict=True)
+        ]
+        hidden, lengths = zip(*parts, strict=True)
+        return self._probabilities(hidden, states), lengths[0]
 
-        Returns:
-            the last hidden state (B, D), and the lengths (B,) with the block.
+    def _probabilities(self, hidden: Sequence[Tensor], states: Tensor) -> Tensor:
+        """Probabilities (B, M) of the next token, at the decoder's temperature.
+
+        Args:
+            hidden: (B, D) of the policy, and of the guide where there is one.
+            states: (B,) of the automaton.
         """
-        valid = blocks >= 0
-        padding = (~valid).sum(dim=1)
-        offsets = torch.arange(blocks.shape[1], device=self.device) - padding[:, None]
-        hidden = self._backbone(
-            input_ids=blocks.clamp_min(0),
-            position_ids=(lengths[:, None] + offsets).clamp_min(0),
-            attention_mask=cache.append(valid),
-            past_key_values=cache,
-            use_cache=True,
-            prefix=self._prefix,
-        ).last_hidden_state
-        return hidden[:, -1], lengths + valid.sum(dim=1)
-
-    def _probabilities(self, hidden: Tensor, states: Tensor) -> Tensor:
-        """Probabilities (B, M) of the next token, at the decoder's temperature."""
-        if not hidden.isfinite().all():
+        if not all(h.isfinite().all() for h in hidden):
             raise NonFiniteError(
                 "the actor computes NaN or infinities: its weights are damaged, or too large for "
-                f"{hidden.dtype}"
+                f"{hidden[0].dtype}"
             )
-        logits = functional.linear(hidden, *self._head).float()
+        logits = functional.linear(hidden[0], *self._head).float()
+        if self.guide is not None:
+            # V(s) is the same for every token, and falls out of the softmax.
+            logits += self.guide.weight * self.guide.q(hidden[1], self._columns)
         if self.automaton is not None:
             logits.masked_fill_(self._illegal[states], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
@@ -287,6 +301,10 @@ class Decoder:
         else:
             blocks, after = self._blocks[states, columns], self._after[states, columns]
         return blocks.masked_fill(done[:, None], -1), after.masked_fill(done, ACCEPT)
+
+
+def _select(caches: Caches, rows: Tensor) -> Caches:
+    return tuple(cache.select(rows) for cache in caches)
 
 
 def _trimmed(blocks: Tensor) -> Tensor:

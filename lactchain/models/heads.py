@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class ValueHead(nn.Sequential):
@@ -26,7 +27,11 @@ class ValueHead(nn.Sequential):
         nn.init.zeros_(self[-1].weight)
         nn.init.constant_(self[-1].bias, start)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Values, whatever precision the trunk computes in."""
+    def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Values, whatever precision the trunk computes in; some of the outputs if so asked."""
         with torch.autocast(hidden.device.type, enabled=False):
-            return super().forward(hidden.float())
+            first, activation, last = self
+            inner = activation(first(hidden.float()))
+            if columns is None:
+                return last(inner)
+            return functional.linear(inner, last.weight[columns], last.bias[columns])

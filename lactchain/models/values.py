@@ -26,6 +26,7 @@ from lactchain.functional.targets import polyak_update
 from lactchain.models.adapters import (
     ADAPTER_FILES,
     base_folder,
+    is_quantised,
     load_adapter_weights,
     save_adapter,
 )
@@ -159,6 +160,19 @@ class ValueModel(nn.Module):
         parameters = dict(self.named_parameters())
         for name, values in self.target.items():
             parameters[name].copy_(values)
+
+    def merge(self) -> Self:
+        """Merges the adapter in place, to act with; not into a quantised base, which would round.
+
+        Such a model is neither trained nor saved any more.
+        """
+        if isinstance(self.trunk, PeftModel) and not is_quantised(self.trunk.get_base_model()):
+            self.trunk = self.trunk.merge_and_unload().eval()
+        return self
+
+    def least_q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
+        return torch.stack([head(hidden, columns) for head in self.q_heads]).amin(dim=0)
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
         """Hidden states (R · L, D) of R prefix trees (`lactchain.data.prefix_trees`)."""

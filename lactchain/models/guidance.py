@@ -1,0 +1,215 @@
+"""Acting by token values: beside an actor's logits, or alone, over all legal answers.
+
+Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
+al. 2022, section 4.3). Scored decoding ranks answers u by their advantages, Σ_{t ∈ u} (min_i Q̂_i −
+V), which is exact: every answer of the grammar is valued, and what answers share is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.cascade import CascadeTrunk, use_cascade
+from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.values import ValueModel
+from lactchain.settings import ActorConfig
+from lactchain.types import Action, ChainGrammar
+
+MAX_ANSWERS = 4096
+"""Answers that are ranked at most."""
+
+ROWS = 4096
+"""Rows of a batch in which answers are read, about."""
+
+
+class TrainedValues:
+    """The values in a folder, loaded when they are needed, to act with.
+
+    Attributes:
+        weight: β.
+
+    Raises:
+        ConfigError: they were trained with another instruction than the actor is given.
+        DataError: the folder is damaged, or belongs to another tokenizer.
+    """
+
+    def __init__(self, config: ActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.weight = config.value_weight
+        self._config = config
+        self._directory = Path(config.values)
+        meaning, theirs = self.target.meaning, self.target.tokenizer
+        if meaning.strategy != config.strategy:
+            raise ConfigError(
+                f"actor.strategy: expected {meaning.strategy!r}, as {self._directory} was trained "
+                f"with, got {config.strategy!r}"
+            )
+        if theirs.get_vocab() != tokenizer.get_vocab():
+            raise DataError(
+                f"{self._directory}: was trained with another tokenizer than that of "
+                f"{config.model}; give the actor that it began with as actor.model"
+            )
+
+    @cached_property
+    def online(self) -> ValueModel:
+        """The trained model, for V."""
+        model = ValueModel.load(self._directory, self._config)
+        return model if model.target else self.target
+
+    @cached_property
+    def target(self) -> ValueModel:
+        """Its target network, for Q̂; the trained one where there is no other."""
+        model = ValueModel.load(self._directory, self._config)
+        model.become_target()
+        return model.merge()
+
+
+@dataclass(frozen=True)
+class ValueGuide:
+    """β min_i Q̂_i for the decoder, which feeds the model along."""
+
+    values: TrainedValues
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The trunk."""
+        return self.values.target.trunk
+
+    @property
+    def weight(self) -> float:
+        """β."""
+        return self.values.weight
+
+    def q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Values (B, V) of hidden states (B, D)."""
+        return self.values.target.least_q(hidden, columns)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The tokens at one depth of the tree of answers.
+
+    Attributes:
+        parents: (E,) the texts of the level before that these tokens continue.
+        tokens: (E,) column of each in the list of all tokens that occur.
+        goes_on: (N,) which of the E texts are the next level's.
+        ends: (A,) which of them are answers, and `answers` (A,) which answers.
+    """
+
+    parents: Tensor
+    tokens: Tensor
+    goes_on: Tensor
+    ends: Tensor
+    answers: Tensor
+
+
+class AnswerRanking:
+    """Advantages of all answers of a grammar, in any state.
+
+    Attributes:
+        actions: the C answers.
+
+    Raises:
+        ConfigError: the grammar has too many answers.
+    """
+
+    def __init__(
+        self, values: TrainedValues, grammar: ChainGrammar, template: PromptTemplate
+    ) -> None:
+        if grammar.num_answers > MAX_ANSWERS:
+            raise ConfigError(
+                f"actor.decoding: scored by values expects at most {MAX_ANSWERS} answers, the "
+                f"grammar has {grammar.num_answers}; lower environment.max_chain_length, or use "
+                "free or constrained decoding"
+            )
+        online, target = values.online, values.target
+        tokenizer, texts = target.tokenizer, list(grammar.answers())
+        ids = encode_completions([Action(text) for text in texts], tokenizer)
+        self.actions = [
+            Action(text, tuple(row), (0.0,) * len(row))
+            for text, row in zip(texts, ids, strict=True)
+        ]
+        columns = sorted({token for row in ids for token in row})
+        self._columns = torch.tensor(columns, device=target.trunk.device)
+        self._levels = _levels(ids, columns, target.trunk.device)
+        self._template = template
+        prefix = template.prefix_ids
+        self._trunks = [CascadeTrunk(model.trunk, prefix) for model in (target, online)]
+        self._target, self._online = target, online
+
+    @torch.inference_mode()
+    def advantages(self, observations: Sequence[str]) -> np.ndarray:
+        """Σ_t (min_i Q̂_i − V) of each answer in each of B states, (B, C)."""
+        prompts = self._template.encode_batch(observations)
+        size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
+        parts = [
+            self._sums(prompts[i : i + size], self._trunks[0], self._q)
+            - self._sums(prompts[i : i + size], self._trunks[1], self._v)
+            for i in range(0, len(prompts), size)
+        ]
+        return torch.cat(parts).cpu().numpy()
+
+    def _q(self, hidden: Tensor) -> Tensor:
+        return self._target.least_q(hidden, self._columns)
+
+    def _v(self, hidden: Tensor) -> Tensor:
+        return self._online.v_head(hidden).expand(-1, len(self._columns))
+
+    def _sums(
+        self,
+        prompts: Sequence[Sequence[int]],
+        trunk: CascadeTrunk,
+        values: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Sums (B, C) of the values of an answer's tokens, each read from the state before it."""
+        count = len(prompts)
+        sums = torch.empty(count, len(self.actions), device=self._columns.device)
+        with use_cascade(trunk.model):
+            cache, lengths, hidden = trunk.read(prompts, room=len(self._levels))
+            reached = torch.zeros(count, 1, device=hidden.device)
+            for level in self._levels:
+                step = values(hidden).view(count, reached.shape[1], -1)
+                first = torch.arange(count, device=hidden.device)[:, None] * reached.shape[1]
+                reached = reached[:, level.parents] + step[:, level.parents, level.tokens]
+                sums[:, level.answers] = reached[:, level.ends]
+                if len(level.goes_on):
+                    rows = (first + level.parents[level.goes_on]).flatten()
+                    blocks = self._columns[level.tokens[level.goes_on]].repeat(count)[:, None]
+                    cache, lengths = cache.select(rows), lengths[rows]
+                    hidden, lengths = trunk.feed(blocks, lengths, cache)
+                    reached = reached[:, level.goes_on]
+        return sums
+
+
+def _levels(
+    answers: Sequence[Sequence[int]], columns: Sequence[int], device: torch.device
+) -> list[_Level]:
+    """The tree of the answers, a level for each place of a token in them."""
+    column = {token: number for number, token in enumerate(columns)}
+    levels, before = [], {(): 0}
+    for length in range(1, max(map(len, answers)) + 1):
+        texts: dict[tuple[int, ...], int] = {}
+        for answer in answers:
+            if len(answer) >= length:
+                texts.setdefault(tuple(answer[:length]), len(texts))
+        inner = {tuple(answer[:length]) for answer in answers if len(answer) > length}
+        ending = [i for i, answer in enumerate(answers) if len(answer) == length]
+        lists = (
+            [before[text[:-1]] for text in texts],
+            [column[text[-1]] for text in texts],
+            [number for text, number in texts.items() if text in inner],
+            [texts[tuple(answers[i])] for i in ending],
+            ending,
+        )
+        levels.append(_Level(*(torch.tensor(x, dtype=torch.long, device=device) for x in lists)))
+        going_on = (text for text in texts if text in inner)
+        before = {text: number for number, text in enumerate(going_on)}
+    return levels
