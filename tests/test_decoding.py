@@ -12,6 +12,7 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerF
 
 from lactchain.environments.extractors import Chain, make_extractor
 from lactchain.errors import DataError, NonFiniteError
+from lactchain.models import cascade
 from lactchain.models.adapters import attach_lora, merged_copy
 from lactchain.models.automaton import build_automaton
 from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
