@@ -2,22 +2,33 @@
 
 import json
 import math
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes, write_values
+from lactchain.data.evaluations import (
+    AnswerValues,
+    EpisodeResult,
+    StateValues,
+    write_answer_values,
+    write_episodes,
+    write_values,
+)
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, tabular_model
 from lactchain.environments.exact import shortest_paths as path_lengths
 from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.scripted import FittingWords, OptimalChains, RandomChains
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Trajectory
 
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)
+MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
+WORDLE = EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance")
 GAMMA = 0.95
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' &lt; $x$ [b]"
 HOSTILE += "\x1b[31m\x00\ud800"
@@ -119,6 +130,44 @@ def write_grid_run(directory: Path, num_episodes: int = 12, kwargs: dict | None 
     write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     pairs, _ = make_pairs([_candidates(states[n], draw) for n in starts])
     write_pairs(directory / "round_2/simpo/pairs/000000.parquet", pairs)
+    return directory
+
+
+def write_maze_run(directory: Path) -> Path:
+    """A run in LMRL-Gym's maze: what each move is worth, a way to the goal, one that wanders."""
+    write_run(directory, {"environment": {"id": MAZE.id, "extractor": MAZE.extractor}}, 3)
+    env = make_language_env(MAZE)
+    optimal, wandering, seeds = OptimalChains(env), RandomChains(env.grammar), count()
+    model = env.view.model(env.env)
+    values = optimal_values(model, 0.99)
+    all_values = np.zeros(len(model.terminal))
+    all_values[model.non_terminal] = values
+    q = (model.reward + 0.99 * all_values[model.next_state])[model.non_terminal, :, 0]
+    states = tuple(model.non_terminal_states)
+    answers = tuple(env.grammar.render([action]) for action in range(4))
+    told = AnswerValues(states, answers, tuple(values), tuple(map(tuple, q - values[:, None])))
+    write_answer_values(directory / "answer_values.json", told)
+    episodes = [
+        play(env, lambda text: optimal.act([text], [0])[0].text, 0, states[0], "optimal"),
+        play(
+            env, lambda text: wandering.act([text], [next(seeds)])[0].text, 1, states[0], "random"
+        ),
+    ]
+    write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
+    return directory
+
+
+def write_wordle_run(directory: Path) -> Path:
+    """A run with games of Wordle: one played well, one full of nonsense."""
+    write_run(directory, {"environment": {"id": WORDLE.id, "extractor": WORDLE.extractor}}, 3)
+    env = make_language_env(WORDLE)
+    policy = FittingWords(env, informed=True)
+    answers = iter(["a b o u t\n", HOSTILE, "", *["z\n"] * 9])
+    episodes = [
+        play(env, lambda text: policy.act([text], [0])[0].text, 3, None, "informed"),
+        play(env, lambda _: next(answers), 0, None, "nonsense"),
+    ]
+    write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     return directory
 
 

@@ -15,17 +15,27 @@ from run_folders import (
     hostile_trajectory,
     play,
     write_grid_run,
+    write_maze_run,
     write_run,
     write_text_run,
+    write_wordle_run,
 )
 
 from lactchain.config import parse
-from lactchain.data.evaluations import EpisodeResult, StateValues, read_values, write_values
+from lactchain.data.evaluations import (
+    AnswerValues,
+    EpisodeResult,
+    StateValues,
+    read_answer_values,
+    read_values,
+    write_answer_values,
+    write_values,
+)
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import maps, plots
+from lactchain.inspection import boards, maps, plots
 from lactchain.inspection.markup import escape, table
 from lactchain.inspection.report import (
     ReportConfig,
@@ -148,6 +158,61 @@ def test_a_world_that_is_not_a_grid_is_shown_as_text(tmp_path):
     assert "not a chain: no_answer" in page.texts
     assert "The critic beside the truth" not in page.texts
     assert "polygon" not in page.tags
+
+
+def test_a_maze_shows_what_each_move_is_worth_and_the_way_that_was_taken(tmp_path):
+    folder = write_maze_run(tmp_path / "run")
+    page, run = Page(write_report(folder).read_text()), open_run(folder)
+    shown = " ".join(page.texts)
+    for text in ("What each answer is worth", "V of each cell", "Q of each move", "advantage of"):
+        assert text in shown
+    assert "(6, 7) down: 0" in page.texts  # the last step to the goal, by its advantage
+    assert page.tags.count("polygon") >= 2 * 25 * 4
+    assert Page(rollouts(run.trajectories, run.grid)).tags.count("polyline") == 2  # a way each
+    assert "101 answers" in page.texts
+    assert {*page.tags} <= TAGS
+
+
+def test_moves_have_the_values_that_the_value_model_gave_them(tmp_path):
+    run = open_run(write_maze_run(tmp_path / "run"))
+    optimal, wandering = run.trajectories
+    records = chain_records(optimal, None, run.answer_values)
+    assert [r.advantage for r in records] == pytest.approx([0.0] * 12)
+    steps = np.arange(12, 0, -1)
+    assert [r.value for r in records] == pytest.approx((0.99 ** (steps - 1) - 1) / 0.01)
+    assert [r.q for r in records] == pytest.approx([r.value for r in records])
+    lost = [r.advantage for r in chain_records(wandering, None, run.answer_values)]
+    assert min(lost) < 0 and max(lost) <= 1e-12
+
+
+def test_games_of_wordle_show_coloured_letters(tmp_path):
+    run = write_wordle_run(tmp_path / "run")
+    page = Page(write_report(run).read_text())
+    styles = " ".join(value for name, value in page.attributes if name == "style")
+    games = [t.infos[-1]["state"]["feedback"] for t in open_run(run).trajectories]
+    marks = "".join(mark for game in games for mark in game)
+    assert "ggggg" in games[0] and {*marks} == {*"gyb"}
+    for mark, colour in boards.COLOURS.items():
+        assert styles.count(colour) == marks.count(mark)
+    assert styles.count("line-through") == 5  # of six guesses one was a word
+    assert {*page.tags} <= TAGS
+
+
+def test_a_state_that_is_no_game_has_no_board():
+    assert boards.game_of([{"state": {"guesses": ["shire"], "feedback": ["b"]}}]) is None
+    assert boards.game_of([{"state": {"x": 1}}]) is None
+    assert boards.game_of([{}]) is None
+
+
+def test_answer_values_come_back_equal(tmp_path):
+    values = AnswerValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0, -1.0),))
+    write_answer_values(tmp_path / "answer_values.json", values)
+    assert read_answer_values(tmp_path / "answer_values.json") == values
+    with pytest.raises(ValueError, match="advantages: expected 1 rows of 2"):
+        AnswerValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0,),))
+    (tmp_path / "answer_values.json").write_text('{"schema_version": 1}')
+    with pytest.raises(DataError, match="answer_values.json: not of schema version 1"):
+        read_answer_values(tmp_path / "answer_values.json")
 
 
 def test_a_run_that_has_just_begun_has_a_page(tmp_path):

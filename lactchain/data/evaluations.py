@@ -1,7 +1,8 @@
 """What an evaluation leaves in a run folder: values of states, and one line per episode.
 
-`values.json` holds the critic's value of every state beside the exact one; `episodes.json` how
-each start state went. Both are JSON, written whole or not at all.
+`values.json` holds the critic's value of every state beside the exact one; `answer_values.json`
+what every answer to every state is worth; `episodes.json` how each start state went. All are JSON,
+written whole or not at all.
 """
 
 from __future__ import annotations
@@ -62,6 +63,31 @@ class StateValues:
 
 
 @dataclass(frozen=True)
+class AnswerValues:
+    """What A answers to each of S states are worth to a value model.
+
+    Attributes:
+        states: S states as the environment's view gives them (JSON objects).
+        answers: A texts, in the order of the action numbers.
+        values: S values V(s), in return units.
+        advantages: S rows of A advantages, Q(s, answer) − V(s).
+    """
+
+    states: tuple[Mapping[str, Any], ...]
+    answers: tuple[str, ...]
+    values: tuple[float, ...]
+    advantages: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        shape = len(self.states), len(self.answers)
+        sizes = {len(row) for row in self.advantages} or {shape[1]}
+        if (len(self.values), len(self.advantages)) != (shape[0],) * 2 or sizes != {shape[1]}:
+            raise ValueError(
+                f"advantages: expected {shape[0]} rows of {shape[1]}, and a value each"
+            )
+
+
+@dataclass(frozen=True)
 class EpisodeResult:
     """How an episode from one start state went.
 
@@ -100,6 +126,27 @@ def read_values(path: str | Path) -> StateValues:
         for name in ("states", "critic", "exact"):
             fields[name] = None if fields[name] is None else tuple(fields[name])
         return StateValues(**fields)
+
+
+def write_answer_values(path: str | Path, values: AnswerValues) -> None:
+    """Writes `answer_values.json`.
+
+    Raises:
+        DiskError: when the file cannot be written.
+    """
+    _write(path, asdict(values))
+
+
+def read_answer_values(path: str | Path) -> AnswerValues:
+    """Reads what `write_answer_values` wrote.
+
+    Raises:
+        DataError: when the file is missing, damaged or of another schema.
+    """
+    fields = _read(path)
+    with _schema_errors(path):
+        rows = tuple(map(tuple, fields.pop("advantages")))
+        return AnswerValues(**{k: tuple(v) for k, v in fields.items()}, advantages=rows)
 
 
 def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:

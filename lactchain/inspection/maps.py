@@ -24,15 +24,18 @@ from lactchain.inspection.plots import (
 
 WALL = "#52606d"
 HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
+_NAMES = ("up", "down", "left", "right")
+SIDES = ((0, -1), (0, 1), (-1, 0), (1, 0))  # up, down, left, right: a maze's moves
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of cells, (0, 0) at the upper left, some of them walls."""
+    """A grid of cells, (0, 0) at the upper left, some of them walls; a goal that is fixed."""
 
     width: int
     height: int
     walls: frozenset[tuple[int, int]] = frozenset()
+    goal: tuple[int, int] | None = None
 
 
 def value_map(
@@ -50,11 +53,9 @@ def value_map(
         goal: a cell to mark.
     """
     size = max(16, min(38, 300 // max(grid.width, grid.height)))
-    low, high = limits
     cells = []
     for cell, value in values.items():
-        share = (value - low) / (high - low) if high > low else 0.5
-        red, green, blue = shade(share, palette)
+        red, green, blue = shade(_share(value, limits), palette)
         ink = "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else INK
         fill = rgb((red, green, blue))
         hint = element("title", f"({cell[0]}, {cell[1]}): {value:.5g}")
@@ -65,6 +66,72 @@ def value_map(
             cells.append(text(x, y, number, anchor="middle", size=11, fill=ink))
     marks = _goal(goal, size) if goal is not None else ""
     return _grid_picture(title, grid, size, *cells, marks)
+
+
+def move_map(
+    title: str,
+    grid: Grid,
+    values: Mapping[tuple[int, int], Sequence[float]],
+    limits: tuple[float, float],
+    palette: Sequence[Shade] = SEQUENTIAL,
+) -> Markup:
+    """Four numbers for each cell, of moving up, down, left and right: a triangle on each side.
+
+    A dot marks the greatest of the four.
+    """
+    size = max(16, min(38, 420 // max(grid.width, grid.height)))
+    parts = []
+    for cell, numbers in values.items():
+        best = max(range(len(SIDES)), key=numbers.__getitem__)
+        for side, value in enumerate(numbers):
+            hint = element("title", f"({cell[0]}, {cell[1]}) {_NAMES[side]}: {value:.5g}")
+            fill = rgb(shade(_share(value, limits), palette))
+            parts.append(_triangle(cell, SIDES[side], size, hint, fill=fill))
+        x, y = _centre(cell, size)
+        dx, dy = SIDES[best]
+        parts.append(
+            element("circle", cx=x + 0.32 * size * dx, cy=y + 0.32 * size * dy, r=2.2, fill=INK)
+        )
+    marks = _goal(grid.goal, size) if grid.goal is not None else ""
+    return _grid_picture(title, grid, size, *parts, marks)
+
+
+def replay(
+    grid: Grid,
+    path: Sequence[Sequence[int]],
+    values: Mapping[tuple[int, int], float] | None = None,
+) -> Markup:
+    """The way of an episode through a maze, over the value of each cell.
+
+    Args:
+        path: positions x, y, the start first; staying somewhere shows as a ring.
+        values: a number for each cell, shown as colour.
+    """
+    size = max(16, min(38, 420 // max(grid.width, grid.height)))
+    shown = values or {}
+    limits = (min(shown.values()), max(shown.values())) if shown else (0.0, 0.0)
+    cells = [
+        _square(
+            cell, size, element("title", f"({cell[0]}, {cell[1]}): {value:.5g}"),
+            fill=rgb(shade(_share(value, limits), SEQUENTIAL)),
+        )
+        for cell, value in shown.items()
+    ]  # fmt: skip
+    # Drifting a little from step to step, so that ways back and forth stay visible.
+    points = [_centre(p, size, (n % 7 - 3) * size / 22) for n, p in enumerate(path)]
+    rings = [
+        element("circle", cx=x, cy=y, r=size / 5, fill="none", stroke="#d64545")
+        for (x, y), before, after in zip(points[1:], path, path[1:], strict=False)
+        if tuple(before) == tuple(after)
+    ]
+    way = [polyline(points, "#f0b429", width=2.5)] if len(points) > 1 else []
+    (x, y), (end_x, end_y) = points[0], points[-1]
+    ends = (
+        element("circle", cx=x, cy=y, r=size / 5, fill="#fff", stroke=INK),
+        element("circle", cx=end_x, cy=end_y, r=size / 8, fill=INK),
+    )
+    marks = _goal(grid.goal, size) if grid.goal is not None else ""
+    return _grid_picture("", grid, size, *cells, marks, *way, *rings, *ends)
 
 
 def colour_bar(
@@ -131,6 +198,24 @@ def _grid_picture(title: str, grid: Grid, size: int, *content: object) -> Markup
     body = element("g", *lines, *walls, *content, transform=f"translate(2 {top})")
     heading = text(2, 13, title, size=12) if title else ""
     return svg(max(width + 4, 90), height + top + 2, heading, body)
+
+
+def _share(value: float, limits: tuple[float, float]) -> float:
+    """Where a number lies between two others, 0 to 1."""
+    low, high = limits
+    return (value - low) / (high - low) if high > low else 0.5
+
+
+def _triangle(
+    cell: tuple[int, int], side: tuple[int, int], size: int, *content: object, fill: str
+) -> Markup:
+    """The quarter of a cell on one of its sides."""
+    x, y = _centre(cell, size)
+    dx, dy = side
+    half = size / 2 - 0.5
+    corners = ((0, 0), (dx - dy, dx + dy), (dx + dy, dy - dx))
+    points = " ".join(f"{x + half * a:.1f},{y + half * b:.1f}" for a, b in corners)
+    return element("polygon", *content, points=points, fill=fill)
 
 
 def _square(cell: tuple[int, int], size: int, *content: object, fill: str) -> Markup:

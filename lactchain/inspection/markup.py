@@ -81,6 +81,11 @@ def details(summary: object, *content: object, is_open: bool = False) -> Markup:
     )
 
 
+def gallery(pictures: Iterable[Markup]) -> Markup:
+    """Pictures side by side."""
+    return element("div", *pictures, class_="gallery")
+
+
 def page(title: str, *content: object) -> str:
     """A whole page that needs nothing but itself."""
     policy = f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">'

@@ -7,21 +7,27 @@ what is not there yet, so that a running job can be looked at too.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from lactchain.checkpoints import atomic_write
-from lactchain.data.evaluations import EpisodeResult, StateValues
-from lactchain.environments.gridworld import ORIENTATIONS
-from lactchain.inspection import maps, plots
+from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues
+from lactchain.inspection import boards, grids, plots
 from lactchain.inspection.maps import Grid
-from lactchain.inspection.markup import Markup, details, element, fields, join, page, table
+from lactchain.inspection.markup import (
+    Markup,
+    details,
+    element,
+    fields,
+    gallery,
+    join,
+    page,
+    table,
+)
 from lactchain.inspection.run_view import (
-    ChainRecord,
     RunView,
     chain_records,
-    grid_position,
     open_run,
 )
 from lactchain.settings import check
@@ -31,8 +37,8 @@ from lactchain.types import PreferencePair, Trajectory
 MAIN_CURVES = (
     "loss", "margin", "accurac", "logps", "return", "success", "invalid", "chain_length", "r2",
 )  # fmt: skip
-NUM_GOALS = 3
 NUM_PAIRS = 8
+MAX_ROWS = 24  # of an episode's answers that are shown unfolded
 
 Item = TypeVar("Item")
 
@@ -72,6 +78,8 @@ def write_report(
 def render(view: RunView, num_rollouts: int = 8) -> str:
     """The page of a run as HTML."""
     values_of, values = view.newest("values")
+    moves_of, answer_values = view.newest("answer_values")
+    grid = view.grid
     played_in, trajectories = view.newest("trajectories")
     paired_in, pairs = view.newest("pairs")
     _, evaluations = view.newest("episodes")
@@ -80,10 +88,11 @@ def render(view: RunView, num_rollouts: int = 8) -> str:
         _section("Stages", _stages(view.stages)),
         _section("Curves", curves(view)),
         _section("Success by distance", success(evaluations)),
-        _section(_of("The critic beside the truth", values_of), value_maps(values, view.grid)),
+        _section(_of("The critic beside the truth", values_of), grids.value_maps(values, grid)),
+        _section(_of("What each answer is worth", moves_of), grids.move_maps(answer_values, grid)),
         _section(
             _of("Sample episodes", played_in),
-            rollouts(sample_episodes(trajectories, num_rollouts), view.grid, values),
+            rollouts(sample_episodes(trajectories, num_rollouts), grid, values, answer_values),
             note=f"Value and advantage are by the critic of {values_of}." if values_of else "",
         ),
         _section(_of("Preference pairs", paired_in), pair_table(pairs)),
@@ -103,8 +112,8 @@ def curves(view: RunView) -> Markup:
         main = [chart for key, chart in charts.items() if any(part in key for part in MAIN_CURVES)]
         more = [chart for key, chart in charts.items() if not any(p in key for p in MAIN_CURVES)]
         heading = element("h3", group) if view.stages else ""
-        folded = details(f"more curves ({len(more)})", _gallery(more)) if more else ""
-        parts.append(join((heading, _gallery(main), folded)))
+        folded = details(f"more curves ({len(more)})", gallery(more)) if more else ""
+        parts.append(join((heading, gallery(main), folded)))
     return join(parts)
 
 
@@ -136,53 +145,48 @@ def by_distance(episodes: Sequence[EpisodeResult]) -> dict[int, tuple[float, int
     return {distance: (sum(won) / len(won), len(won)) for distance, won in sorted(outcomes.items())}
 
 
-def value_maps(values: StateValues | None, grid: Grid | None) -> Markup:
-    """The critic's values, the exact ones and their difference; on a grid, as maps."""
-    if values is None or not values.states:
-        return Markup("")
-    facts: dict[str, Any] = {"states": len(values.states), "gamma": values.gamma}
-    facts["discount per"] = values.discount_per
-    overview = []
-    if values.exact is not None:
-        facts |= {"R²": values.r2, "RMSE": values.rmse}
-        overview = [plots.scatter("critic over exact value", values.exact, values.critic, "exact")]
-    summary = element("div", fields(facts), *overview, class_="gallery")
-    goals = [] if grid is None else _some(_goals(values), NUM_GOALS)
-    folded = [
-        details(f"goal at ({x}, {y})", _maps_of_goal(values, grid, (x, y)), is_open=n == 0)
-        for n, (x, y) in enumerate(goals)
-    ]
-    return join((summary, *folded))
-
-
 def rollouts(
-    trajectories: Sequence[Trajectory], grid: Grid | None, values: StateValues | None = None
+    trajectories: Sequence[Trajectory],
+    grid: Grid | None,
+    values: StateValues | None = None,
+    answer_values: AnswerValues | None = None,
 ) -> Markup:
     """Episodes, drawn where there is a grid, with reward, value and advantage of each chain."""
-    return join(episode_card(trajectory, grid, values) for trajectory in trajectories)
+    return join(
+        episode_card(trajectory, grid, values, answer_values) for trajectory in trajectories
+    )
 
 
 def episode_card(
-    trajectory: Trajectory, grid: Grid | None = None, values: StateValues | None = None
+    trajectory: Trajectory,
+    grid: Grid | None = None,
+    values: StateValues | None = None,
+    answer_values: AnswerValues | None = None,
 ) -> Markup:
     """One episode: picture, chains, and the transcript to unfold."""
-    records = chain_records(trajectory, values)
-    on_grid = grid is not None and records and all(record.start for record in records)
-    picture = _picture(trajectory, grid, records) if on_grid else ""
-    headers = ("", "answer", "reward", "value", "advantage", "")
+    records = chain_records(trajectory, values, answer_values)
+    game = boards.game_of(trajectory.infos)
+    picture = "" if game is None else boards.board(game)
+    if grid is not None and records and all(record.start for record in records):
+        picture = grids.episode_picture(trajectory, grid, records, values, answer_values)
+    headers = ("", "answer", "reward", "value", "Q", "advantage", "")
     rows = [
         (
             element("b", n + 1, style=f"color:{plots.chain_colour(n)}"),
             element("code", record.text, class_="text"),
             record.reward,
             record.value,
+            record.q,
             record.advantage,
             element("span", record.note, class_="bad"),
         )
         for n, record in enumerate(records)
     ]
-    chains = element("div", _headline(trajectory), table(headers, rows))
-    transcript = details("transcript", element("pre", trajectory), is_open=not on_grid)
+    answers = table(headers, rows)
+    if len(rows) > MAX_ROWS:
+        answers = details(f"{len(rows)} answers", answers)
+    chains = element("div", _headline(trajectory), answers)
+    transcript = details("transcript", element("pre", trajectory), is_open=not picture)
     body = element("div", picture, chains, class_="beside")
     return element("div", body, transcript, class_="card")
 
@@ -293,10 +297,6 @@ def _charts(views: Mapping[str, RunView]) -> dict[str, Markup]:
     return {key: plots.line_chart(key, lines) for key, lines in sorted(drawn.items())}
 
 
-def _gallery(pictures: Sequence[Markup]) -> Markup:
-    return element("div", *pictures, class_="gallery")
-
-
 def _success_row(episodes: Sequence[EpisodeResult]) -> tuple[int, str, str, float, float, float]:
     solved = [episode for episode in episodes if episode.success]
     known = [episode for episode in solved if episode.shortest is not None]
@@ -309,58 +309,6 @@ def _success_row(episodes: Sequence[EpisodeResult]) -> tuple[int, str, str, floa
         float(np.mean([episode.num_actions for episode in solved] or [np.nan])),
         sum(episode.num_actions for episode in known) / shortest if shortest else np.nan,
     )
-
-
-def _goals(values: StateValues) -> list[tuple[int, int]]:
-    states = [state for state in values.states if grid_position(state)]
-    return sorted({(state["goal_x"], state["goal_y"]) for state in states})
-
-
-def _maps_of_goal(values: StateValues, grid: Grid, goal: tuple[int, int]) -> Markup:
-    """Rows: critic, exact, error; columns: orientations."""
-    both = [*values.critic, *(values.exact or ())]
-    limits = min(both), max(both)
-    bars = [maps.colour_bar("value", limits)]
-    rows = [_map_row("critic", values.states, values.critic, grid, goal, limits)]
-    if values.exact is not None:
-        errors = np.subtract(values.critic, values.exact).tolist()
-        largest = max(map(abs, errors)) or 1.0
-        error_limits = -largest, largest
-        bars.append(maps.colour_bar("error = critic − exact", error_limits, plots.DIVERGING))
-        rows += [
-            _map_row("exact", values.states, values.exact, grid, goal, limits),
-            _map_row("error", values.states, errors, grid, goal, error_limits, plots.DIVERGING),
-        ]
-    return element("div", _gallery(bars), *rows, class_="card")
-
-
-def _map_row(
-    name: str,
-    states: Sequence[Mapping[str, Any]],
-    values: Sequence[float],
-    grid: Grid,
-    goal: tuple[int, int],
-    limits: tuple[float, float],
-    palette: Sequence[plots.Shade] = plots.SEQUENTIAL,
-) -> Markup:
-    """One map for each orientation."""
-    values_at: list[dict[tuple[int, int], float]] = [{} for _ in ORIENTATIONS]
-    for state, value in zip(states, values, strict=True):
-        if (state["goal_x"], state["goal_y"]) == goal:
-            values_at[state["orientation"]][state["x"], state["y"]] = value
-    return _gallery(
-        [
-            maps.value_map(f"{name}, facing {heading}", grid, cells, limits, goal, palette)
-            for heading, cells in zip(ORIENTATIONS, values_at, strict=True)
-        ]
-    )
-
-
-def _picture(trajectory: Trajectory, grid: Grid, records: Sequence[ChainRecord]) -> Markup:
-    state = trajectory.infos[0]["state"]
-    starts = [record.start for record in records]
-    paths = [record.path for record in records]
-    return maps.rollout(grid, starts, paths, (state["goal_x"], state["goal_y"]))
 
 
 def _headline(trajectory: Trajectory) -> Markup:

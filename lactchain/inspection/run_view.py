@@ -6,6 +6,7 @@
 | metrics.jsonl, summary.json | curves, and the final numbers |
 | trajectories/*.parquet, pairs/*.parquet | episodes and preference pairs |
 | values.json | the critic's values beside the exact ones (`lactchain.data.evaluations`) |
+| answer_values.json | what each answer to each state is worth to a value model |
 | episodes.json, episodes_before.json | evaluation after and before training |
 
 Folders inside with a config.yaml of their own are runs too: the stages of a pipeline.
@@ -22,19 +23,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lactchain.config import load
-from lactchain.data.evaluations import EpisodeResult, StateValues, read_episodes, read_values
+from lactchain.data.evaluations import (
+    AnswerValues,
+    EpisodeResult,
+    StateValues,
+    read_answer_values,
+    read_episodes,
+    read_values,
+)
 from lactchain.data.preferences import chain_advantages, read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.gridworld import GridWorld
+from lactchain.environments.maze import MazeTables
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import markup
 from lactchain.inspection.maps import Grid
 from lactchain.run import read_metrics
 from lactchain.types import PreferencePair, Trajectory
 
-GRID_WORLD = "lactchain/GridWorld-v0"
+GRID_WORLD, MAZE = "lactchain/GridWorld-v0", "lactchain/Maze-v0"
 GRID_STATE = {"x", "y", "orientation", "goal_x", "goal_y"}
+MAZE_STATE = {"row", "column"}
+MAZE_ARGUMENTS = ("layout", "goal", "start")
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,12 @@ class RunView:
         return read_values(path) if path.exists() else None
 
     @cached_property
+    def answer_values(self) -> AnswerValues | None:
+        """What each answer to each state is worth to a value model."""
+        path = self.directory / "answer_values.json"
+        return read_answer_values(path) if path.exists() else None
+
+    @cached_property
     def episodes(self) -> dict[str, list[EpisodeResult]]:
         """Evaluations by name: "before" and "after" training, those that there are."""
         names = {"before": "episodes_before.json", "after": "episodes.json"}
@@ -109,16 +128,21 @@ class RunView:
     def grid(self) -> Grid | None:
         """The grid that was played on; None for other worlds."""
         settings = _find(self.config, "environment") or {}
-        if settings.get("id") != GRID_WORLD:
-            return None
-        tables = GridWorld(**settings.get("kwargs", {})).tables
-        return Grid(tables.width, tables.height, tables.walls)
+        world, kwargs = settings.get("id"), settings.get("kwargs", {})
+        if world == MAZE:
+            maze = MazeTables(**{name: kwargs[name] for name in MAZE_ARGUMENTS if name in kwargs})
+            walls = frozenset((x, y) for y, x in np.argwhere(~maze.free).tolist())
+            return Grid(*reversed(maze.free.shape), walls, maze.goal[::-1])
+        if world == GRID_WORLD:
+            tables = GridWorld(**kwargs).tables
+            return Grid(tables.width, tables.height, tables.walls)
+        return None
 
     def newest(self, attribute: str) -> tuple[str, Any]:
         """What this run holds, else what the last stage with any holds, and that stage's name.
 
         Args:
-            attribute: "values", "trajectories", "pairs" or "episodes".
+            attribute: "values", "answer_values", "trajectories", "pairs" or "episodes".
         """
         for name, view in (("", self), *reversed(self.stages.items())):
             if getattr(view, attribute):
@@ -170,7 +194,8 @@ class ChainRecord:
         text: the answer.
         reward: undiscounted reward of the chain.
         value: the critic's value of the state before; None where it is unknown.
-        advantage: reward and what followed, less that value; None where it is unknown.
+        advantage: reward and what followed, or what the answer promised, less that value; None
+            where it is unknown.
         note: what went wrong (bumps, why the answer was rejected), or empty.
         start: position x, y, orientation before; None outside of grids.
         path: positions that the actions led to.
@@ -183,6 +208,11 @@ class ChainRecord:
     note: str
     start: tuple[int, ...] | None
     path: list[list[int]]
+
+    @property
+    def q(self) -> float | None:
+        """What the answer is worth in the state before; None where it is unknown."""
+        return None if self.advantage is None else self.value + self.advantage
 
 
 def open_run(path: str | Path) -> RunView:
@@ -197,22 +227,31 @@ def open_run(path: str | Path) -> RunView:
     return RunView(directory)
 
 
-def chain_records(trajectory: Trajectory, values: StateValues | None = None) -> list[ChainRecord]:
-    """The chains of an episode, with the critic's view of each where `values` has the states."""
-    known = (
-        {} if values is None else dict(zip(map(_key, values.states), values.critic, strict=True))
-    )
+def chain_records(
+    trajectory: Trajectory,
+    values: StateValues | None = None,
+    answer_values: AnswerValues | None = None,
+) -> list[ChainRecord]:
+    """The chains of an episode, and what each is worth where the state is known.
+
+    By a value model, that is by the answer alone, or else by a critic, that is by what followed.
+    """
+    known = _state_values(values, answer_values)
+    promised = _promised(answer_values)
     states = [info.get("state") for info in trajectory.infos]
     state_values = [known.get(_key(state)) for state in states]
     records = []
     for t, (action, reward) in enumerate(zip(trajectory.actions, trajectory.rewards, strict=True)):
         info = trajectory.infos[t + 1]
+        advantage = promised.get((_key(states[t]), action.text.rstrip("\n")))
+        if answer_values is None:
+            advantage = _advantage(trajectory, t, state_values, values)
         records.append(
             ChainRecord(
                 text=action.text,
                 reward=reward,
                 value=state_values[t],
-                advantage=_advantage(trajectory, t, state_values, values),
+                advantage=advantage,
                 note=_note(info),
                 start=grid_position(states[t]),
                 path=info.get("positions", []),
@@ -222,10 +261,31 @@ def chain_records(trajectory: Trajectory, values: StateValues | None = None) -> 
 
 
 def grid_position(state: Mapping[str, Any] | None) -> tuple[int, ...] | None:
-    """x, y and orientation of a state of a grid world, None of any other."""
-    if state is None or not state.keys() >= GRID_STATE:
-        return None
-    return state["x"], state["y"], state["orientation"]
+    """x, y and orientation of a state of a grid world, x and y in a maze, None of any other."""
+    if state is not None and state.keys() >= GRID_STATE:
+        return state["x"], state["y"], state["orientation"]
+    if state is not None and state.keys() >= MAZE_STATE:
+        return state["column"], state["row"]
+    return None
+
+
+def _state_values(
+    values: StateValues | None, answer_values: AnswerValues | None
+) -> dict[str, float]:
+    if answer_values is not None:
+        return dict(zip(map(_key, answer_values.states), answer_values.values, strict=True))
+    return {} if values is None else dict(zip(map(_key, values.states), values.critic, strict=True))
+
+
+def _promised(values: AnswerValues | None) -> dict[tuple[str, str], float]:
+    """The advantage of each answer to each state."""
+    if values is None:
+        return {}
+    return {
+        (_key(state), answer.rstrip("\n")): advantage
+        for state, row in zip(values.states, values.advantages, strict=True)
+        for answer, advantage in zip(values.answers, row, strict=True)
+    }
 
 
 def _advantage(
