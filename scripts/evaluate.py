@@ -1,8 +1,9 @@
 r"""Evaluates an actor: an episode from every start state, and sampled answers.
 
-Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per start
-state) and RUN/summary.json. Decoding and temperature are the actor's: greedy and free by default,
-with --actor.decoding constrained or scored as alternatives.
+Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
+episode), RUN/summary.json and, where answers are ranked by values, RUN/answer_values.json. Decoding
+and temperature are the actor's: greedy and free by default, with --actor.decoding constrained or
+scored as alternatives.
 
     python scripts/evaluate.py --config configs/evaluate/gridworld_tiny.yaml
     accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/evaluate.py \
@@ -19,7 +20,8 @@ from lactchain.run import Run
 
 def main(config: EvaluateConfig) -> dict:
     from lactchain import distributed
-    from lactchain.data.evaluations import write_episodes
+    from lactchain.data.answer_values import answer_values
+    from lactchain.data.evaluations import write_answer_values, write_episodes
     from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
     from lactchain.models.actor import LanguageActor
 
@@ -40,6 +42,8 @@ def main(config: EvaluateConfig) -> dict:
             )
         if distributed.is_main():
             write_episodes(run.path("episodes.json"), results)
+            if (values := answer_values(actor, rollouts.env)) is not None:
+                write_answer_values(run.path("answer_values.json"), values)
         run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
         run.finish(summary)
     figures("Evaluation", summary)

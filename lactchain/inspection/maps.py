@@ -79,7 +79,7 @@ def move_map(
 
     A dot marks the greatest of the four.
     """
-    size = max(16, min(38, 420 // max(grid.width, grid.height)))
+    size = max(16, min(38, 300 // max(grid.width, grid.height)))
     parts = []
     for cell, numbers in values.items():
         best = max(range(len(SIDES)), key=numbers.__getitem__)

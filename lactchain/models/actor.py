@@ -28,6 +28,7 @@ class LanguageActor:
         name: what trajectories call it.
         template: makes prompts of observations.
         decoder: samples answers; free or constrained, as `config.decoding` says.
+        ranking: what all legal answers are worth, under scored decoding with values; else None.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class LanguageActor:
             values = values or TrainedValues(config, tokenizer)
         ranked = values is not None and config.decoding == "scored"
         unbound = ranked or config.decoding == "free"
-        self._ranking = AnswerRanking(values, grammar, self.template) if ranked else None
+        self.ranking = AnswerRanking(values, grammar, self.template) if ranked else None
         self.decoder = Decoder(
             merged_copy(model),
             tokenizer.eos_token_id,
@@ -89,7 +90,7 @@ class LanguageActor:
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone."""
-        if self._ranking is not None:
+        if self.ranking is not None:
             return self._best_ranked(observations)
         prompts = self.template.encode_batch(observations)
         count = self._num_candidates
@@ -121,8 +122,8 @@ class LanguageActor:
         """The best of all legal answers by their advantages; the same for the same state."""
         new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
         if new:
-            best = self._ranking.advantages(new).argmax(axis=1)
-            answers = [self._ranking.actions[number] for number in best]
+            best = self.ranking.advantages(new).argmax(axis=1)
+            answers = [self.ranking.actions[number] for number in best]
             self._ranked |= dict(zip(new, answers, strict=True))
         return [self._ranked[text] for text in observations]
 

@@ -157,6 +157,14 @@ class AnswerRanking:
         ]
         return torch.cat(parts).cpu().numpy()
 
+    @torch.inference_mode()
+    def state_values(self, observations: Sequence[str]) -> np.ndarray:
+        """V(s) of B states (B,), before the first token of an answer."""
+        prompts, trunk = self._template.encode_batch(observations), self._trunks[1]
+        with use_cascade(trunk.model):
+            _, _, hidden = trunk.read(prompts, room=1)
+        return self._online.v_head(hidden)[:, 0].cpu().numpy()
+
     def _q(self, hidden: Tensor) -> Tensor:
         return self._target.least_q(hidden, self._columns)
 
