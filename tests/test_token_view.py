@@ -1,0 +1,134 @@
+"""The token view of episodes: which tokens are the agent's, and what their values regress on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lactchain.data.token_view import (
+    mean_return,
+    monte_carlo_targets,
+    one_step_targets,
+    token_view,
+)
+from lactchain.errors import DataError
+from lactchain.models.prompting import PromptTemplate
+from lactchain.models.tiny import build_tiny_tokenizer
+from lactchain.types import Action, Trajectory
+
+TOKENIZER = build_tiny_tokenizer(["at 0", "at 1", "at 2", "go left\n", "stay\n"] * 2)
+TEMPLATE = PromptTemplate(TOKENIZER)
+EOS = TOKENIZER.eos_token_id
+
+
+def episode(states, answers, rewards, terminated) -> Trajectory:
+    answers = tuple(a if isinstance(a, Action) else Action(a) for a in answers)
+    infos = tuple({} for _ in states)
+    return Trajectory(
+        "test/Env-v0", 0, tuple(states), answers, tuple(rewards), infos, terminated, not terminated
+    )
+
+
+# `stay` has 3 tokens with its line break and the end of sequence, `go left` has 4.
+ENDED = episode(["at 0", "at 1", "at 2"], ["stay\n", "go left\n"], [-1.0, -2.0], True)
+CUT = episode(["at 1", "at 0", "at 2"], ["go left\n", "stay\n"], [-4.0, -8.0], False)
+
+
+def test_the_mask_covers_exactly_the_tokens_of_the_agent():
+    view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
+    decisions = [(t.observations[i], a) for t in (ENDED, CUT) for i, a in enumerate(t.actions)]
+        (t.observations[i], a.text) for t in (ENDED, CUT) for i, a in enumerate(t.actions)
+    ]
+    for row, (observation, answer) in enumerate(decisions):
+        ids, mask = view.mask(row)
+        agent, rest = np.array(ids)[mask], np.array(ids)[~mask]
+        assert TOKENIZER.decode(rest) == TEMPLATE.render(observation)
+        assert TOKENIZER.decode(agent) == answer.text + TOKENIZER.eos_token
+        assert agent.tolist().count(EOS) == 1
+
+
+def test_sampled_tokens_are_kept_though_the_text_has_others():
+    letters = [TOKENIZER.encode(c, add_special_tokens=False)[0] for c in "stay\n"]
+    answer = Action("stay\n", (*letters, EOS))
+    view = token_view([episode(["at 0", "at 1"], [answer], [0.0], True)], TEMPLATE, TOKENIZER)
+    assert view.answers == [[*letters, EOS]]
+    assert view.num_tokens.tolist() == [6]
+
+
+def test_a_cut_answer_has_no_end_of_sequence():
+    stay = TOKENIZER.encode("stay", add_special_tokens=False)
+    answer = Action("stay", tuple(stay), stop_reason="length")
+    view = token_view([episode(["at 0", "at 1"], [answer], [0.0], True)], TEMPLATE, TOKENIZER)
+    assert view.answers == [stay]
+
+
+def test_an_empty_answer_is_the_end_of_sequence():
+    view = token_view([episode(["at 0", "at 1"], [""], [0.0], True)], TEMPLATE, TOKENIZER)
+    assert view.answers == [[EOS]]
+
+
+def test_tokens_that_do_not_read_as_the_text_are_named():
+    stay = TOKENIZER.encode("stay\n", add_special_tokens=False)
+    wrong = episode(["at 0", "at 1"], [Action("go left\n", (*stay, EOS))], [0.0], True)
+    with pytest.raises(DataError, match="episode 1, decision 0.*'stay.*'go left"):
+        token_view([ENDED, wrong], TEMPLATE, TOKENIZER)
+
+
+def test_a_decision_longer_than_the_context_is_named():
+    long = episode(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0], True)
+    with pytest.raises(DataError, match="episode 1, decision 1.*the model reads 32"):
+        token_view([ENDED, long], TEMPLATE, TOKENIZER, max_length=32)
+
+
+def test_no_decision_is_an_error():
+    with pytest.raises(DataError, match="expected decisions"):
+        token_view([episode(["at 0"], [], [], False)], TEMPLATE, TOKENIZER)
+
+
+def test_one_step_targets_mask_the_end_and_not_the_cut():
+    view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
+    targets = one_step_targets(view, gamma=0.5)
+    assert targets.reward.tolist() == [-1.0, -2.0, -4.0, -8.0]
+    assert targets.discount.tolist() == [0.5, 0.0, 0.5, 0.5]
+    after = [TOKENIZER.decode(view.prompts[p]) for p in targets.after[targets.discount > 0]]
+    assert after == [TEMPLATE.render(text) for text in ("at 1", "at 0", "at 2")]
+
+
+def test_monte_carlo_targets_match_hand_computed_numbers():
+    """With γ = ½ per token: the next answer's reward is its number of tokens away."""
+    view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
+    targets = monte_carlo_targets(view, gamma=0.5)
+    assert targets.reward.tolist() == [-1 - 2 * 0.5**4, -2.0, -4 - 8 * 0.5**3, -8.0]
+    assert targets.discount.tolist() == [0.0, 0.0, 0.5 * 0.5**3, 0.5]
+    after = {TOKENIZER.decode(view.prompts[p]) for p in targets.after[2:]}
+    assert after == {TEMPLATE.render("at 2")}  # where the episode was cut
+
+
+def test_mean_return_is_the_mean_over_tokens():
+    view = token_view([ENDED], TEMPLATE, TOKENIZER)
+    first = [-2 * 0.5 ** (6 - i) - 0.5 ** (2 - i) for i in range(3)]
+    second = [-2 * 0.5 ** (3 - i) for i in range(4)]
+    np.testing.assert_allclose(mean_return(view, 0.5), np.mean([*first, *second]))
+
+
+def test_long_episodes_do_not_underflow():
+    states, answers = ["at 0"] * 3001, ["stay\n"] * 3000
+    view = token_view([episode(states, answers, [-1.0] * 3000, True)], TEMPLATE, TOKENIZER)
+    targets = monte_carlo_targets(view, gamma=0.9)
+    np.testing.assert_allclose(targets.reward[0], -1 / (1 - 0.9**3))
+    assert np.isfinite(targets.reward).all()
+
+
+def test_equal_decisions_merge_with_their_number_as_weight():
+    view = token_view([ENDED, CUT, ENDED], TEMPLATE, TOKENIZER)
+    merged = one_step_targets(view, 0.9).merged()
+    assert len(view) == 6 and len(merged) == 4
+    assert sorted(merged.weight.tolist()) == [1, 1, 2, 2]
+    assert merged.weight @ merged.reward == view.rewards.sum()
+
+
+def test_groups_are_prompts_or_episodes():
+    view = token_view([ENDED, CUT, replace(ENDED, seed=1)], TEMPLATE, TOKENIZER)
+    targets = one_step_targets(view, 0.9)
+    assert [g.tolist() for g in targets.groups("episode")] == [[0, 1], [2, 3], [4, 5]]
+    assert [g.tolist() for g in targets.groups("prompt")] == [[0, 3, 4], [1, 2, 5]]
