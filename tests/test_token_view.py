@@ -37,8 +37,6 @@ CUT = episode(["at 1", "at 0", "at 2"], ["go left\n", "stay\n"], [-4.0, -8.0], F
 def test_the_mask_covers_exactly_the_tokens_of_the_agent():
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
     decisions = [(t.observations[i], a) for t in (ENDED, CUT) for i, a in enumerate(t.actions)]
-        (t.observations[i], a.text) for t in (ENDED, CUT) for i, a in enumerate(t.actions)
-    ]
     for row, (observation, answer) in enumerate(decisions):
         ids, mask = view.mask(row)
         agent, rest = np.array(ids)[mask], np.array(ids)[~mask]
