@@ -118,12 +118,13 @@ def test_a_person_types_numbers_or_an_answer(env):
         shown.append(prompt)
         return lines.pop(0)
 
-    lines = ["0 1 0", '["turn left"]', "0 2", ""]
-    answers = HumanPolicy(env.grammar, ask).act(["here"] * 4, range(4))
+    lines = ["0 1 0", '["turn left"]', "0 2", "", "turn left"]
+    answers = HumanPolicy(env.grammar, ask).act(["here"] * 5, range(5))
     assert [answer.text for answer in answers] == [
         '["move forward", "turn left", "move forward"]',
         '["turn left"]',
         "0 2",
         "",
+        '["turn left"]',
     ]
     assert shown[0] == "here\n[0 move forward, 1 turn left] > "

@@ -197,8 +197,8 @@ class Mixture:
 class HumanPolicy:
     """The person at the keyboard.
 
-    Numbers of actions, such as `0 0 1`, are put into the format of an answer; anything else is
-    the answer, letter for letter.
+    Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
+    format of an answer; anything else is the answer, letter for letter.
 
     Args:
         grammar: the actions, and the letters of an answer.
@@ -210,6 +210,8 @@ class HumanPolicy:
     def __init__(self, grammar: ChainGrammar, ask: Callable[[str], str] = input) -> None:
         self.grammar = grammar
         self.ask = ask
+        names = enumerate(grammar.action_names)
+        self._named = {name.replace(" ", ""): number for number, name in names}
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Asks for B answers, one after the other; the seeds do not matter."""
@@ -221,6 +223,8 @@ class HumanPolicy:
         legend += ["..."] * (len(names) > MOST_LISTED)
         line = self.ask(f"{text}\n[{', '.join(legend)}] > ")
         numbers = {str(number): number for number in range(len(names))}
+        if line.replace(" ", "") in self._named:
+            return Action(self.grammar.render([self._named[line.replace(" ", "")]]))
         words = line.split()
         if words and all(word in numbers for word in words):
             return Action(self.grammar.render([numbers[word] for word in words]))
