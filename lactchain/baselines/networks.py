@@ -108,6 +108,7 @@ class Network:
         num_outputs: units of the last layer, which has no activation.
         activation: a name in `ACTIVATIONS`.
         output_gain: scale of the last layer's initial weight.
+        num_extra: further numbers that reach the first fully connected layer, such as actions.
     """
 
     def __init__(
@@ -117,11 +118,12 @@ class Network:
         num_outputs: int,
         activation: str = "relu",
         output_gain: float = 1.0,
+        num_extra: int = 0,
     ) -> None:
         self.inputs, self.activation = inputs, ACTIVATIONS[activation]
         self.num_convolutions = len(CONVOLUTIONS) if inputs.kind == "image" else 0
         self.layers = _convolution_layers(inputs) if self.num_convolutions else []
-        sizes = [_num_features(inputs), *hidden, num_outputs]
+        sizes = [_num_features(inputs) + num_extra, *hidden, num_outputs]
         for size_in, size_out in zip(sizes, sizes[1:], strict=False):
             self.layers.append(Layer((size_in, size_out), (1, size_out), math.sqrt(2.0)))
         last = self.layers[-1]
@@ -139,17 +141,22 @@ class Network:
             values += [_orthogonal(layer, rng), np.zeros(layer.bias, dtype=np.float32)]
         return values
 
-    def __call__(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+    def __call__(
+        self, parameters: Sequence[Tensor], x: Tensor, extra: Tensor | None = None
+    ) -> Tensor:
         """Outputs (P, B, num_outputs) of inputs (P, B, *inputs.shape).
 
         Args:
             parameters: each (P, *shape), in the order of `shapes`.
-            x: what `Inputs.encode` gives, or (P, B, features) without images.
+            x: what `Inputs.encode` gives.
+            extra: (P, B, num_extra), if the network takes any.
         """
         members, batch = x.shape[:2]
         for n in range(self.num_convolutions):
             x = self._convolve(parameters[2 * n], parameters[2 * n + 1], x, CONVOLUTIONS[n][2])
         x = x.reshape(members, batch, -1)
+        if extra is not None:
+            x = torch.cat([x, extra], dim=-1)
         last = len(self.layers) - 1
         for n in range(self.num_convolutions, last):
             x = self.activation(torch.baddbmm(parameters[2 * n + 1], x, parameters[2 * n]))

@@ -246,6 +246,13 @@ class Population:
             part.load_state_dict(state["parts"][name])
 
 
+def row_weights(batch_sizes: np.ndarray) -> Tensor:
+    """Weights (P, B) of the rows of batches, B the largest size: 1/size on a member's own rows."""
+    sizes = batch_sizes.astype(np.int64)
+    present = np.arange(sizes.max()) < sizes[:, None]
+    return torch.from_numpy((present / sizes[:, None]).astype(np.float32))
+
+
 def _column(values: np.ndarray) -> Tensor:
     """Numbers (P,) as a tensor (P, 1)."""
     return torch.from_numpy(np.asarray(values, dtype=np.float32))[:, None]

@@ -77,9 +77,162 @@ class PPOConfig:
         )
 
 
+@dataclass(frozen=True)
+class DQNConfig:
+    """Deep Q-learning (Mnih et al. 2015), double (van Hasselt et al. 2016)."""
+
+    num_envs: int = 1
+    """Copies of the environment that each member plays."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of the hidden layers."""
+    activation: Activation = "relu"
+    """Activation of the hidden layers."""
+    double: bool = True
+    """Let the online network choose the action that the target network values."""
+    learning_rate: float = gene(1e-4, 1e-5, 1e-2, log=True)
+    """Step size of Adam."""
+    gamma: float = gene(0.99, 0.9, 0.9999)
+    """Discount, in (0, 1]."""
+    batch_size: int = gene(32, 16, 512, log=True, integer=True)
+    """Transitions of an update."""
+    tau: float = gene(1.0, 0.001, 1.0, log=True)
+    """Share by which the target network moves to the online one; 1 copies it."""
+    target_every_updates: int = 100
+    """Updates between two such moves."""
+    train_every_env_steps: int = 4
+    """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
+    num_updates: int = 1
+    """Updates of a round, however full the buffer is."""
+    buffer_size: int = 100_000
+    """Transitions that the replay buffer of a member holds."""
+    learning_starts: int = 1000
+    """Environment steps of a member, played at random, before the first update."""
+    exploration_fraction: float = gene(0.1, 0.01, 0.5)
+    """Share of the run in which the exploration rate falls from 1 to its final value."""
+    final_exploration: float = gene(0.05, 0.01, 0.2)
+    """Probability of a random action thereafter, drawn for each copy by itself."""
+    max_grad_norm: float = gene(10.0, 0.3, 10.0, log=True)
+    """Gradients are scaled down to this norm."""
+    anneal: bool = False
+    """Let the learning rate fall linearly to 0 over the run."""
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_replay(self)
+        for name in ("final_exploration", "exploration_fraction"):
+            value = getattr(self, name)
+            check(0 <= value <= 1, name, "a share in [0, 1]", value)
+        check(self.max_grad_norm > 0, "max_grad_norm", "a positive number", self.max_grad_norm)
+        check(
+            self.target_every_updates >= 1,
+            "target_every_updates",
+            "at least 1",
+            self.target_every_updates,
+        )
+
+
+@dataclass(frozen=True)
+class DDPGConfig:
+    """Deep deterministic policy gradient (Lillicrap et al. 2015)."""
+
+    num_envs: int = 1
+    """Copies of the environment that each member plays."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Units of the hidden layers, of actor and critics each."""
+    activation: Activation = "relu"
+    """Activation of the hidden layers."""
+    num_critics: Literal[1, 2] = 1
+    """2: targets take the smaller of two estimates (Fujimoto et al. 2018)."""
+    learning_rate: float = gene(1e-3, 1e-5, 1e-2, log=True)
+    """Step size of Adam, for the critics."""
+    actor_learning_rate: float = gene(1e-3, 1e-5, 1e-2, log=True)
+    """Step size of Adam, for the actor."""
+    gamma: float = gene(0.99, 0.9, 0.9999)
+    """Discount, in (0, 1]."""
+    batch_size: int = gene(256, 16, 512, log=True, integer=True)
+    """Transitions of an update."""
+    tau: float = gene(0.005, 0.001, 0.1, log=True)
+    """Share by which the target networks move to the online ones after each update."""
+    reward_scale: float = gene(1.0, 0.01, 10.0, log=True)
+    """Factor on rewards where they are learnt from; figures are of unscaled ones."""
+    exploration_noise: float = gene(0.1, 0.01, 0.5)
+    """Deviation of the Gaussian noise on actions, which lie in [-1, 1]."""
+    train_every_env_steps: int = 1
+    """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
+    num_updates: int = 1
+    """Updates of a round, however full the buffer is."""
+    buffer_size: int = 200_000
+    """Transitions that the replay buffer of a member holds."""
+    learning_starts: int = 1000
+    """Environment steps of a member, played at random, before the first update."""
+    anneal: bool = False
+    """Let the learning rates fall linearly to 0 over the run."""
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_replay(self)
+        for name in ("actor_learning_rate", "reward_scale"):
+            check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
+        noise = self.exploration_noise
+        check(noise >= 0, "exploration_noise", "at least 0", noise)
+
+
+@dataclass(frozen=True)
+class CQLConfig:
+    """Conservative Q-learning on recorded transitions (Kumar et al. 2020)."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of the hidden layers."""
+    activation: Activation = "relu"
+    """Activation of the hidden layers."""
+    learning_rate: float = gene(1e-3, 1e-5, 1e-2, log=True)
+    """Step size of Adam."""
+    gamma: float = gene(0.99, 0.9, 0.9999)
+    """Discount, in (0, 1]."""
+    cql_weight: float = gene(1.0, 0.01, 10.0, log=True)
+    """Weight of the penalty, beside half the squared error; the paper's alpha."""
+    batch_size: int = gene(256, 16, 512, log=True, integer=True)
+    """Transitions of an update."""
+    tau: float = gene(0.005, 0.001, 1.0, log=True)
+    """Share by which the target network moves to the online one after each update."""
+    num_updates: int = 100
+    """Updates of one iteration."""
+    max_grad_norm: float = gene(10.0, 0.3, 10.0, log=True)
+    """Gradients are scaled down to this norm."""
+    anneal: bool = False
+    """Let the learning rate fall linearly to 0 over the run."""
+
+    def __post_init__(self) -> None:
+        _check_learning(self)
+        check(self.cql_weight >= 0, "cql_weight", "at least 0", self.cql_weight)
+        check(0 < self.tau <= 1, "tau", "a share in (0, 1]", self.tau)
+        check(self.num_updates >= 1, "num_updates", "at least 1", self.num_updates)
+        check(self.max_grad_norm > 0, "max_grad_norm", "a positive number", self.max_grad_norm)
+
+
+def _check_replay(config: Any) -> None:
+    """What must hold of every config with a replay buffer."""
+    for name in ("num_updates", "buffer_size"):
+        check(getattr(config, name) >= 1, name, "at least 1", getattr(config, name))
+    check(config.learning_starts >= 0, "learning_starts", "at least 0", config.learning_starts)
+    check(0 < config.tau <= 1, "tau", "a share in (0, 1]", config.tau)
+    steps, copies = config.train_every_env_steps, config.num_envs
+    check(
+        steps >= copies and steps % copies == 0,
+        "train_every_env_steps",
+        f"a multiple of num_envs = {copies}",
+        steps,
+    )
+
+
 def _check_common(config: Any) -> None:
-    """What must hold of every agent's config."""
+    """What must hold of the config of every agent that plays."""
     check(config.num_envs >= 1, "num_envs", "at least 1", config.num_envs)
+    _check_learning(config)
+
+
+def _check_learning(config: Any) -> None:
+    """What must hold of every agent's config."""
     widths = config.hidden
     check(all(width >= 1 for width in widths), "hidden", "widths of at least 1", widths)
     check(config.learning_rate > 0, "learning_rate", "a positive number", config.learning_rate)
@@ -87,4 +240,4 @@ def _check_common(config: Any) -> None:
     check(config.batch_size >= 1, "batch_size", "at least 1", config.batch_size)
 
 
-__all__ = ["PPOConfig", "RunConfig", "WorldConfig"]
+__all__ = ["CQLConfig", "DDPGConfig", "DQNConfig", "PPOConfig", "RunConfig", "WorldConfig"]

@@ -1,0 +1,157 @@
+"""DDPG: a deterministic actor that climbs its critic, for continuous actions.
+
+Source: Lillicrap et al. 2015; two critics, of which targets take the smaller (Fujimoto et al.
+2018), as an option. The actor is trained through the online critic; target networks serve for
+targets alone. Exploration is Gaussian noise on the actions, drawn for each copy by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.networks import Network, Parameters
+from lactchain.baselines.population import Adam, Population, row_weights
+from lactchain.baselines.settings import DDPGConfig
+from lactchain.data.replay import Batch, ReplayBuffer
+from lactchain.errors import ConfigError
+
+
+class DDPG(Population):
+    """P members that learn off-policy; see `Population` for the arguments."""
+
+    def __init__(
+        self,
+        configs: Sequence[DDPGConfig],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(configs, observation_space, action_space, seed)
+        if not isinstance(action_space, spaces.Box):
+            raise ConfigError(f"DDPG: expected Box actions, got {action_space}")
+        config, width = self.config, int(np.prod(action_space.shape))
+        self.actor = Network(self.inputs, config.hidden, width, config.activation, 0.01)
+        self.critic = Network(self.inputs, config.hidden, 1, config.activation, num_extra=width)
+        names = [f"q{n}" for n in range(config.num_critics)]
+        self.actors = Parameters([{"pi": self.actor.initial(self.rng)} for _ in configs])
+        self.critics = Parameters(
+            [{name: self.critic.initial(self.rng) for name in names} for _ in configs]
+        )
+        self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
+        self.actor_optimizer, self.critic_optimizer = Adam(self.actors), Adam(self.critics)
+        self.replay = ReplayBuffer(
+            self.num_members, config.buffer_size, observation_space, action_space
+        )
+        self.parts = {
+            "actors": self.actors,
+            "critics": self.critics,
+            "target_actors": self.target_actors,
+            "target_critics": self.target_critics,
+            "actor_optimizer": self.actor_optimizer,
+            "critic_optimizer": self.critic_optimizer,
+            "replay": self.replay,
+        }
+
+    def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions (P, N, …) in [−1, 1] for observations (P, N, …); greedy: without noise."""
+        with torch.inference_mode():
+            actions = self.policy(self.actors, self.inputs.encode(observations)).numpy()
+        if not greedy:
+            noise = self.rng.standard_normal(actions.shape, dtype=np.float32)
+            scale = self.hyper["exploration_noise"][:, None, None].astype(np.float32)
+            actions = np.clip(actions + scale * noise, -1.0, 1.0)
+        return actions.reshape(*actions.shape[:2], *self.action_space.shape)
+
+    def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
+        """One iteration: some steps in every copy, then the round of updates; metrics, each (P,).
+
+        Args:
+            envs: what the members play.
+            progress: share of the run that is done, for annealing.
+        """
+        self.collect(envs)
+        if self.replay.total < self.config.learning_starts:
+            return {}
+        left = 1.0 - progress if self.config.anneal else 1.0
+        records = [self.update(*self.sample(), left) for _ in range(self.config.num_updates)]
+        return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
+
+    def collect(self, envs: MemberEnvs) -> None:
+        """Plays `train_every_env_steps` steps of each member into the replay buffer."""
+        for _ in range(self.config.train_every_env_steps // self.config.num_envs):
+            if self.replay.total < self.config.learning_starts:
+                shape = (*envs.shape, *self.action_space.shape)
+                actions = self.rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+            else:
+                actions = self.act(envs.observations)
+            self.replay.add(envs.step(actions))
+
+    def sample(self) -> tuple[Batch, Tensor]:
+        """Transitions (P, B, …) and their weights (P, B), which sum to 1 for each member."""
+        weights = row_weights(self.hyper["batch_size"])
+        return self.replay.sample(weights.shape[1], self.rng), weights
+
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
+        """One optimiser step of all members' critics and actors; returns metrics, each (P,).
+
+        Args:
+            batch: transitions (P, B, …).
+            weights: (P, B), what each counts.
+            left: factor on the learning rates.
+        """
+        x = self.inputs.encode(batch.observations)
+        critic_loss = self.critic_loss(x, batch, weights)
+        gradient = self.critics.gradient(critic_loss.sum())
+        self.critic_optimizer.step(gradient, self.hyper["learning_rate"] * left)
+        actor_loss = self.actor_loss(x, weights)
+        gradient = self.actors.gradient(actor_loss.sum())
+        self.actor_optimizer.step(gradient, self.hyper["actor_learning_rate"] * left)
+        self.num_updates += 1
+        tau = self.column("tau")[:, 0]
+        self.target_critics.move_towards(self.critics, tau)
+        self.target_actors.move_towards(self.actors, tau)
+        return {
+            "train/critic_loss": critic_loss.detach().numpy(),
+            "train/actor_loss": actor_loss.detach().numpy(),
+        }
+
+    def critic_loss(self, x: Tensor, batch: Batch, weights: Tensor) -> Tensor:
+        """Mean squared error of all critics against the targets, (P,)."""
+        targets = self.targets(batch)
+        values = self.values(self.critics, x, _flat(batch.actions))
+        return sum(((value - targets).square() * weights).sum(1) for value in values)
+
+    def actor_loss(self, x: Tensor, weights: Tensor) -> Tensor:
+        """−Q(s, π(s)) under the online critic, (P,)."""
+        actions = self.policy(self.actors, x)
+        value = self.critic(self.critics.views["q0"], x, actions)[..., 0]
+        return -(value * weights).sum(1)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """Targets r + γ(1 − terminated) min_i Q'_i(s', π'(s')), (P, B)."""
+        with torch.no_grad():
+            x = self.inputs.encode(batch.next_observations)
+            values = self.values(self.target_critics, x, self.policy(self.target_actors, x))
+            worth = values[0] if len(values) == 1 else torch.minimum(*values)
+            alive = torch.from_numpy(~batch.terminated).float()
+            rewards = self.column("reward_scale") * torch.from_numpy(batch.rewards)
+            return rewards + self.column("gamma") * alive * worth
+
+    def policy(self, actors: Parameters, x: Tensor) -> Tensor:
+        """π(s), (P, B, D) in (−1, 1)."""
+        return self.actor(actors.views["pi"], x).tanh()
+
+    def values(self, critics: Parameters, x: Tensor, actions: Tensor) -> list[Tensor]:
+        """Q_i(s, a) of each critic, (P, B) each."""
+        return [self.critic(views, x, actions)[..., 0] for views in critics.views.values()]
+
+
+def _flat(actions: np.ndarray) -> Tensor:
+    """Actions (P, B, …) as (P, B, D)."""
+    return torch.from_numpy(actions).flatten(2).float()

@@ -1,0 +1,147 @@
+"""DQN: deep Q-learning with replay, a target network and double estimates, for discrete actions.
+
+Source: Mnih et al. 2015; van Hasselt, Guez & Silver 2016 (the online network chooses the next
+action, the target network values it). The number of updates per environment step is fixed by the
+config; each copy of the environment tosses its own coin when exploring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.networks import Network, Parameters
+from lactchain.baselines.population import Adam, Population, row_weights
+from lactchain.baselines.settings import DQNConfig
+from lactchain.data.replay import Batch, ReplayBuffer
+from lactchain.errors import ConfigError
+from lactchain.functional.value_losses import double_q_targets, regression_loss
+
+
+class DQN(Population):
+    """P members that learn off-policy; see `Population` for the arguments."""
+
+    def __init__(
+        self,
+        configs: Sequence[DQNConfig],
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(configs, observation_space, action_space, seed)
+        if not (isinstance(action_space, spaces.Discrete) and action_space.start == 0):
+            raise ConfigError(f"DQN: expected Discrete actions from 0, got {action_space}")
+        self.num_actions = int(action_space.n)
+        config = self.config
+        self.network = Network(self.inputs, config.hidden, self.num_actions, config.activation)
+        members = [{"q": self.network.initial(self.rng)} for _ in configs]
+        self.parameters = Parameters(members)
+        self.target = self.parameters.copy()
+        self.optimizer = Adam(self.parameters)
+        self.replay = ReplayBuffer(
+            self.num_members, config.buffer_size, observation_space, action_space
+        )
+        self.parts = {
+            "parameters": self.parameters,
+            "target": self.target,
+            "optimizer": self.optimizer,
+            "replay": self.replay,
+        }
+
+    def act(
+        self,
+        observations: np.ndarray,
+        greedy: bool = False,
+        epsilon: float | np.ndarray = 0.0,
+    ) -> np.ndarray:
+        """Actions (P, N) for observations (P, N, …).
+
+        Args:
+            observations: what the members see.
+            greedy: take the best actions; else explore at the rate `epsilon`.
+            epsilon: probability of a random action, a number or one for each member (P, 1).
+        """
+        with torch.inference_mode():
+            best = self.values(self.inputs.encode(observations)).argmax(-1).numpy()
+        if greedy:
+            return best
+        explores = self.rng.random(best.shape) < epsilon
+        return np.where(explores, self.rng.integers(self.num_actions, size=best.shape), best)
+
+    def exploration(self, progress: float) -> np.ndarray:
+        """Exploration rates (P, 1) at a share of the run that is done."""
+        final = self.hyper["final_exploration"]
+        fraction = np.maximum(self.hyper["exploration_fraction"], 1e-9)
+        return (1.0 + np.minimum(progress / fraction, 1.0) * (final - 1.0))[:, None]
+
+    def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
+        """One iteration: some steps in every copy, then the round of updates; metrics, each (P,).
+
+        Args:
+            envs: what the members play.
+            progress: share of the run that is done, for the exploration schedule.
+        """
+        self.collect(envs, progress)
+        metrics = {"train/exploration": self.exploration(progress)[:, 0]}
+        if self.replay.total < self.config.learning_starts:
+            return metrics
+        left = 1.0 - progress if self.config.anneal else 1.0
+        records = [self.update(*self.sample(), left) for _ in range(self.config.num_updates)]
+        means = {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
+        return metrics | means
+
+    def collect(self, envs: MemberEnvs, progress: float) -> None:
+        """Plays `train_every_env_steps` steps of each member into the replay buffer."""
+        for _ in range(self.config.train_every_env_steps // self.config.num_envs):
+            starting = self.replay.total < self.config.learning_starts
+            epsilon = 1.0 if starting else self.exploration(progress)
+            self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
+
+    def sample(self) -> tuple[Batch, Tensor]:
+        """Transitions (P, B, …) and their weights (P, B), which sum to 1 for each member."""
+        weights = row_weights(self.hyper["batch_size"])
+        return self.replay.sample(weights.shape[1], self.rng), weights
+
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
+        """One optimiser step of all members; returns metrics, each (P,).
+
+        Args:
+            batch: transitions (P, B, …).
+            weights: (P, B), what each counts.
+            left: factor on the learning rate.
+        """
+        x = self.inputs.encode(batch.observations)
+        actions = torch.from_numpy(batch.actions)[..., None]
+        targets = self.targets(batch)
+        q_data = self.values(x).gather(-1, actions)[..., 0]
+        loss = (regression_loss(q_data, targets) * weights).sum(1)
+        self._descend(loss, left)
+        mean_q = (q_data.detach() * weights).sum(1)
+        return {"train/loss": loss.detach().numpy(), "train/q": mean_q.numpy()}
+
+    def targets(self, batch: Batch) -> Tensor:
+        """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
+        with torch.no_grad():
+            x = self.inputs.encode(batch.next_observations)
+            q_target = self.network(self.target.views["q"], x)
+            q_online = self.values(x) if self.config.double else q_target
+            alive = torch.from_numpy(~batch.terminated).float()
+            rewards = torch.from_numpy(batch.rewards)
+            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Q(s, ·) of the online network, (P, B, A)."""
+        return self.network(self.parameters.views["q"], x)
+
+    def _descend(self, loss: Tensor, left: float) -> None:
+        gradient = self.parameters.gradient(loss.sum())
+        learning_rate = self.hyper["learning_rate"] * left
+        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"])
+        self.num_updates += 1
+        if self.num_updates % self.config.target_every_updates == 0:
+            self.target.move_towards(self.parameters, self.column("tau")[:, 0])

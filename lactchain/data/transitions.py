@@ -1,0 +1,259 @@
+"""Recorded transitions for offline learning: collected here, or read from other libraries' files.
+
+Successors are made where episodes are known, once: a row's successor is the next row of the same
+episode, or what was observed after the last step. A last step that was cut by a time limit, and
+whose successor nobody recorded, is dropped and counted: pairing it with the next episode's start
+would teach nonsense, and calling it terminal would be untrue.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lactchain.data.parquet import read_table, write_table
+from lactchain.data.replay import FIELDS, Batch
+from lactchain.errors import DataError
+
+KIND, VERSION = "transitions", 1
+H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
+
+
+@dataclass(frozen=True)
+class TransitionData:
+    """N transitions in the order in which they were recorded.
+
+    Attributes:
+        observations: (N, …).
+        actions: (N, …).
+        rewards: (N,), float32.
+        terminated: (N,), whether the successor is terminal.
+        next_observations: (N, …).
+        num_dropped: last steps of cut episodes whose successor was not recorded.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    next_observations: np.ndarray
+    num_dropped: int = 0
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(getattr(self, name)) for name in FIELDS}
+        if len(set(lengths.values())) > 1 or not lengths["rewards"]:
+            raise DataError(f"transitions: expected columns of one length above 0, got {lengths}")
+        for name in ("observations", "rewards", "next_observations"):
+            column = getattr(self, name)
+            if column.dtype.kind == "f" and not np.isfinite(column).all():
+                row = int(np.flatnonzero(~np.isfinite(column).reshape(len(column), -1).all(1))[0])
+                raise DataError(f"transitions: {name} of row {row} is not finite")
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def sample(self, num_members: int, batch_size: int, rng: np.random.Generator) -> Batch:
+        """Transitions (P, B, …) drawn uniformly with replacement."""
+        places = rng.integers(len(self), size=(num_members, batch_size))
+        return Batch(**{name: getattr(self, name)[places] for name in FIELDS})
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One episode of T steps as other libraries store it.
+
+    Attributes:
+        observations: (T + 1, …), or (T, …) where the last one was not recorded.
+        actions: (T, …).
+        rewards: (T,).
+        terminated: whether the last state is terminal.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: bool
+
+
+def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes") -> TransitionData:
+    """Transitions of episodes, none of which reaches into the next.
+
+    Args:
+        episodes: in the order of recording.
+        source: what an error names.
+
+    Raises:
+        DataError: an episode's lengths do not fit together, or there is no transition.
+    """
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
+    num_dropped = 0
+    for number, episode in enumerate(episodes):
+        steps = len(episode.rewards)
+        if len(episode.actions) != steps or len(episode.observations) - steps not in (0, 1):
+            raise DataError(
+                f"{source}: episode {number} has {len(episode.observations)} observations, "
+                f"{len(episode.actions)} actions and {steps} rewards"
+            )
+        known = len(episode.observations) == steps + 1
+        kept = steps if known or episode.terminated else steps - 1
+        num_dropped += steps - kept
+        after = episode.observations[1 : kept + 1]
+        if len(after) < kept:  # a terminal state that nobody looked at; its value is never asked
+            after = np.concatenate([after, episode.observations[-1:]])
+        terminated = np.zeros(kept, dtype=bool)
+        if kept:
+            terminated[-1] = episode.terminated
+        values = (
+            episode.observations[:kept], episode.actions[:kept],
+            np.asarray(episode.rewards[:kept], np.float32), terminated, after,
+        )  # fmt: skip
+        for name, value in zip(FIELDS, values, strict=True):
+            columns[name].append(value)
+    if not sum(map(len, columns["rewards"])):
+        raise DataError(f"{source}: expected episodes with transitions, found none")
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    return replace(TransitionData(**joined), num_dropped=num_dropped)
+
+
+def read_h5_transitions(path: str | Path) -> TransitionData:
+    """A file in d3rlpy's layout: one row a step, episodes one after another.
+
+    `terminals` says that the environment ended the episode, `episode_terminals` that it ended in
+    any way. The state after a cut was not recorded, so the last step of a cut episode is dropped.
+
+    Raises:
+        DataError: a key is missing, or columns differ in length.
+        ImportError: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("reading HDF5 needs h5py: pip install -e '.[h5]'") from error
+    if not Path(path).is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        with h5py.File(path, "r") as file:
+            columns = {key: file[key][()] for key in H5_KEYS if key in file}
+    except OSError as error:
+        raise DataError(f"{path}: expected an HDF5 file, {error}") from error
+    return from_columns(columns, str(path))
+
+
+def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
+    """Transitions of columns in d3rlpy's layout; see `read_h5_transitions`."""
+    missing = [key for key in H5_KEYS if key not in columns]
+    if missing:
+        raise DataError(f"{source}: no {', '.join(missing)}; expected {', '.join(H5_KEYS)}")
+    lengths = {key: len(columns[key]) for key in H5_KEYS}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"{source}: expected columns of one length, got {lengths}")
+    terminals = columns["terminals"].astype(bool).ravel()
+    ends = np.flatnonzero(columns["episode_terminals"].astype(bool).ravel() | terminals) + 1
+    bounds = [0, *ends.tolist()]
+    if bounds[-1] < len(terminals):
+        bounds.append(len(terminals))  # a last episode that recording cut
+    return from_episodes(
+        (
+            RecordedEpisode(
+                columns["observations"][start:stop],
+                _scalars(columns["actions"][start:stop]),
+                columns["rewards"][start:stop].ravel(),
+                bool(terminals[stop - 1]),
+            )
+            for start, stop in zip(bounds, bounds[1:], strict=False)
+        ),
+        source,
+    )
+
+
+def read_minari_transitions(path: str | Path) -> TransitionData:
+    """A Minari data set from its folder, such as ~/.minari/datasets/D4RL/door/human-v2.
+
+    Minari records the state after the last step, so nothing is dropped.
+
+    Raises:
+        DataError: the folder holds no Minari data set.
+        ImportError: minari is not installed.
+    """
+    try:
+        from minari import MinariDataset
+    except ImportError as error:
+        raise ImportError("reading Minari data needs minari: pip install -e '.[minari]'") from error
+    data_path = Path(path) / "data"
+    if not data_path.is_dir():
+        raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
+    return from_episodes(
+        (
+            RecordedEpisode(
+                np.asarray(episode.observations),
+                np.asarray(episode.actions),
+                np.asarray(episode.rewards),
+                bool(episode.terminations[-1]),
+            )
+            for episode in MinariDataset(data_path).iterate_episodes()
+        ),
+        str(path),
+    )
+
+
+def write_transitions(path: str | Path, data: TransitionData) -> None:
+    """Writes transitions as parquet in which damage is noticed.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
+    columns, shapes = {}, {}
+    for name in FIELDS:
+        column = getattr(data, name)
+        shapes[name] = [str(column.dtype), list(column.shape[1:])]
+        columns[name] = _arrow(column)
+    columns["shapes"] = pa.array([json.dumps(shapes)] * len(data)).dictionary_encode()
+    write_table(path, pa.table(columns), KIND, VERSION)
+
+
+def read_transitions(path: str | Path) -> TransitionData:
+    """Transitions from a parquet file, or from every parquet file of a folder.
+
+    Raises:
+        DataError: naming the file and what is wrong with it.
+    """
+    table = read_table(path, KIND, VERSION)
+    (text,) = table["shapes"].unique().to_pylist() or [None]
+    shapes = json.loads(text)
+    return TransitionData(**{name: _numpy(table[name], *shapes[name]) for name in FIELDS})
+
+
+def read_offline(path: str | Path) -> TransitionData:
+    """Transitions from wherever: parquet of ours, an HDF5 file, a Minari folder."""
+    path = Path(path)
+    if path.suffix in (".h5", ".hdf5") and not path.is_dir():
+        return read_h5_transitions(path)
+    if (path / "data").is_dir():
+        return read_minari_transitions(path)
+    return read_transitions(path)
+
+
+def _scalars(actions: np.ndarray) -> np.ndarray:
+    """Discrete actions, which d3rlpy stores as (N,) or (N, 1), as (N,) of int64."""
+    if actions.dtype.kind not in "iu":
+        return actions
+    return actions.astype(np.int64).reshape(len(actions), -1).squeeze(-1)
+
+
+def _arrow(column: np.ndarray) -> pa.Array:
+    flat = pa.array(column.ravel())
+    if column.ndim == 1:
+        return flat
+    return pa.FixedSizeListArray.from_arrays(flat, column[0].size)
+
+
+def _numpy(column: pa.ChunkedArray, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    whole: Any = column.combine_chunks()
+    values = whole.flatten() if shape else whole
+    return values.to_numpy(zero_copy_only=False).astype(dtype).reshape(-1, *shape)

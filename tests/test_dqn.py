@@ -1,0 +1,126 @@
+"""DQN: targets by hand, exploration by copy, updates by schedule, and learning."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from lactchain.baselines.dqn import DQN
+from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.settings import DQNConfig
+from lactchain.data.replay import Batch
+from lactchain.errors import ConfigError
+
+LINE, TWO = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)
+LINEAR = DQNConfig(hidden=(), gamma=0.5, batch_size=16)
+
+
+def with_values(online, target, configs=(LINEAR,)):
+    """Agents whose Q-values are the same in every state."""
+    agent = DQN(configs, LINE, TWO)
+    for parameters, values in ((agent.parameters, online), (agent.target, target)):
+        parameters.flat.zero_()
+        parameters.views["q"][1].data.copy_(torch.tensor(values))
+    return agent
+
+
+def one(terminated=False, action=0, members=1):
+    shape = (members, 1)
+    return Batch(
+        np.zeros((*shape, 1), np.float32), np.full(shape, action), np.ones(shape, np.float32),
+        np.full(shape, terminated), np.ones((*shape, 1), np.float32),
+    )  # fmt: skip
+
+
+def test_the_online_network_chooses_and_the_target_network_values():
+    agent = with_values(online=[0.0, 1.0], target=[7.0, 3.0])
+    assert agent.targets(one()).item() == 1 + 0.5 * 3.0
+    assert agent.targets(one(terminated=True)).item() == 1.0
+    single = with_values([0.0, 1.0], [7.0, 3.0], [replace(LINEAR, double=False)])
+    assert single.targets(one()).item() == 1 + 0.5 * 7.0
+
+
+def test_each_member_has_its_own_discount():
+    agent = with_values([0.0, 1.0], [7.0, 3.0], [LINEAR, replace(LINEAR, gamma=1.0)])
+    assert agent.targets(one(members=2)).flatten().tolist() == [2.5, 4.0]
+
+
+def test_every_copy_tosses_its_own_coin():
+    agent = with_values([0.0, 1.0], [0.0, 0.0])
+    actions = agent.act(np.zeros((1, 10_000, 1), np.float32), epsilon=0.2)
+    assert actions.mean() == pytest.approx(0.9, abs=0.02)  # half of the random ones are 1 too
+    assert agent.act(np.zeros((1, 100, 1), np.float32), greedy=True).all()
+
+
+def test_exploration_falls_by_its_schedule_for_each_member():
+    configs = [
+        replace(LINEAR, exploration_fraction=0.5, final_exploration=0.1),
+        replace(LINEAR, exploration_fraction=0.25, final_exploration=0.0),
+    ]
+    agent = DQN(configs, LINE, TWO)
+    rates = [agent.exploration(progress)[:, 0].tolist() for progress in (0, 0.25, 0.5, 1)]
+    np.testing.assert_allclose(rates, [[1, 1], [0.55, 0], [0.1, 0], [0.1, 0]])
+
+
+def test_the_number_of_updates_does_not_grow_with_the_buffer():
+    config = replace(LINEAR, num_envs=4, train_every_env_steps=8, num_updates=3, learning_starts=32)
+    envs = MemberEnvs("CartPole-v1", 1, 4)
+    agent = DQN([config], envs.observation_space, envs.action_space)
+    updates = []
+    for _ in range(12):
+        agent.advance(envs)
+        updates.append(agent.num_updates)
+    assert updates == [0, 0, 0] + [3 * n for n in range(1, 10)]
+    assert envs.num_env_steps == agent.replay.total == 12 * 8
+
+
+def test_the_target_network_moves_when_it_should():
+    config = replace(LINEAR, target_every_updates=3, tau=0.5, learning_rate=0.1)
+    agent = DQN([config], LINE, TWO)
+    start = agent.target.flat.clone()
+    weights = torch.ones(1, 1)
+    for update in (1, 2, 3):
+        agent.update(one(), weights)
+        if update < 3:
+            assert torch.equal(agent.target.flat, start)
+    torch.testing.assert_close(agent.target.flat, (start + agent.parameters.flat) / 2)
+
+
+def test_members_with_small_batches_count_their_own_rows_only():
+    agent = DQN([LINEAR, replace(LINEAR, batch_size=4)], LINE, TWO)
+    envs = MemberEnvs("CartPole-v1", 2, 1)
+    weights = agent.sample()[1] if agent.replay.size else None
+    assert weights is None
+    agent.replay.add(one(members=2))
+    batch, weights = agent.sample()
+    assert batch.rewards.shape == (2, 16) and weights.sum(1).tolist() == [1, 1]
+    assert (weights[1] > 0).tolist() == [True] * 4 + [False] * 12
+    envs.close()
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(ConfigError, match="DQN: expected Discrete actions from 0, got Box"):
+        DQN([LINEAR], LINE, spaces.Box(-1, 1, (1,)))
+
+
+@pytest.mark.parametrize("wrong", [{"train_every_env_steps": 6, "num_envs": 4}, {"tau": 0.0}])
+def test_senseless_settings_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DQNConfig(**wrong)
+
+
+def test_it_finds_the_way_over_the_lake():
+    config = DQNConfig(
+        num_envs=8, hidden=(32,), train_every_env_steps=8, num_updates=2, learning_rate=3e-3,
+        learning_starts=256, exploration_fraction=0.8, target_every_updates=20, gamma=0.9,
+    )  # fmt: skip
+    envs = MemberEnvs("FrozenLake-v1", 2, 8, seed=0, is_slippery=False)
+    agent = DQN([config] * 2, envs.observation_space, envs.action_space, seed=1)
+    while envs.num_env_steps < 2 * 6000:
+        agent.advance(envs, envs.num_env_steps / 12_000)
+    act = lambda x: agent.act(x, greedy=True)  # noqa: E731
+    result = evaluate(act, "FrozenLake-v1", 2, 3, is_slippery=False)
+    assert result.returns.all() and (result.lengths == 6).all()
