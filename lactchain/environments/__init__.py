@@ -12,7 +12,11 @@ gymnasium.register(
     vector_entry_point="lactchain.environments.gridworld:GridWorldVectorEnv",
 )
 gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.environments.maze:Maze")
-gymnasium.register("lactchain/Wordle-v0", entry_point="lactchain.environments.wordle:Wordle")
+gymnasium.register(
+    "lactchain/Wordle-v0",
+    entry_point="lactchain.environments.wordle:Wordle",
+    vector_entry_point="lactchain.environments.wordle_batch:WordleVectorEnv",
+)
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from lactchain.environments.streams import draw, stream
 from lactchain.types import Reward
 
 ACTION_NAMES = ("move forward", "turn left", "turn right")
@@ -291,7 +292,7 @@ class GridWorld(gym.Env[np.ndarray, int]):
         self._rewards = self.tables.rewards.tolist()
         self._bumped = self.tables.bumped.tolist()
         self._terminal = self.tables.terminal.tolist()
-        self._stream = _stream(self.np_random_seed, 0)
+        self._stream = stream(self.np_random_seed, 0)
         self._num_episodes = 0
         self.state = int(self.tables.start_states[0])
         self.num_steps = 0
@@ -303,13 +304,13 @@ class GridWorld(gym.Env[np.ndarray, int]):
         super().reset(seed=seed)
         options = options or {}
         if seed is not None or "copy" in options:
-            self._stream = _stream(self.np_random_seed, options.get("copy", 0))
+            self._stream = stream(self.np_random_seed, options.get("copy", 0))
             self._num_episodes = 0
         if "state" in options:
             self.state = self.tables.state_number(options["state"])
         else:
             starts = self.tables.start_states
-            self.state = int(starts[_draw(self._stream, self._num_episodes, len(starts))])
+            self.state = int(starts[draw(self._stream, self._num_episodes, len(starts))])
             self._num_episodes += 1
         self.num_steps = 0
         return self._observation(), self._info(bumped=False)
@@ -399,7 +400,7 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seeds = None if seed is None or isinstance(seed, int | np.integer) else list(seed)
         super().reset(seed=seeds[0] if seeds else seed)
         if seeds is not None:  # each copy is copy 0 of its own seed, as a single environment is
-            self._streams = np.array([_stream(s, 0) for s in seeds], dtype=np.uint64)
+            self._streams = np.array([stream(s, 0) for s in seeds], dtype=np.uint64)
         elif seed is not None:
             self._streams = self._copy_streams()
         if seed is not None:
@@ -445,11 +446,11 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._streams, self._num_episodes = state["streams"].copy(), state["num_episodes"].copy()
 
     def _copy_streams(self) -> np.ndarray:
-        return _stream(self.np_random_seed, np.arange(self.num_envs, dtype=np.uint64))
+        return stream(self.np_random_seed, np.arange(self.num_envs, dtype=np.uint64))
 
     def _restart(self, copies: np.ndarray) -> None:
         starts = self.tables.start_states
-        drawn = _draw(self._streams[copies], self._num_episodes[copies], len(starts))
+        drawn = draw(self._streams[copies], self._num_episodes[copies], len(starts))
         self.states[copies] = starts[drawn.astype(np.int64)]
         self._num_episodes[copies] += np.uint64(1)
         self.num_steps[copies] = 0
@@ -478,26 +479,3 @@ def _spaces(tables: GridTables) -> tuple[spaces.MultiDiscrete, spaces.Discrete]:
 def _largest(actions: np.ndarray) -> int:
     """The largest action, negative ones read as huge: one pass checks both ends of the range."""
     return int(actions.view(np.uint64).max())
-
-
-# Starts come from a counter-based generator, SplitMix64 (Steele, Lea, Flood 2014): draw k of a
-# stream is a function of (stream, k). So a batch draws without a loop, and the very same lines
-# serve Python integers and uint64 arrays.
-_WORD = 2**64 - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-def _mix(z: Any) -> Any:
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _WORD
-    return z ^ (z >> 31)
-
-
-def _stream(seed: int, copy: Any) -> Any:
-    """The stream of each copy under a seed."""
-    return _mix(_mix(seed & _WORD) + copy * _GOLDEN & _WORD)
-
-
-def _draw(stream: Any, episode: Any, count: int) -> Any:
-    """Draw number `episode` of a stream, uniform in [0, count)."""
-    return _mix(stream + (episode + 1) * _GOLDEN & _WORD) % count

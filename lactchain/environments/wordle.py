@@ -48,15 +48,16 @@ class WordTables:
         words: the W words.
         spelled: the same, letters apart: what a player says.
         index: the number of each word.
+        letters: (W, 5), 0 for a to 25 for z.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self.words = words
         self.spelled = tuple(" ".join(word) for word in words)
         self.index = {word: number for number, word in enumerate(words)}
-        self._letters = np.array([_letters(word) for word in words])
+        self.letters = np.array([_letters(word) for word in words])
         self._holds = np.zeros((len(words), len(_ALPHABET)), dtype=bool)
-        np.put_along_axis(self._holds, self._letters, True, axis=1)
+        np.put_along_axis(self._holds, self.letters, True, axis=1)
 
     @cached_property
     def patterns(self) -> np.ndarray:
@@ -66,7 +67,7 @@ class WordTables:
     def patterns_of(self, guess: str) -> np.ndarray:
         """The pattern (W,) that any guess gets from each hidden word: Σ_i 3^i mark_i."""
         letters = _letters(guess)
-        marks = np.where(self._letters == letters, 2, self._holds[:, letters])
+        marks = np.where(self.letters == letters, 2, self._holds[:, letters])
         return (marks @ _PLACE_VALUES).astype(np.uint8)
 
     def fitting(self, guesses: Sequence[str], feedback: Sequence[str]) -> np.ndarray:
