@@ -16,9 +16,9 @@ from lactchain.environments.wordle import NUM_LETTERS, SOLVED, Wordle
 class WordleVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many copies of `Wordle` stepped as one numpy batch.
 
-    Observations, actions, rewards and the arguments `words` and `num_tries` are `Wordle`'s. A copy that ends is reset in the
-    same step (`AutoresetMode.SAME_STEP`), and each copy draws its hidden words from its own stream,
-    a function of (seed, copy).
+    Observations, actions, rewards and the arguments `words` and `num_tries` are `Wordle`'s. A copy
+    that ends is reset in the same step (`AutoresetMode.SAME_STEP`), and each copy draws its hidden
+    words from its own stream, a function of (seed, copy).
 
     Attributes:
         fits: (num_envs, W), the words that fit all marks of each game.
