@@ -71,9 +71,12 @@ def stop_at(monkeypatch, *updates):
     [
         ("simpo", LORA),
         ("critic", LORA),
+        ("ilql", LORA),
+        pytest.param("mc", LORA, marks=pytest.mark.slow),
         pytest.param("cloning", LORA, marks=pytest.mark.slow),
         pytest.param("simpo", FULL, marks=pytest.mark.slow),
         pytest.param("critic", FULL, marks=pytest.mark.slow),
+        pytest.param("ilql", FULL, marks=pytest.mark.slow),
     ],
 )
 def test_cut_at_every_update_and_resumed_is_bit_exact(
@@ -118,7 +121,7 @@ def states_despite_kills(kind, options, weights, folder, num_kills, seed):
     return states
 
 
-@pytest.mark.parametrize("kind", ["simpo", "critic"])
+@pytest.mark.parametrize("kind", ["simpo", "critic", "ilql"])
 def test_killed_at_random_times_is_bit_exact(kind, weights, uninterrupted, tmp_path):
     states = states_despite_kills(kind, LORA, weights, tmp_path, num_kills=2, seed=0)
     assert all(state == uninterrupted(kind, LORA) for state in states)
@@ -127,7 +130,7 @@ def test_killed_at_random_times_is_bit_exact(kind, weights, uninterrupted, tmp_p
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
-@pytest.mark.parametrize("kind", ["simpo", "critic"])
+@pytest.mark.parametrize("kind", ["simpo", "critic", "ilql", "mc"])
 def test_killed_at_twenty_random_times_is_bit_exact(
     kind, options, weights, uninterrupted, tmp_path
 ):

@@ -19,22 +19,28 @@ import torch
 from safetensors.torch import load_file
 
 from lactchain import distributed
+from lactchain.data.token_view import TokenView, token_view
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import load_actor
+from lactchain.models.loading import load_actor, load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
+from lactchain.models.values import ValueModel
 from lactchain.run import Run, launch, seed_everything
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,
+    ILQLConfig,
     LoraSettings,
     RegressionConfig,
     SimPOConfig,
     TrainingConfig,
+    ValueConfig,
 )
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
+from lactchain.trainers.ilql import ILQLTrainer
+from lactchain.trainers.mc import MonteCarloTrainer
 from lactchain.trainers.simpo import SimPOTrainer, preference_rows
 from lactchain.types import Action, PreferencePair, Trajectory
 
@@ -53,6 +59,8 @@ TRAINING = TrainingConfig(
     log_every_updates=2,
 )
 NUM_ROWS, NUM_UPDATES = 19, 9
+ILQL = ILQLConfig(gamma=0.9, tau=0.1, cql_weight=0.1)
+MC = ValueConfig(gamma=0.9, cql_weight=0.1)
 LORA = LoraSettings(r=2, dropout=0.2)  # dropout draws random numbers in every step
 
 
@@ -166,7 +174,78 @@ def make_cloning(
     )
 
 
-MAKERS = {"simpo": make_simpo, "critic": make_critic, "cloning": make_cloning}
+def value_episodes() -> list[Trajectory]:
+    """Episodes of two decisions over 19 different states, every other one cut."""
+    found = []
+    for start in range(0, NUM_ROWS, 2):
+        visited = STATES[start : min(start + 2, NUM_ROWS)]
+        steps, terminated = len(visited), start % 4 == 0
+        found.append(
+            Trajectory(
+                "test/Env-v0", start, (*visited, STATES[start // 2]),
+                tuple(Action(answer(1 + (start + i) % 3)) for i in range(steps)),
+                tuple(-1.0 - i for i in range(steps)), ({},) * (steps + 1),
+                terminated, not terminated,
+            )
+        )  # fmt: skip
+    return found
+
+
+def value_data(weights: Path, lora: bool) -> tuple[ActorConfig, TokenView]:
+    """The actor that value models begin with, and the token view of 19 decisions."""
+    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
+    tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
+    return config, token_view(value_episodes(), PromptTemplate(tokenizer), tokenizer)
+
+
+def make_ilql(
+    weights: Path,
+    run: Run,
+    *,
+    lora: bool,
+    settings: TrainingConfig = TRAINING,
+    keep_checkpoints: int = 2,
+    ilql: ILQLConfig = ILQL,
+):
+    """ILQL on 19 decisions."""
+    seed_everything(0, threads=1)
+    config, view = value_data(weights, lora)
+    model = ValueModel.from_actor(
+        config,
+        method="ilql",
+        gamma=ilql.gamma,
+        num_q_heads=2,
+        start=-1.0,
+        train_policy=ilql.cloning_weight > 0,
+    )
+    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
+    return ILQLTrainer(model, args, view, ilql, run=run, keep_checkpoints=keep_checkpoints)
+
+
+def make_mc(
+    weights: Path,
+    run: Run,
+    *,
+    lora: bool,
+    settings: TrainingConfig = TRAINING,
+    keep_checkpoints: int = 2,
+    mc: ValueConfig = MC,
+):
+    """Monte-Carlo values of 19 decisions."""
+    seed_everything(0, threads=1)
+    config, view = value_data(weights, lora)
+    model = ValueModel.from_actor(config, method="mc", gamma=mc.gamma, num_q_heads=1, start=-1.0)
+    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
+    return MonteCarloTrainer(model, args, view, mc, run=run, keep_checkpoints=keep_checkpoints)
+
+
+MAKERS = {
+    "simpo": make_simpo,
+    "critic": make_critic,
+    "cloning": make_cloning,
+    "ilql": make_ilql,
+    "mc": make_mc,
+}
 
 
 def open_run(run_dir: Path) -> Run:
