@@ -34,6 +34,20 @@ class Gene:
             value = self.low + share * (self.high - self.low)
         return self.clip(value)
 
+    def share(self, value: float) -> float:
+        """Where a value lies on the way from low to high, in [0, 1]; the inverse of `at`."""
+        value = min(max(value, self.low), self.high)
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def step(self, value: float, by: float) -> float | int:
+        """The value moved by a share of the range; whole numbers move by at least 1."""
+        moved = self.at(min(max(self.share(value) + by, 0.0), 1.0))
+        if self.integer and moved == value and by != 0:
+            moved = self.clip(value + math.copysign(1, by))
+        return moved
+
     def clip(self, value: float) -> float | int:
         """The nearest value in the range, a whole one where it must be."""
         value = min(max(value, self.low), self.high)

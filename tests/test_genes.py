@@ -61,3 +61,17 @@ def test_shares_of_a_range_go_by_its_scale():
     assert Gene(0.0, 4.0).at(0.25) == 1.0
     assert Gene(1, 4, integer=True).at(0.5) == 2
     assert Gene(1, 4, integer=True).clip(9.6) == 4
+
+
+def test_a_share_is_where_a_value_lies():
+    for gene_, value in ((Gene(1e-4, 1e-2, log=True), 1e-3), (Gene(0.0, 4.0), 1.0)):
+        assert gene_.at(gene_.share(value)) == pytest.approx(value)
+    assert Gene(1e-4, 1e-2, log=True).share(1e-3) == pytest.approx(0.5)
+    assert Gene(0.1, 1.0).share(0.0) == 0.0  # a default may lie outside
+
+
+def test_small_whole_numbers_can_step_both_ways():
+    epochs = Gene(1, 20, integer=True)
+    assert epochs.step(2, 0.01) == 3 and epochs.step(2, -0.01) == 1
+    assert epochs.step(1, -0.01) == 1 and epochs.step(20, 0.5) == 20
+    assert Gene(0.0, 4.0).step(1.0, 0.25) == pytest.approx(2.0)

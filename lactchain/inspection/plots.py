@@ -87,6 +87,42 @@ def line_chart(
     return axes.draw(title, x_label, *drawn, _legend(axes, list(curves), colours))
 
 
+def band_chart(
+    title: str,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]],
+    x_label: str,
+) -> Markup:
+    """Curves with intervals by name, each (x, middle, low, high); x, above 0, on a log scale."""
+    exponents = [math.log10(x) for xs, *_ in bands.values() for x in xs]
+    axes = _Axes(
+        _padded(exponents, 0.0),
+        _padded([y for _, *ys in bands.values() for line in ys for y in line], 0.05),
+        width=640,
+        height=340,
+        top=30 + 16 * len(bands),
+    )
+    drawn, legend = [], []
+    for n, (name, (xs, middle, low, high)) in enumerate(bands.items()):
+        colour, places = LINE_COLOURS[n % len(LINE_COLOURS)], [axes.x(math.log10(x)) for x in xs]
+        rim = [*zip(places, map(axes.y, low), strict=True)]
+        rim += [*zip(places, map(axes.y, high), strict=True)][::-1]
+        outline = " ".join(f"{x},{y}" for x, y in rim)
+        drawn.append(element("polygon", points=outline, fill=colour, fill_opacity=0.15))
+        drawn.append(polyline(zip(places, map(axes.y, middle), strict=True), colour))
+        legend.append(element("rect", x=axes.left, y=24 + 16 * n, width=9, height=9, fill=colour))
+        legend.append(text(axes.left + 14, 33 + 16 * n, name))
+    first, last = math.ceil(min(exponents) * 3 - 1e-9), math.floor(max(exponents) * 3 + 1e-9)
+    marks = [_rounded(n) for n in range(first, last + 1)]
+    floor = axes.height - axes.bottom
+    labels = [text(axes.x(math.log10(x)), floor + 14, f"{x:,.0f}", "middle") for x in marks]
+    return axes.draw(title, x_label, *drawn, *legend, x_ticks=labels)
+
+
+def _rounded(thirds: int) -> float:
+    """The number of the series 1, 2, 5, 10, … that is about ten to the power of so many thirds."""
+    return (1, 2, 5)[thirds % 3] * 10.0 ** (thirds // 3)
+
+
 def bar_chart(
     title: str, bars: Mapping[str, Mapping[int, tuple[float, int]]], x_label: str
 ) -> Markup:

@@ -1,0 +1,275 @@
+"""Classic agents as what a search trains and judges, with every environment step counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lactchain.baselines.dqn import DQN
+from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.population import Population
+from lactchain.baselines.ppo import PPO
+from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
+from lactchain.errors import Interrupted
+from lactchain.process import stop_requested
+from lactchain.search.evolution import Individual
+from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
+from lactchain.search.mutations import (
+    draw_config,
+    mutate_activation,
+    mutate_architecture,
+    mutate_gene,
+    mutate_parameters,
+)
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
+
+AGENTS: dict[type, type[Population]] = {PPOConfig: PPO, DQNConfig: DQN}
+
+CERTIFYING_EPISODES = 50
+# Far apart, so that no two uses of episodes meet.
+TRAINING_SEEDS, SELECTING_SEEDS, CERTIFYING_SEEDS = 1_000_000, 2_000_000, 3_000_000
+
+
+def agent_class(config: Any) -> type[Population]:
+    """The agent that a config belongs to."""
+    return next(agent for kind, agent in AGENTS.items() if isinstance(config, kind))
+
+
+@dataclass
+class Arena:
+    """Where agents are trained and judged; the one counter of environment steps of a search.
+
+    Attributes:
+        world: the environment.
+        seed: of everything that happens here.
+        num_env_steps: steps of training and of selecting evaluations, of all members.
+    """
+
+    world: WorldConfig
+    seed: int
+    num_env_steps: int = 0
+
+    def make_envs(self, config: Any, place: int) -> MemberEnvs:
+        """The copies of the environment that a member plays."""
+        seed = self._seed(TRAINING_SEEDS, 1000 * place)
+        return MemberEnvs(self.world.id, 1, config.num_envs, seed, **self.world.kwargs)
+
+    def newborn(self, config: Any, envs: MemberEnvs, seed: Sequence[int]) -> Learnt:
+        """What a member knows at its birth."""
+        spaces = envs.observation_space, envs.action_space
+        population = agent_class(config)([config], *spaces, seed=list(seed))
+        return take(population, 0)
+
+    def train(
+        self,
+        configs: Sequence[Any],
+        learnt: Sequence[Learnt],
+        envs: Sequence[MemberEnvs],
+        num_steps: int,
+        seed: Sequence[int],
+        progress: float = 0.0,
+    ) -> list[Learnt]:
+        """Trains members for at least so many steps each, in as few batches as can be.
+
+        Raises:
+            Interrupted: the process was asked to stop.
+        """
+        trained: list[Learnt | None] = [None] * len(configs)
+        before = sum(one.num_env_steps for one in envs)
+        for places in batches(configs):
+            joined = JoinedEnvs([envs[place] for place in places])
+            population = self._join(configs, learnt, places, joined, seed)
+            goal = joined.members[0].num_env_steps + num_steps
+            while joined.members[0].num_env_steps < goal:
+                if stop_requested():
+                    raise Interrupted(stop_requested(), "stopped while members trained")
+                population.advance(joined, progress)
+            joined.pop_episodes()
+            for row, place in enumerate(places):
+                trained[place] = take(population, row)
+        self.num_env_steps += sum(one.num_env_steps for one in envs) - before
+        return trained
+
+    def judge(
+        self,
+        configs: Sequence[Any],
+        learnt: Sequence[Learnt],
+        envs: Sequence[MemberEnvs],
+        num_episodes: int,
+        seed: int,
+        counts: bool = True,
+    ) -> list[float]:
+        """Mean returns of greedy episodes; NaN for members whose gradients were not finite."""
+        returns = np.zeros(len(configs))
+        for places in batches(configs):
+            joined = JoinedEnvs([envs[place] for place in places])
+            population = self._join(configs, learnt, places, joined, [0])
+            evaluation = evaluate(
+                lambda observations, agent=population: agent.act(observations, greedy=True),
+                self.world.id,
+                len(places),
+                num_episodes,
+                seed,
+                **self.world.kwargs,
+            )
+            returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
+            self.num_env_steps += counts * evaluation.num_env_steps
+        return returns.tolist()
+
+    def certify(self, config: Any, learnt: Learnt, envs: MemberEnvs) -> float:
+        """Mean return of many episodes that nothing was selected by; they are not counted."""
+        seed = self._seed(CERTIFYING_SEEDS)
+        return self.judge([config], [learnt], [envs], CERTIFYING_EPISODES, seed, counts=False)[0]
+
+    def selecting_seed(self, number: int) -> int:
+        """Where the episodes of a selecting evaluation start; other ones each time."""
+        return self._seed(SELECTING_SEEDS, 100 * number)
+
+    def _seed(self, kind: int, offset: int = 0) -> int:
+        return (10_000_000 * self.seed + kind + offset) % 2**32
+
+    def _join(
+        self,
+        configs: Sequence[Any],
+        learnt: Sequence[Learnt],
+        places: Sequence[int],
+        joined: JoinedEnvs,
+        seed: Sequence[int],
+    ) -> Population:
+        spaces = joined.members[0].observation_space, joined.members[0].action_space
+        return join(
+            agent_class(configs[places[0]]),
+            [configs[place] for place in places],
+            [learnt[place] for place in places],
+            *spaces,
+            seed=[*seed, places[0]],
+        )
+
+
+class AgentSpecies:
+    """Classic agents of one kind that evolve; see `lactchain.search.evolution.Species`.
+
+    Args:
+        config: what members begin with, but for what is drawn.
+        world: what they play.
+        space: what is drawn and mutated.
+        settings: sizes and rates.
+        seed: of training and episodes.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        world: WorldConfig,
+        space: SpaceConfig,
+        settings: EvolutionConfig,
+        seed: int = 0,
+    ) -> None:
+        self.config, self.space, self.settings = config, space, settings
+        self.arena = Arena(world, seed)
+        self.envs = [
+            self.arena.make_envs(config, place) for place in range(settings.population_size)
+        ]
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps of training and of selecting evaluations so far."""
+        return self.arena.num_env_steps
+
+    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any]]:
+        """A member with fresh weights; see `EvolutionConfig.start` for its config."""
+        config, change = self.config, {}
+        if self.settings.start == "drawn":
+            config = draw_config(config, self.space, rng)
+        elif place > 0:
+            config, change = mutate_gene(config, self.space, self.settings.mutation, rng)
+        learnt = self.arena.newborn(config, self.envs[place], [self.arena.seed, place])
+        return config, learnt, change
+
+    def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
+        """A generation's training."""
+        return self.arena.train(
+            [member.config for member in members],
+            [member.state for member in members],
+            self.envs,
+            self.settings.steps_per_generation,
+            [self.arena.seed, generation],
+            generation / self.settings.num_generations,
+        )
+
+    def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
+        """Mean returns over the same episodes for all."""
+        return self.arena.judge(
+            [member.config for member in members],
+            [member.state for member in members],
+            self.envs,
+            self.settings.num_episodes,
+            self.arena.selecting_seed(generation),
+        )
+
+    def certify(self, member: Individual) -> float:
+        """Mean return over fresh episodes, which are not counted."""
+        return self.arena.certify(member.config, member.state, self.envs[0])
+
+    def mutate(
+        self, kind: str, parent: Individual, rng: np.random.Generator
+    ) -> tuple[Any, Any, Mapping[str, Any]] | None:
+        """A mutant of any of the kinds."""
+        settings, config, learnt = self.settings.mutation, parent.config, parent.state
+        if kind == "hyper":
+            config, change = mutate_gene(config, self.space, settings, rng)
+            return config, learnt, change
+        if kind == "activation":
+            mutant = mutate_activation(config, learnt, rng)
+        elif kind == "parameters":
+            mutant = mutate_parameters(config, learnt, settings, rng)
+        else:
+            mutant = mutate_architecture(config, learnt, settings, rng)
+        return mutant and (mutant.config, mutant.learnt, mutant.change)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for envs in self.envs:
+            envs.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Environments and the count of steps."""
+        return {
+            "num_env_steps": self.arena.num_env_steps,
+            "envs": [envs.state_dict() for envs in self.envs],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was called."""
+        self.arena.num_env_steps = state["num_env_steps"]
+        for envs, envs_state in zip(self.envs, state["envs"], strict=True):
+            envs.load_state_dict(envs_state)
+
+
+def written(state: dict[str, Any]) -> dict[str, Any]:
+    """A search's state with members as plain values; `restored` undoes it."""
+    return _convert(state, vars)
+
+
+def restored(state: dict[str, Any]) -> dict[str, Any]:
+    """What `written` was given."""
+
+    def learnt(fields: dict[str, Any]) -> Learnt:
+        shapes = {
+            part: {name: [tuple(s) for s in layout] for name, layout in networks.items()}
+            for part, networks in fields["shapes"].items()
+        }
+        return replace(Learnt(**fields), shapes=shapes)
+
+    return _convert(state, learnt)
+
+
+def _convert(state: dict[str, Any], convert: Any) -> dict[str, Any]:
+    members = [{**m, "state": convert(m["state"])} for m in state["members"]]
+    champion = state["champion"]
+    champion = champion and {**champion, "state": convert(champion["state"])}
+    return {**state, "members": members, "champion": champion}

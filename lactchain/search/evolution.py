@@ -1,0 +1,303 @@
+"""Evolution: a population trains, is evaluated, and the fitter ones have mutated children.
+
+Source: Franke et al. 2021 (SEARL), and AgileRL, with these departures: the fittest member that was
+ever evaluated is kept as it was then, goes on unchanged in the first place of each generation, and
+is what a search returns; what members have learnt passes to their children whole, optimisers
+included; and every step of training and of selecting evaluations is counted.
+
+What evolves is a `Species`: classic agents (`lactchain.search.agents`) or language trainers
+(`lactchain.search.language`). All chance comes from the seed and the number of the generation, so
+that a search can be replayed, and one that was killed goes on from its last whole generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from lactchain.errors import DataError
+from lactchain.search.settings import MUTATIONS, EvolutionConfig
+
+ELITE, NEWCOMER = "elite", "newcomer"
+
+
+@dataclass(frozen=True)
+class Individual:
+    """A member in one generation.
+
+    Attributes:
+        id: number of the generation times the population's size plus the place.
+        parent: id of the member that it comes from; None for newcomers.
+        mutation: newcomer, elite (the fittest so far, unchanged), or a kind of mutation.
+        change: what changed: name → [before, after].
+        config: its config.
+        state: what it has learnt, as its species holds it.
+        fitness: mean return of the evaluation after it trained.
+        parent_fitness: the same of its parent, when it was chosen.
+    """
+
+    id: int
+    parent: int | None
+    mutation: str
+    change: Mapping[str, Any]
+    config: Any
+    state: Any
+    fitness: float | None = None
+    parent_fitness: float | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """How much fitter it is than its parent was; None for newcomers."""
+        if self.fitness is None or self.parent_fitness is None:
+            return None
+        return self.fitness - self.parent_fitness
+
+
+class Species(Protocol):
+    """What evolves: how members come to be, learn, are judged and change.
+
+    Attributes:
+        num_env_steps: steps of training and of selecting evaluations so far.
+    """
+
+    num_env_steps: int
+
+    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, Mapping[str, Any]]:
+        """Config, state and change of a member of the first generation."""
+        ...
+
+    def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
+        """Lets all members learn; their new states."""
+        ...
+
+    def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
+        """Mean returns of all members, of episodes that are counted."""
+        ...
+
+    def certify(self, member: Individual) -> float:
+        """Mean return of one member over many fresh episodes, which are not counted."""
+        ...
+
+    def mutate(
+        self, kind: str, parent: Individual, rng: np.random.Generator
+    ) -> tuple[Any, Any, Mapping[str, Any]] | None:
+        """Config, state and change of a mutant; None where there is nothing to change."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next generation depends on beside the members: environments, counts."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was called."""
+        ...
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a generation came to.
+
+    Attributes:
+        number: from 0.
+        members: evaluated, in the order of their places.
+        num_env_steps: counted so far.
+        champion: the fittest member that was evaluated so far, as it was then.
+        certified: mean return of the champion over fresh episodes, where a target was met.
+    """
+
+    number: int
+    members: tuple[Individual, ...]
+    num_env_steps: int
+    champion: Individual
+    certified: float | None = None
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """One record for each member: who came from whom, by what, with what gain."""
+        return [
+            {
+                "generation": self.number,
+                "id": member.id,
+                "parent": member.parent,
+                "mutation": member.mutation,
+                "change": dict(member.change),
+                "fitness": member.fitness,
+                "gain": member.gain,
+                "num_env_steps": self.num_env_steps,
+            }
+            for member in self.members
+        ]
+
+
+@dataclass
+class Evolution:
+    """A population of one species under selection.
+
+    Attributes:
+        species: what evolves.
+        config: sizes and rates.
+        seed: of all that is drawn here.
+        target: mean return at which a search is done; None: it goes through all generations.
+        number: the next generation.
+        members: its members, not trained yet.
+        champion: the fittest so far.
+        certified: mean return of the champion over fresh episodes, where the target was met.
+    """
+
+    species: Species
+    config: EvolutionConfig
+    seed: int = 0
+    target: float | None = None
+    number: int = 0
+    members: list[Individual] = field(default_factory=list)
+    champion: Individual | None = None
+    certified: float | None = None
+
+    def __iter__(self) -> Iterator[Generation]:
+        """Generations, until the target is certified or the last one is done."""
+        while not self.done:
+            yield self.advance()
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.certified is not None or self.number >= self.config.num_generations
+
+    def advance(self) -> Generation:
+        """Trains, judges and replaces the members."""
+        if not self.members:
+            self.members = self._newcomers()
+        states = self.species.train(self.members, self.number)
+        trained = [replace(m, state=s) for m, s in zip(self.members, states, strict=True)]
+        fitness = self.species.evaluate(trained, self.number)
+        evaluated = [replace(m, fitness=f) for m, f in zip(trained, fitness, strict=True)]
+        self._crown(evaluated)
+        self._certify(evaluated)
+        generation = Generation(
+            self.number,
+            tuple(evaluated),
+            self.species.num_env_steps,
+            self.champion,
+            self.certified,
+        )
+        self.number += 1
+        self.members = self._children(evaluated)
+        return generation
+
+    def _newcomers(self) -> list[Individual]:
+        rng = self._rng()
+        drawn = [self.species.newcomer(place, rng) for place in range(self.config.population_size)]
+        return [
+            Individual(place, None, NEWCOMER, change, config, state)
+            for place, (config, state, change) in enumerate(drawn)
+        ]
+
+    def _crown(self, evaluated: Sequence[Individual]) -> None:
+        """Keeps the fittest so far; of equal ones the newest, which has learnt longest."""
+        best = max(evaluated, key=_rank)
+        if self.champion is None or _rank(best) >= _rank(self.champion):
+            self.champion = best
+
+    def _certify(self, evaluated: Sequence[Individual]) -> None:
+        """Lets members that seem to meet the target prove it, the fittest first."""
+        if self.target is None:
+            return
+        for member in sorted(evaluated, key=_rank, reverse=True):
+            if _rank(member) < self.target:
+                return
+            outcome = self.species.certify(member)
+            if outcome >= self.target:
+                self.champion, self.certified = member, outcome
+                return
+
+    def _children(self, evaluated: Sequence[Individual]) -> list[Individual]:
+        """The next generation: the champion unchanged, and mutants of winners of tournaments.
+
+        The champion is a rival too, as it was when it was evaluated.
+        """
+        rng, size = self._rng(), self.config.population_size
+        first, pool = self.number * size, [*evaluated, self.champion]
+        children = [self._child(first, self.champion, ELITE, rng)]
+        for place in range(1, size):
+            rivals = rng.choice(len(pool), self.config.tournament_size, replace=False)
+            parent = max((pool[rival] for rival in rivals), key=_rank)
+            children.append(self._child(first + place, parent, self._kind(rng), rng))
+        return children
+
+    def _child(
+        self, id: int, parent: Individual, kind: str, rng: np.random.Generator
+    ) -> Individual:
+        mutant = None if kind in (ELITE, "none") else self.species.mutate(kind, parent, rng)
+        if mutant is None:
+            kind = kind if kind == ELITE else "none"
+            mutant = parent.config, parent.state, {}
+        config, state, change = mutant
+        return Individual(id, parent.id, kind, change, config, state, parent_fitness=parent.fitness)
+
+    def _kind(self, rng: np.random.Generator) -> str:
+        weights = [self.config.mutation.weights.get(kind, 0.0) for kind in MUTATIONS]
+        return str(rng.choice(MUTATIONS, p=np.array(weights) / sum(weights)))
+
+    def _rng(self) -> np.random.Generator:
+        """Chance of the coming generation, whatever happened before."""
+        return np.random.default_rng([self.seed, self.number])
+
+    def state_dict(self, encode: Callable[[Any], Any]) -> dict[str, Any]:
+        """Everything that the next generations depend on; `encode` writes a config down."""
+        return {
+            "number": self.number,
+            "members": [_individual_state(member, encode) for member in self.members],
+            "champion": self.champion and _individual_state(self.champion, encode),
+            "certified": self.certified,
+            "species": self.species.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], decode: Callable[[Any], Any]) -> None:
+        """Goes on where `state_dict` was called.
+
+        Raises:
+            DataError: the state is of a population of another size.
+        """
+        size = self.config.population_size
+        if len(state["members"]) not in (0, size):
+            raise DataError(f"members: expected {size}, got {len(state['members'])}")
+        self.number, self.certified = state["number"], state["certified"]
+        self.members = [_restored(member, decode) for member in state["members"]]
+        self.champion = state["champion"] and _restored(state["champion"], decode)
+        self.species.load_state_dict(state["species"])
+
+
+def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """What each kind of mutation has brought, from the records of a lineage.
+
+    Per kind: how often it happened, the mean gain over the parents, and the share of children that
+    were fitter than their parents. Training brings gains too, so the kind none is what the others
+    are to be compared with.
+    """
+    gains: dict[str, list[float]] = {}
+    for record in lineage:
+        if record["gain"] is not None:
+            gains.setdefault(record["mutation"], []).append(record["gain"])
+    return {
+        kind: {
+            "count": len(values),
+            "mean_gain": float(np.mean(values)),
+            "improved": float(np.mean(np.array(values) > 0)),
+        }
+        for kind, values in sorted(gains.items())
+    }
+
+
+def _rank(member: Individual) -> float:
+    """Fitness, the worst where it is not a number: members that diverged have no children."""
+    return member.fitness if np.isfinite(member.fitness) else -np.inf
+
+
+def _individual_state(member: Individual, encode: Callable[[Any], Any]) -> dict[str, Any]:
+    return {**vars(member), "change": dict(member.change), "config": encode(member.config)}
+
+
+def _restored(state: Mapping[str, Any], decode: Callable[[Any], Any]) -> Individual:
+    return Individual(**{**state, "config": decode(state["config"])})

@@ -1,0 +1,216 @@
+"""Newcomers and mutants: genes, networks' shapes, weights and activations of members.
+
+A mutation takes a config and what a member has learnt, and gives the mutant's, with a word on what
+changed; where a kind has nothing to change it gives None. Nothing is changed in place: the parent
+lives on beside its children.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lactchain.errors import ConfigError
+from lactchain.genes import Gene, gene_values, genes, with_genes
+from lactchain.search.growth import (
+    DEEPENABLE,
+    Arrays,
+    add_layer,
+    add_layer_of_zeros,
+    add_units,
+    keep_units,
+    merge_layer,
+    merge_layer_of_zeros,
+)
+from lactchain.search.members import Learnt, change_networks
+from lactchain.search.settings import MutationConfig, SpaceConfig
+
+ATTEMPTS = 20
+"""How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
+
+Change = dict[str, list[Any]]
+"""What changed: name → [before, after]."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A child before it has trained."""
+
+    config: Any
+    learnt: Learnt
+    change: Change
+
+
+def searched_genes(config_class: type, names: Sequence[str]) -> dict[str, Gene]:
+    """The genes of these names, all of the class where there are none.
+
+    Raises:
+        ConfigError: the class has no such gene.
+    """
+    known = genes(config_class)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"genes: no gene {name!r}; there are {', '.join(known)}")
+    return {name: known[name] for name in names} if names else known
+
+
+def check_genes(config: Any, names: Sequence[str]) -> None:
+    """Refuses a config whose searched genes lie outside of their ranges.
+
+    Raises:
+        ConfigError: naming gene and range.
+    """
+    present = gene_values(config)
+    for name in searched_genes(type(config), names):
+        if name in present:
+            with_genes(config, {name: present[name]})
+
+
+def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
+    """A config whose searched genes, architecture and activation are drawn from their ranges.
+
+    Raises:
+        ConfigError: the config class refuses whatever is drawn.
+    """
+    if space.architectures:
+        place = int(rng.integers(len(space.architectures)))
+        config = replace(config, hidden=tuple(space.architectures[place]))
+    if space.activations:
+        place = int(rng.integers(len(space.activations)))
+        config = replace(config, activation=space.activations[place])
+    ranges = present_genes(config, space)
+
+    def draw() -> Any:
+        return with_genes(config, {name: gene.at(rng.random()) for name, gene in ranges.items()})
+
+    return _first_accepted(draw)
+
+
+def mutate_gene(
+    config: Any, space: SpaceConfig, settings: MutationConfig, rng: np.random.Generator
+) -> tuple[Any, Change]:
+    """The config with one gene moved by a Gaussian step on its own scale."""
+    ranges = present_genes(config, space)
+
+    def draw() -> tuple[Any, Change]:
+        name = list(ranges)[rng.integers(len(ranges))]
+        before = gene_values(config)[name]
+        after = ranges[name].step(before, settings.gene_step * rng.standard_normal())
+        return with_genes(config, {name: after}), {name: [before, after]}
+
+    return _first_accepted(draw)
+
+
+def mutate_parameters(
+    config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
+) -> Mutant:
+    """Gaussian noise on all weights of all networks; targets follow what they are targets of."""
+    seed = int(rng.integers(2**63))
+
+    def disturb(arrays: Arrays) -> Arrays:
+        noise = np.random.default_rng(seed)
+        return [a + _like(a, settings.noise * _size(a), noise) for a in arrays]
+
+    changed = change_networks(learnt, disturb, list)
+    return Mutant(config, changed, {"noise": [0.0, settings.noise]})
+
+
+def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> Mutant:
+    """Another activation behind the same weights."""
+    hint = typing.get_type_hints(type(config))["activation"]
+    others = [name for name in typing.get_args(hint) if name != config.activation]
+    after = str(rng.choice(others))
+    return Mutant(
+        replace(config, activation=after), learnt, {"activation": [config.activation, after]}
+    )
+
+
+def mutate_architecture(
+    config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
+) -> Mutant | None:
+    """More units or a layer, which leaves the function as it is; or fewer."""
+    if not config.hidden:
+        return None
+    ways = _growths(config, settings) if rng.random() < settings.growth_share else _cuts(config)
+    if not ways:
+        return None
+    hidden, parameters, moments = ways[rng.integers(len(ways))](rng)
+    changed = change_networks(learnt, parameters, moments)
+    change = {"hidden": [list(config.hidden), list(hidden)]}
+    return Mutant(replace(config, hidden=hidden), changed, change)
+
+
+Way = Callable[[np.random.Generator], tuple[tuple[int, ...], Callable, Callable]]
+
+
+def _growths(config: Any, settings: MutationConfig) -> list[Way]:
+    ways: list[Way] = []
+    if min(config.hidden) < settings.max_units:
+        ways.append(lambda rng: _more_units(config.hidden, settings.max_units, rng))
+    if len(config.hidden) < settings.max_layers and config.activation in DEEPENABLE:
+        shift = DEEPENABLE[config.activation]
+        deeper = (*config.hidden, config.hidden[-1])
+        ways.append(lambda _: (deeper, lambda a: add_layer(a, shift), add_layer_of_zeros))
+    return ways
+
+
+def _cuts(config: Any) -> list[Way]:
+    ways: list[Way] = []
+    if max(config.hidden) > 1:
+        ways.append(lambda rng: _fewer_units(config.hidden, rng))
+    if len(config.hidden) > 1:
+        ways.append(lambda _: (config.hidden[:-1], merge_layer, merge_layer_of_zeros))
+    return ways
+
+
+def _more_units(hidden: tuple[int, ...], most: int, rng: np.random.Generator):
+    """Half as many units again in one layer, counted from the last backwards."""
+    place = _pick([width < most for width in hidden], rng)
+    count = min(max(hidden[place] // 2, 1), most - hidden[place])
+    layer, seed = len(hidden) - place, int(rng.integers(2**63))
+    wider = (*hidden[:place], hidden[place] + count, *hidden[place + 1 :])
+    return (
+        wider,
+        lambda a: add_units(a, layer, count, np.random.default_rng(seed)),
+        lambda a: add_units(a, layer, count, None),
+    )
+
+
+def _fewer_units(hidden: tuple[int, ...], rng: np.random.Generator):
+    """A quarter of a layer's units less: those that came last, which other networks lose too."""
+    place = _pick([width > 1 for width in hidden], rng)
+    kept = hidden[place] - max(hidden[place] // 4, 1)
+    layer = len(hidden) - place
+    narrower = (*hidden[:place], kept, *hidden[place + 1 :])
+    return narrower, lambda a: keep_units(a, layer, kept), lambda a: keep_units(a, layer, kept)
+
+
+def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
+    return int(rng.choice(np.flatnonzero(allowed)))
+
+
+def present_genes(config: Any, space: SpaceConfig) -> dict[str, Gene]:
+    """The searched genes of those parts that the config has."""
+    present = gene_values(config)
+    ranges = searched_genes(type(config), space.genes)
+    return {name: gene for name, gene in ranges.items() if name in present}
+
+
+def _first_accepted(draw: Callable[[], Any]) -> Any:
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ConfigError):
+            return draw()
+    return draw()
+
+
+def _size(array: np.ndarray) -> float:
+    return float(np.sqrt(np.square(array).mean()))
+
+
+def _like(array: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
+    return (scale * rng.standard_normal(array.shape)).astype(array.dtype)

@@ -1,0 +1,110 @@
+"""The configs of searches: plain values, no torch."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lactchain.settings import check
+
+MUTATIONS = ("none", "architecture", "parameters", "activation", "hyper")
+
+
+@dataclass(frozen=True)
+class MutationConfig:
+    """What may happen to a child, and how strongly. Weights need not add up to 1."""
+
+    weights: dict[str, float] = field(
+        default_factory=lambda: {
+            "none": 0.2,
+            "architecture": 0.1,
+            "parameters": 0.2,
+            "activation": 0.05,
+            "hyper": 0.45,
+        }
+    )
+    """How often each kind is drawn. none; architecture: units or a layer more (the function stays)
+    or fewer; parameters: Gaussian noise on the weights; activation: another one; hyper: a gene."""
+    gene_step: float = 0.15
+    """Deviation of a gene's step, as a share of its range (on its own scale)."""
+    noise: float = 0.1
+    """Deviation of the noise on weights, in units of their root mean square, array by array."""
+    growth_share: float = 0.75
+    """Probability that an architecture grows rather than shrinks."""
+    max_units: int = 256
+    """Widest layer that growth makes."""
+    max_layers: int = 3
+    """Most hidden layers that growth makes."""
+
+    def __post_init__(self) -> None:
+        weights = self.weights
+        known = weights.keys() <= set(MUTATIONS)
+        sound = known and all(w >= 0 for w in weights.values()) and sum(weights.values()) > 0
+        check(sound, "weights", f"weights of at least 0 for some of {MUTATIONS}", weights)
+        for name in ("gene_step", "noise"):
+            check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
+        check(0 <= self.growth_share <= 1, "growth_share", "a share in [0, 1]", self.growth_share)
+        for name in ("max_units", "max_layers"):
+            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class SpaceConfig:
+    """Where newcomers are drawn from: the ranges of genes, and shapes of networks."""
+
+    genes: list[str] = field(default_factory=list)
+    """Genes that are searched, by dotted name; none: all that the config class declares."""
+    architectures: list[list[int]] = field(default_factory=list)
+    """Hidden layers that a newcomer's networks may have; none: those of the given config."""
+    activations: list[Literal["tanh", "relu", "elu"]] = field(default_factory=list)
+    """Activations that a newcomer's networks may have; none: that of the given config."""
+
+
+@dataclass(frozen=True)
+class EvolutionConfig:
+    """Generations of a population: train, evaluate, choose parents, mutate."""
+
+    population_size: int = 8
+    """Members."""
+    tournament_size: int = 2
+    """Members drawn for each place; the fittest of them is the parent."""
+    num_generations: int = 50
+    """Generations at most."""
+    steps_per_generation: int = 2048
+    """Environment steps that each member trains in a generation, at least."""
+    num_episodes: int = 5
+    """Greedy episodes by which each member is judged."""
+    start: Literal["drawn", "given"] = "drawn"
+    """drawn: the first members' genes are drawn from their ranges; given: the first member has the
+    given config, and the others are mutants of it."""
+    mutation: MutationConfig = MutationConfig()
+
+    def __post_init__(self) -> None:
+        size, rivals = self.population_size, self.tournament_size
+        check(size >= 2, "population_size", "at least 2, or there is no choice", size)
+        check(
+            1 <= rivals <= size,
+            "tournament_size",
+            f"at least 1 and at most population_size = {size}",
+            rivals,
+        )
+        for name in ("num_generations", "steps_per_generation", "num_episodes"):
+            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class TrialsConfig:
+    """Trials one after the other, each from the start: random search, or Optuna's TPE."""
+
+    num_trials: int = 20
+    """Trials at most."""
+    steps_per_trial: int = 100_000
+    """Environment steps that a trial trains."""
+    steps_per_report: int = 10_000
+    """Environment steps between two evaluations of a trial."""
+    num_episodes: int = 10
+    """Greedy episodes of an evaluation."""
+    prune: bool = False
+    """Let Optuna's median pruner end trials that are worse than half of those before."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_trials", "steps_per_trial", "steps_per_report", "num_episodes"):
+            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))

@@ -1,0 +1,225 @@
+"""Trials: agents trained from the start one after the other, with settings that a sampler proposes.
+
+The competitors of evolution, behind the same counter of environment steps (`Arena`): random search,
+and Optuna's TPE (Bergstra et al. 2011; Akiba et al. 2019), whose objective is the evaluation at a
+trial's end, with or without its median pruner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from lactchain.baselines.settings import WorldConfig
+from lactchain.genes import with_genes
+from lactchain.search.agents import Arena
+from lactchain.search.mutations import draw_config, present_genes
+from lactchain.search.settings import SpaceConfig, TrialsConfig
+
+
+class Sampler(Protocol):
+    """Who proposes settings."""
+
+    def ask(self) -> Any:
+        """The config of the next trial.
+
+        Raises:
+            ConfigError: the config class refuses what was proposed.
+        """
+        ...
+
+    def report(self, step: int, fitness: float) -> bool:
+        """Hears of an evaluation on the way; whether the trial should be given up."""
+        ...
+
+    def tell(self, fitness: float) -> None:
+        """Hears how the trial ended."""
+        ...
+
+
+class RandomSampler:
+    """Settings drawn from their ranges."""
+
+    def __init__(self, config: Any, space: SpaceConfig, seed: int) -> None:
+        self.config, self.space = config, space
+        self.rng = np.random.default_rng(seed)
+
+    def ask(self) -> Any:
+        """The config of the next trial."""
+        return draw_config(self.config, self.space, self.rng)
+
+    def report(self, step: int, fitness: float) -> bool:
+        """Never gives up."""
+        return False
+
+    def tell(self, fitness: float) -> None:
+        """Learns nothing."""
+
+
+class TPESampler:
+    """Optuna's tree-structured Parzen estimator over the same ranges.
+
+    Optuna's own settings: the first 10 trials are drawn at random, and the pruner spares the first
+    5 trials.
+    """
+
+    def __init__(self, config: Any, space: SpaceConfig, seed: int, prune: bool = False) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.config, self.space = config, space
+        self.study = optuna.create_study(
+            direction="maximize",
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
+        )
+        self.pruned = optuna.trial.TrialState.PRUNED
+        self.trial: Any = None
+        self.gave_up = False
+
+    def ask(self) -> Any:
+        """The config of the next trial."""
+        self.trial, self.gave_up = self.study.ask(), False
+        config = self.config
+        if self.space.architectures:
+            names = [str(hidden) for hidden in self.space.architectures]
+            chosen = names.index(self.trial.suggest_categorical("hidden", names))
+            config = replace(config, hidden=tuple(self.space.architectures[chosen]))
+        if self.space.activations:
+            chosen = self.trial.suggest_categorical("activation", self.space.activations)
+            config = replace(config, activation=chosen)
+        values = {}
+        for name, gene in present_genes(config, self.space).items():
+            suggest = self.trial.suggest_int if gene.integer else self.trial.suggest_float
+            values[name] = suggest(name, gene.low, gene.high, log=gene.log)
+        return with_genes(config, values)
+
+    def report(self, step: int, fitness: float) -> bool:
+        """Whether the pruner gives the trial up."""
+        self.trial.report(fitness, step)
+        self.gave_up = self.trial.should_prune()
+        return self.gave_up
+
+    def tell(self, fitness: float) -> None:
+        """The objective of the trial."""
+        self.study.tell(self.trial, fitness, state=self.pruned if self.gave_up else None)
+
+
+def make_sampler(
+    method: Literal["random", "tpe"], config: Any, space: SpaceConfig, seed: int, prune: bool
+) -> Sampler:
+    """The sampler of that name."""
+    if method == "random":
+        return RandomSampler(config, space, seed)
+    return TPESampler(config, space, seed, prune)
+
+
+@dataclass(frozen=True)
+class Report:
+    """An evaluation of a trial.
+
+    Attributes:
+        trial: its number.
+        steps: environment steps that it has trained.
+        config: its settings.
+        fitness: mean return.
+        num_env_steps: all steps of all trials so far, with those of all evaluations.
+        num_final_env_steps: the same without evaluations before a trial's end.
+        is_final: whether the trial is over.
+        learnt: what the agent has learnt.
+    """
+
+    trial: int
+    steps: int
+    config: Any
+    fitness: float
+    num_env_steps: int
+    num_final_env_steps: int
+    is_final: bool
+    learnt: Any
+
+
+@dataclass
+class Trials:
+    """Trials of one sampler.
+
+    Attributes:
+        sampler: who proposes settings.
+        config: sizes.
+        arena: trains, judges, counts.
+        number: of trials that are over.
+        num_interim_steps: steps of evaluations before a trial's end.
+    """
+
+    sampler: Sampler
+    config: TrialsConfig
+    arena: Arena
+    number: int = 0
+    num_interim_steps: int = 0
+
+    def __iter__(self) -> Iterator[Report]:
+        """Evaluations, one after the other."""
+        while self.number < self.config.num_trials:
+            yield from self._trial()
+            self.number += 1
+
+    def _trial(self) -> Iterator[Report]:
+        config, settings = self.sampler.ask(), self.config
+        envs = self.arena.make_envs(config, self.number)
+        learnt = self.arena.newborn(config, envs, [self.arena.seed, self.number])
+        fitness = -np.inf
+        try:
+            while envs.num_env_steps < settings.steps_per_trial:
+                left = settings.steps_per_trial - envs.num_env_steps
+                steps, progress = envs.num_env_steps, envs.num_env_steps / settings.steps_per_trial
+                [learnt] = self.arena.train(
+                    [config],
+                    [learnt],
+                    [envs],
+                    min(settings.steps_per_report, left),
+                    [self.arena.seed, self.number, steps],
+                    progress,
+                )
+                fitness, spent = self._judge(config, learnt, envs)
+                given_up = self.sampler.report(envs.num_env_steps, fitness)
+                final = given_up or envs.num_env_steps >= settings.steps_per_trial
+                self.num_interim_steps += 0 if final else spent
+                total = self.arena.num_env_steps
+                yield Report(
+                    self.number,
+                    envs.num_env_steps,
+                    config,
+                    fitness,
+                    total,
+                    total - self.num_interim_steps,
+                    final,
+                    learnt,
+                )
+                if final:
+                    break
+            self.sampler.tell(fitness)
+        finally:
+            envs.close()
+
+    def _judge(self, config: Any, learnt: Any, envs: Any) -> tuple[float, int]:
+        """Fitness (the worst for members that diverged), and the steps that it took."""
+        before = self.arena.num_env_steps
+        seed = self.arena.selecting_seed(self.number)
+        [fitness] = self.arena.judge([config], [learnt], [envs], self.config.num_episodes, seed)
+        return float(np.nan_to_num(fitness, nan=-1e9)), self.arena.num_env_steps - before
+
+
+def trials_of(
+    method: Literal["random", "tpe"],
+    config: Any,
+    world: WorldConfig,
+    space: SpaceConfig,
+    settings: TrialsConfig,
+    seed: int,
+) -> Trials:
+    """Random search or TPE over agents of one kind."""
+    sampler = make_sampler(method, config, space, seed, settings.prune)
+    return Trials(sampler, settings, Arena(world, seed))

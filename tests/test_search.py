@@ -1,0 +1,236 @@
+"""Members can be taken out, joined, grown and mutated without losing what they have learnt."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lactchain.baselines.dqn import DQN
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.ppo import PPO
+from lactchain.baselines.settings import DQNConfig, PPOConfig
+from lactchain.errors import ConfigError
+from lactchain.genes import gene_values, genes
+from lactchain.search.members import JoinedEnvs, batches, join, take
+from lactchain.search.mutations import (
+    check_genes,
+    draw_config,
+    mutate_activation,
+    mutate_architecture,
+    mutate_gene,
+    mutate_parameters,
+)
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+
+SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8, 6))
+SMALL_DQN = DQNConfig(
+    num_envs=4, train_every_env_steps=8, learning_starts=16, hidden=(8, 6), buffer_size=64
+)
+GROW, CUT = MutationConfig(growth_share=1.0), MutationConfig(growth_share=0.0)
+ALL = SpaceConfig()
+
+
+def trained(config, kind=PPO, num_members=1, seed=0):
+    envs = MemberEnvs("CartPole-v1", num_members, config.num_envs, seed=seed)
+    spaces = envs.observation_space, envs.action_space
+    population = kind([config] * num_members, *spaces, seed)
+    for _ in range(3):
+        population.advance(envs)
+    return population, envs, spaces
+
+
+def outputs(kind, config, learnt, spaces):
+    """What the networks of a member say about some states."""
+    population = join(kind, [config], [learnt], *spaces, seed=0)
+    x = torch.from_numpy(np.random.default_rng(5).standard_normal((1, 50, 4)).astype(np.float32))
+    found = []
+    for part in ("parameters", "target"):
+        if part in population.parts:
+            for name, views in population.parts[part].views.items():
+                net = {"actor": "actor", "critic": "critic", "q": "network"}[name]
+                found.append(getattr(population, net)(views, x).detach())
+    return found
+
+
+# --- taking out and joining -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "config"), [(PPO, SMALL), (DQN, SMALL_DQN)])
+def test_members_that_are_joined_again_are_what_they_were(kind, config):
+    population, _, spaces = trained(config, kind, num_members=3)
+    learnt = [take(population, member) for member in (2, 0)]
+    again = join(kind, [config] * 2, learnt, *spaces, seed=1)
+    for name, part in population.state_dict()["parts"].items():
+        other = again.state_dict()["parts"][name]
+        for key, value in part.items():
+            if isinstance(value, torch.Tensor | np.ndarray):
+                value = np.asarray(value)[[2, 0]]
+            np.testing.assert_array_equal(np.asarray(other[key]), value)
+
+
+def test_what_is_taken_out_is_a_copy():
+    population, envs, _ = trained(SMALL)
+    learnt = take(population, 0)
+    before = learnt.parts["parameters"]["flat"].copy()
+    population.advance(envs)
+    assert np.array_equal(learnt.parts["parameters"]["flat"], before)
+
+
+def test_members_are_batched_where_structure_and_whole_numbers_agree():
+    configs = [
+        SMALL,
+        replace(SMALL, learning_rate=1e-2, gamma=0.9),
+        replace(SMALL, hidden=(9,)),
+        replace(SMALL, batch_size=16),
+        SMALL,
+    ]
+    assert batches(configs) == [[0, 1, 4], [2], [3]]
+
+
+def test_joined_environments_play_what_they_would_play_alone():
+    alone = [MemberEnvs("CartPole-v1", 1, 3, seed=seed) for seed in (1, 7)]
+    joined = JoinedEnvs([MemberEnvs("CartPole-v1", 1, 3, seed=seed) for seed in (1, 7)])
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        actions = rng.integers(2, size=(2, 3))
+        step = joined.step(actions)
+        for place, envs in enumerate(alone):
+            expected = envs.step(actions[place : place + 1])
+            for name, values in vars(expected).items():
+                np.testing.assert_array_equal(getattr(step, name)[place], values[0])
+    expected = [replace(e, member=n) for n, envs in enumerate(alone) for e in envs.pop_episodes()]
+    assert joined.pop_episodes() == expected and expected
+
+
+# --- architecture ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
+@pytest.mark.parametrize(("kind", "config"), [(PPO, SMALL), (DQN, SMALL_DQN)])
+def test_growth_leaves_the_function_as_it_is(kind, config, activation):
+    config = replace(config, activation=activation)
+    population, _, spaces = trained(config, kind)
+    learnt, rng, seen = take(population, 0), np.random.default_rng(0), set()
+    for _ in range(12):
+        mutant = mutate_architecture(config, learnt, GROW, rng)
+        assert sum(mutant.config.hidden) > sum(config.hidden)
+        seen.add(len(mutant.config.hidden))
+        before = outputs(kind, config, learnt, spaces)
+        after = outputs(kind, mutant.config, mutant.learnt, spaces)
+        for one, other in zip(before, after, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    assert seen == ({2} if activation == "tanh" else {2, 3})
+
+
+def test_growth_keeps_the_moments_and_new_weights_have_none():
+    population, _, spaces = trained(SMALL)
+    learnt = take(population, 0)
+    mutant = mutate_architecture(SMALL, learnt, GROW, np.random.default_rng(0))
+    for key in ("mean", "square"):
+        old, new = learnt.parts["optimizer"][key], mutant.learnt.parts["optimizer"][key]
+        assert new.size > old.size and np.count_nonzero(new) == np.count_nonzero(old)
+        assert new.sum() == pytest.approx(old.sum(), rel=1e-5)
+    assert mutant.learnt.parts["optimizer"]["steps"] == learnt.parts["optimizer"]["steps"]
+
+
+def test_grown_members_go_on_learning_in_their_new_units():
+    population, envs, spaces = trained(SMALL)
+    rng = np.random.default_rng(0)
+    mutant = mutate_architecture(SMALL, take(population, 0), GROW, rng)
+    grown = join(PPO, [mutant.config], [mutant.learnt], *spaces, seed=0)
+    before = grown.parameters.flat.clone()
+    for _ in range(2):
+        grown.advance(envs)
+    assert (grown.parameters.flat != before).float().mean() > 0.99
+
+
+def test_shrinking_gives_a_smaller_network_and_leaves_the_parent_alone():
+    population, _, spaces = trained(SMALL)
+    learnt, rng, seen = take(population, 0), np.random.default_rng(0), set()
+    before = learnt.parts["parameters"]["flat"].copy()
+    for _ in range(12):
+        mutant = mutate_architecture(SMALL, learnt, CUT, rng)
+        seen.add(mutant.config.hidden)
+        outputs(PPO, mutant.config, mutant.learnt, spaces)
+    assert seen == {(8,), (6, 6), (8, 5)}
+    assert np.array_equal(learnt.parts["parameters"]["flat"], before)
+
+
+def test_a_network_without_hidden_layers_has_no_architecture_to_change():
+    assert mutate_architecture(replace(SMALL, hidden=()), None, GROW, None) is None
+
+
+# --- the other mutations --------------------------------------------------------------------------
+
+
+def test_noise_is_relative_to_the_weights_and_spares_the_optimiser():
+    population, _, _ = trained(SMALL)
+    learnt = take(population, 0)
+    mutant = mutate_parameters(SMALL, learnt, MutationConfig(noise=0.1), np.random.default_rng(0))
+    old, new = (one.parts["parameters"]["flat"] for one in (learnt, mutant.learnt))
+    assert 0.05 < np.std(new - old) / np.std(old) < 0.2
+    for key, moments in learnt.parts["optimizer"].items():
+        assert np.array_equal(mutant.learnt.parts["optimizer"][key], moments)
+
+
+def test_another_activation_leaves_the_weights():
+    mutant = mutate_activation(SMALL, "learnt", np.random.default_rng(0))
+    assert mutant.config.activation in ("relu", "elu") and mutant.learnt == "learnt"
+
+
+def test_a_gene_moves_on_its_scale_within_its_range():
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(200):
+        config, change = mutate_gene(SMALL, ALL, MutationConfig(gene_step=0.5), rng)
+        ((name, (before, after)),) = change.items()
+        gene = genes(PPOConfig)[name]
+        assert gene.low <= after <= gene.high and gene_values(config)[name] == after
+        assert gene_values(SMALL)[name] == before
+        seen.add(name)
+    assert seen == set(genes(PPOConfig))
+
+
+def test_only_the_named_genes_are_searched():
+    space = SpaceConfig(genes=["gamma"], architectures=[[4], [5, 5]], activations=["elu"])
+    rng = np.random.default_rng(0)
+    drawn = [draw_config(SMALL, space, rng) for _ in range(20)]
+    assert {config.hidden for config in drawn} == {(4,), (5, 5)}
+    assert {config.activation for config in drawn} == {"elu"}
+    assert {config.learning_rate for config in drawn} == {SMALL.learning_rate}
+    assert len({config.gamma for config in drawn}) == 20
+    assert mutate_gene(SMALL, space, MutationConfig(), rng)[1].keys() == {"gamma"}
+
+
+def test_combinations_that_the_config_refuses_are_drawn_again_not_clipped():
+    rng = np.random.default_rng(0)
+    drawn = [draw_config(SMALL, ALL, rng) for _ in range(50)]  # 64 rows, batches of up to 512
+    assert max(config.batch_size for config in drawn) <= 64
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def test_genes_that_are_unknown_or_out_of_bounds_are_refused():
+    with pytest.raises(ConfigError, match="genes: no gene 'colour'; there are learning_rate"):
+        draw_config(SMALL, SpaceConfig(genes=["colour"]), np.random.default_rng(0))
+    with pytest.raises(ConfigError, match=r"gamma: expected a number in \[0.9, 0.9999\], got 0.5"):
+        check_genes(replace(SMALL, gamma=0.5), ["gamma"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"population_size": 1}, "population_size: expected at least 2, or there is no choice"),
+        ({"tournament_size": 9}, "tournament_size: expected .* at most population_size = 8"),
+        ({"num_episodes": 0}, "num_episodes: expected at least 1"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        EvolutionConfig(**fields)
+
+
+def test_unknown_mutations_are_refused():
+    with pytest.raises(ValueError, match="weights: expected weights"):
+        MutationConfig(weights={"crossover": 1.0})
