@@ -1,0 +1,257 @@
+"""ILQL and MC on the token view: against a loop, on a text MDP with known values, in parts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from training_setups import ILQL, MAKERS, MC, build_weights, open_run, value_data, value_episodes
+
+from lactchain.data.token_view import mean_return, token_view
+from lactchain.models.guidance import AnswerRanking, TrainedValues
+from lactchain.models.loading import load_tokenizer
+from lactchain.models.prompting import PromptTemplate
+from lactchain.models.tiny import build_tiny_actor
+from lactchain.models.values import ValueModel
+from lactchain.process import seed_everything
+from lactchain.settings import ActorConfig, ILQLConfig, TinyModelConfig, TrainingConfig
+from lactchain.trainers.base import save_result, train, training_arguments
+from lactchain.trainers.ilql import ILQLTrainer
+from lactchain.types import Action, ChainGrammar, Trajectory
+
+LORA, FULL = {"lora": True}, {"lora": False}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def shaken(trainer):
+    """The trainer without dropout, its heads and target network at random places."""
+    torch.manual_seed(1)
+    model = trainer.values.eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "head" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        for tensor in model.target.values():
+            tensor.add_(0.02 * torch.randn_like(tensor))
+    return trainer
+
+
+def alone(model, ids, target=False):
+    """Q (N, L, V) and V (L,) along one plain sequence: no tree, no cache, no positions given."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    if target:
+        model.become_target()
+    hidden = model.trunk(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states[
+        -1
+    ][0]
+    q = torch.stack([head(hidden) for head in model.q_heads])
+    v = model.v_head(hidden).squeeze(-1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(before[name])
+    return q, v
+
+
+def decisions_of(view):
+    """One after the other: prompt, answer, next prompt, reward, terminated, last of its episode."""
+    return [
+        (
+            view.prompts[view.prompt_tm1[row]],
+            view.answers[view.answer_tm1[row]],
+            view.prompts[view.prompt_t[row]],
+            view.rewards[row],
+            bool(view.terminated[row]),
+            bool(view.last[row]),
+        )
+        for row in range(len(view))
+    ]
+
+
+@torch.no_grad()
+def ilql_by_loops(model, view, settings):
+    """ILQL's loss as the paper has it, a token at a time."""
+    parts = []
+    for prompt, answer, after, reward, terminated, _ in decisions_of(view):
+        q, v = alone(model, prompt + answer)
+        target, _ = alone(model, prompt + answer, target=True)
+        _, v_after = alone(model, after)
+        for i, token in enumerate(answer):
+            here = len(prompt) - 1 + i
+            last = i == len(answer) - 1
+            following = v_after[-1] * (not terminated) if last else v[here + 1]
+            y = (reward if last else 0.0) + settings.gamma * following
+            error = min(head[here, token] for head in target) - v[here]
+            side = settings.expectile if error >= 0 else 1 - settings.expectile
+            loss = settings.error_weight * side * error**2
+            for head in q:
+                gap = torch.log(torch.exp(head[here]).sum()) - head[here, token]
+                loss += settings.error_weight * (head[here, token] - y) ** 2
+                loss += settings.cql_weight * gap
+            parts.append(loss)
+    return float(sum(parts) / len(parts))
+
+
+@torch.no_grad()
+def mc_by_loops(model, view, settings):
+    """The Monte-Carlo loss, with the return behind a token summed up forwards."""
+    parts, decisions = [], decisions_of(view)
+    for row, (prompt, answer, *_) in enumerate(decisions):
+        q, v = alone(model, prompt + answer)
+        for i, token in enumerate(answer):
+            discount, total, place = 1.0, 0.0, i
+            for _, said, after, reward, terminated, last in decisions[row:]:
+                discount *= settings.gamma ** (len(said) - 1 - place)
+                total += discount * reward
+                discount *= settings.gamma
+                place = 0
+                if last:
+                    total += discount * (0.0 if terminated else float(alone(model, after)[1][-1]))
+                    break
+            here = len(prompt) - 1 + i
+            gap = torch.log(torch.exp(q[0, here]).sum()) - q[0, here, token]
+            errors = (q[0, here, token] - total) ** 2 + (v[here] - total) ** 2
+            parts.append(settings.error_weight * errors + settings.cql_weight * gap)
+    return float(sum(parts) / len(parts))
+
+
+def loss_of(trainer, order=None):
+    """The trainer's loss of all its data in one batch."""
+    rows = [trainer.train_dataset[i] for i in order or range(len(trainer.train_dataset))]
+    return trainer.compute_loss(trainer.values, trainer.data_collator(rows)).item()
+
+
+@pytest.mark.parametrize("group_by", ["prompt", "episode"])
+@pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
+@pytest.mark.parametrize("kind", ["ilql", "mc"])
+def test_the_loss_is_that_of_a_loop_over_tokens(kind, options, group_by, weights, run_dir):
+    settings = {"ilql": ILQL, "mc": MC}[kind]
+    settings = replace(settings, group_by=group_by)
+    with open_run(run_dir) as run:
+        trainer = shaken(MAKERS[kind](weights, run, **options, **{kind: settings}))
+    view = value_data(weights, lora=False)[1]
+    by_loops = {"ilql": ilql_by_loops, "mc": mc_by_loops}[kind](trainer.values, view, settings)
+    np.testing.assert_allclose(loss_of(trainer), by_loops, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ilql", "mc"])
+def test_merged_decisions_give_the_loss_of_all_of_them(kind, weights, run_dir):
+    """Three times every episode, the second of them twice more: merged or one by one."""
+    config, _ = value_data(weights, lora=False)
+    tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
+    episodes = value_episodes()
+    view = token_view(
+        [*episodes * 3, episodes[1], episodes[1]], PromptTemplate(tokenizer), tokenizer
+    )
+    losses = []
+    with open_run(run_dir) as run:
+        for group_by in ("prompt", "episode"):
+            settings = {
+                "ilql": replace(ILQL, group_by=group_by),
+                "mc": replace(MC, group_by=group_by),
+            }
+            made = MAKERS[kind](weights, run, lora=False, **{kind: settings[kind]})
+            trainer = type(made)(made.values, made.args, view, settings[kind], run=run)
+            losses.append(loss_of(shaken(trainer)))
+            assert len(trainer.data_collator.targets) == {"prompt": 19, "episode": 61}[group_by]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_the_cloning_term_is_the_likelihood_of_the_data(weights, run_dir):
+    with open_run(run_dir) as run:
+        alone_, shared = (
+            shaken(MAKERS["ilql"](weights, run, lora=False, ilql=settings))
+            for settings in (ILQL, replace(ILQL, cloning_weight=3.0))
+        )
+    view, logps = alone_.data_collator.view, []
+    for row in range(len(view)):
+        ids, mask = view.mask(row)
+        logits = alone_.values.trunk(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        logps += [logits[i - 1, ids[i]].item() for i in np.flatnonzero(mask)]
+    expected = loss_of(alone_) - 3.0 * np.mean(logps)
+    np.testing.assert_allclose(loss_of(shared), expected, rtol=1e-5)
+    head = shared.values.trunk.get_output_embeddings().weight
+    assert head.requires_grad and not any("lm_head" in name for name in shared.values.target)
+
+
+def test_one_update_moves_the_target_network_by_tau(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = MAKERS["ilql"](weights, run, lora=True, settings=TrainingConfig(max_steps=1))
+        before = {name: t.clone() for name, t in trainer.values.target.items()}
+        trainer.train()
+    after = dict(trainer.values.named_parameters())
+    assert {n for n, p in after.items() if p.requires_grad} > before.keys()
+    assert any("lora" in n for n in before) and any("q_heads" in n for n in before)
+    assert not any("v_head" in n or "embed" in n for n in before)
+    for name, tensor in trainer.values.target.items():
+        torch.testing.assert_close(tensor, 0.9 * before[name] + 0.1 * after[name])
+
+
+# A corridor whose last cell is the goal; `l` and `r` and the end of sequence are two tokens.
+CELLS = [f"cell {name}" for name in "abcde"]
+GAMMA = 0.9
+
+
+def stroll(rng, start: int, low: int, high: int) -> Trajectory:
+    """A random walk that is cut when it leaves its part of the corridor, or after six steps."""
+    cells, answers, rewards = [start], [], []
+    while cells[-1] != 4 and low <= cells[-1] <= high and len(answers) < 6:
+        right = bool(rng.integers(2))
+        cells.append(max(0, cells[-1] + (1 if right else -1)))
+        answers.append(Action("r" if right else "l"))
+        rewards.append(0.0 if cells[-1] == 4 else -1.0)
+    texts, ended = tuple(CELLS[c] for c in cells), cells[-1] == 4
+    infos = ({},) * len(texts)
+    return Trajectory("t", 0, texts, tuple(answers), tuple(rewards), infos, ended, not ended)
+
+
+def optimal_q() -> np.ndarray:
+    """Q*(cell, last token of `l` or `r`) (4, 2), of the token MDP, by value iteration."""
+    q = np.zeros((4, 2))
+    for _ in range(200):
+        v = np.append(GAMMA * q.max(axis=1), 0.0)
+        for cell in range(4):
+            for action, after in enumerate((max(0, cell - 1), cell + 1)):
+                q[cell, action] = (0.0 if after == 4 else -1.0) + GAMMA * v[after]
+    return q
+
+
+def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
+    """Random walks in either half of a corridor: the greedy policy goes all the way, Q is Q*."""
+    shape = TinyModelConfig(
+        hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64
+    )
+    build_tiny_actor(tmp_path / "actor", [*CELLS, "l", "r"] * 2, shape)
+    rng = np.random.default_rng(0)
+    halves = ((0, 2), (2, 4))
+    episodes = [stroll(rng, rng.integers(a, min(b, 3) + 1), a, b) for a, b in halves * 60]
+    assert not any({CELLS[0], CELLS[4]} <= set(e.observations) for e in episodes)
+    seed_everything(0, threads=1)
+    config = ActorConfig(str(tmp_path / "actor"), values=str(tmp_path / "run/values"))
+    tokenizer = load_tokenizer(tmp_path / "actor", padding_side="left", chat=True)
+    template = PromptTemplate(tokenizer)
+    view = token_view(episodes, template, tokenizer)
+    settings = ILQLConfig(gamma=GAMMA, expectile=0.9, tau=0.05, cql_weight=0.001)
+    start = mean_return(view, GAMMA)
+    model = ValueModel.from_actor(config, method="ilql", gamma=GAMMA, num_q_heads=2, start=start)
+    training = TrainingConfig(
+        max_steps=400, batch_size=5, learning_rate=2e-3, extra={"adam_beta2": 0.95}
+    )
+    with open_run(tmp_path / "run") as run:
+        args = training_arguments(training, run.path("checkpoints"), 0, disable_tqdm=True)
+        trainer = ILQLTrainer(model, args, view, settings, run=run)
+        train(trainer)
+        save_result(trainer, run.path("values"))
+    values = TrainedValues(config, tokenizer)
+    ranking = AnswerRanking(values, ChainGrammar(("l", "r"), 1, "", "", ""), template)
+    advantages = ranking.advantages(CELLS[:4])
+    assert (advantages.argmax(axis=1) == 1).all()
+    found = np.array([
+        [float(alone(values.target, template.encode(cell) + said[:1])[0].amin(0)[-1, said[1]])
+         for said in (list(action.token_ids) for action in ranking.actions)]
+        for cell in CELLS[:4]
+    ])  # fmt: skip
+    np.testing.assert_allclose(found, optimal_q(), atol=0.3)
