@@ -1,0 +1,149 @@
+"""Acting by token values, against plain forward passes without trees, caches or batches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_value_trainers import alone, shaken
+from training_setups import MAKERS, STATES, build_weights, open_run
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.actor import LanguageActor
+from lactchain.models.guidance import TrainedValues
+from lactchain.models.loading import load_actor
+from lactchain.models.tiny import build_tiny_actor
+from lactchain.models.values import ValueModel
+from lactchain.settings import ActorConfig
+from lactchain.trainers.base import save_result
+from lactchain.types import ChainGrammar
+
+GRAMMAR = ChainGrammar(("move forward", "turn left"), max_chain_length=3)
+WEIGHT = 3.0
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module", params=["ilql-lora", "ilql-full", "mc-full"])
+def values(request, weights, tmp_path_factory):
+    """The folder of a value model with random heads and another target network."""
+    kind, _, how = request.param.partition("-")
+    folder = tmp_path_factory.mktemp(request.param)
+    with open_run(folder / "run") as run:
+        trainer = shaken(MAKERS[kind](weights, run, lora=how == "lora"))
+        for name, parameter in trainer.values.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        save_result(trainer, folder / "values")
+    return folder / "values"
+
+
+def config_of(weights, values, **changes) -> ActorConfig:
+    config = ActorConfig(
+        str(weights / "actor"), values=str(values), value_weight=WEIGHT, max_new_tokens=8
+    )
+    return replace(config, **changes)
+
+
+def test_a_saved_value_model_computes_the_same(values):
+    model = ValueModel.load(values)
+    ids = list(range(8))
+    q, v = alone(model, ids)
+    again_q, again_v = alone(ValueModel.load(values), ids)
+    assert torch.equal(q, again_q) and torch.equal(v, again_v)
+    assert not any(p.requires_grad for p in model.parameters())
+    if model.target:
+        assert not torch.allclose(alone(model, ids, target=True)[0], q)
+
+
+@torch.no_grad()
+def test_free_decoding_adds_the_least_target_value_to_the_logits(weights, values):
+    config = config_of(weights, values, temperature=0.5)
+    model, tokenizer = load_actor(replace(config, values=None))
+    actor = LanguageActor(model, tokenizer, config, GRAMMAR)
+    table = ValueModel.load(values)
+    for answer, state in zip(actor.act(STATES[:4], range(4)), STATES, strict=False):
+        ids = actor.template.encode(state)
+        for token, logprob in zip(answer.token_ids, answer.logprobs, strict=True):
+            q, _ = alone(table, ids, target=True)
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
+            guided = (logits + WEIGHT * q[:, -1].amin(0)) / config.temperature
+            expected = guided.log_softmax(-1)[token].item()
+            np.testing.assert_allclose(logprob, expected, atol=2e-4)
+            ids.append(token)
+
+
+@torch.no_grad()
+def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values):
+    config = config_of(weights, values, decoding="constrained")
+    actor = LanguageActor.from_config(config, GRAMMAR)
+    plain = LanguageActor.from_config(replace(config, values=None), GRAMMAR)
+    answers, probabilities = actor.enumerate(STATES[:3])
+    assert set(answers) == set(GRAMMAR.answers())
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
+
+
+@torch.no_grad()
+def test_scored_decoding_takes_the_answer_with_the_greatest_sum_of_advantages(weights, values):
+    actor = LanguageActor.from_config(config_of(weights, values, decoding="scored"), GRAMMAR)
+    table, tokenizer = ValueModel.load(values), actor.tokenizer
+    texts = list(GRAMMAR.answers())
+    assert len(texts) == GRAMMAR.num_answers == 14
+    sums = np.zeros((3, len(texts)))
+    for row, state in enumerate(STATES[:3]):
+        prompt = actor.template.encode(state)
+        for column, text in enumerate(texts):
+            said = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+            q, _ = alone(table, prompt + said, target=True)
+            _, v = alone(table, prompt + said)
+            for place, token in enumerate(said, len(prompt) - 1):
+                sums[row, column] += (q[:, place, token].amin(0) - v[place]).item()
+    np.testing.assert_allclose(actor.ranking.advantages(STATES[:3]), sums, atol=2e-4)
+    said = [answer.text for answer in actor.act([*STATES[:3], STATES[0]], range(4))]
+    best = [texts[column] for column in sums.argmax(axis=1)]
+    assert said == [*best, best[0]]
+
+
+def test_the_same_weights_are_asked_in_another_way(weights, values):
+    config = config_of(weights, values, decoding="scored")
+    actor = LanguageActor.from_config(config, GRAMMAR)
+    free = actor.with_config(replace(config, decoding="free"), GRAMMAR)
+    alone_ = LanguageActor.from_config(replace(config, decoding="free"), GRAMMAR)
+    assert free.act(STATES[:4], range(4)) == alone_.act(STATES[:4], range(4))
+
+
+def test_a_grammar_with_too_many_answers_is_refused(weights, values):
+    many = replace(GRAMMAR, max_chain_length=12)
+    with pytest.raises(ConfigError, match="at most 4096 answers, the grammar has 8190"):
+        LanguageActor.from_config(config_of(weights, values, decoding="scored"), many)
+
+
+def test_values_of_another_instruction_are_refused(weights, values):
+    with pytest.raises(ConfigError, match="actor.strategy: expected 'none'.*got 'direct'"):
+        LanguageActor.from_config(config_of(weights, values, strategy="direct"), GRAMMAR)
+
+
+def test_values_of_another_tokenizer_are_refused(weights, values, tmp_path):
+    build_tiny_actor(tmp_path / "other", ["quite other words"] * 2)
+    _, tokenizer = load_actor(ActorConfig(str(tmp_path / "other")))
+    with pytest.raises(DataError, match="another tokenizer"):
+        TrainedValues(config_of(weights, values), tokenizer)
+
+
+@pytest.mark.parametrize("name", ["values_config.json", "values.safetensors"])
+def test_damage_is_named(name, values, tmp_path):
+    for file in values.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(DataError, match=name):
+        ValueModel.load(tmp_path)
+
+
+def test_a_folder_without_values_is_named(weights):
+    with pytest.raises(DataError, match="train_ilql or train_mc"):
+        ValueModel.load(weights / "actor")
