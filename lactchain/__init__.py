@@ -56,6 +56,7 @@ _MODULES = {
     "data.rollouts": ("Episode", "Rollouts"),
     "data.trajectories": ("read_trajectories", "transitions", "write_trajectories"),
     "data.preferences": ("chain_advantages", "make_pairs", "read_pairs", "write_pairs"),
+    "baselines.training": ("load_agent", "train"),
     "trainers.critic": ("CriticTrainer",),
     "trainers.simpo": ("SimPOTrainer",),
     "inspection.report": ("write_report",),

@@ -119,7 +119,7 @@ class DQN(Population):
         actions = torch.from_numpy(batch.actions)[..., None]
         targets = self.targets(batch)
         q_data = self.values(x).gather(-1, actions)[..., 0]
-        loss = (regression_loss(q_data, targets) * weights).sum(1)
+        loss = (regression_loss(q_data, targets, self.config.loss) * weights).sum(1)
         self._descend(loss, left)
         mean_q = (q_data.detach() * weights).sum(1)
         return {"train/loss": loss.detach().numpy(), "train/q": mean_q.numpy()}

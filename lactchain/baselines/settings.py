@@ -89,6 +89,8 @@ class DQNConfig:
     """Activation of the hidden layers."""
     double: bool = True
     """Let the online network choose the action that the target network values."""
+    loss: Literal["mse", "smooth_l1"] = "smooth_l1"
+    """How far values are from their targets; smooth_l1 makes little of large errors."""
     learning_rate: float = gene(1e-4, 1e-5, 1e-2, log=True)
     """Step size of Adam."""
     gamma: float = gene(0.99, 0.9, 0.9999)
@@ -240,4 +242,84 @@ def _check_learning(config: Any) -> None:
     check(config.batch_size >= 1, "batch_size", "at least 1", config.batch_size)
 
 
-__all__ = ["CQLConfig", "DDPGConfig", "DQNConfig", "PPOConfig", "RunConfig", "WorldConfig"]
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long is learnt, and how often it is looked at.
+
+    Steps are environment steps of each member; for CQL, which plays none, they are updates.
+    """
+
+    num_members: int = 1
+    """Members that learn side by side from seeds of their own."""
+    total_steps: int = 100_000
+    """Steps of the run."""
+    log_every_steps: int = 2_000
+    """Steps between records of metrics.jsonl."""
+    eval_every_steps: int = 10_000
+    """Steps between evaluations; there is always one at the end."""
+    num_eval_episodes: int = 20
+    """Greedy episodes of each evaluation, from the same seeds for every member every time."""
+    save_every_steps: int = 0
+    """Steps between checkpoints; 0: only when the run is asked to stop."""
+    keep_checkpoints: int = 2
+    """Checkpoints to keep; older ones go when a newer one is verified."""
+    target_return: float | None = None
+    """Mean return of an evaluation that ends the run early; null: none does."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_members", "total_steps", "log_every_steps", "eval_every_steps",
+            "num_eval_episodes", "keep_checkpoints",
+        ):  # fmt: skip
+            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        check(self.save_every_steps >= 0, "save_every_steps", "at least 0", self.save_every_steps)
+
+
+@dataclass(frozen=True)
+class TrainPPOConfig:
+    """A run of PPO."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_ppo")
+    environment: WorldConfig = WorldConfig()
+    agent: PPOConfig = PPOConfig()
+    loop: LoopConfig = LoopConfig()
+
+
+@dataclass(frozen=True)
+class TrainDQNConfig:
+    """A run of DQN."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_dqn")
+    environment: WorldConfig = WorldConfig()
+    agent: DQNConfig = DQNConfig()
+    loop: LoopConfig = LoopConfig(total_steps=50_000)
+
+
+@dataclass(frozen=True)
+class TrainDDPGConfig:
+    """A run of DDPG."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_ddpg")
+    environment: WorldConfig = WorldConfig(id="Pendulum-v1")
+    agent: DDPGConfig = DDPGConfig()
+    loop: LoopConfig = LoopConfig(total_steps=20_000)
+
+
+@dataclass(frozen=True)
+class TrainCQLConfig:
+    """A run of CQL."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_cql")
+    environment: WorldConfig = WorldConfig()
+    """What the data are of, and what the result is evaluated in."""
+    agent: CQLConfig = CQLConfig()
+    loop: LoopConfig = LoopConfig(total_steps=10_000, log_every_steps=500, eval_every_steps=2_500)
+    data: str | None = None
+    """Recorded transitions: parquet of ours, an HDF5 file in d3rlpy's layout, or the folder of a
+    Minari data set; null: random play of the run's own, kept in RUN/transitions.parquet."""
+    num_random_steps: int = 20_000
+    """Environment steps of that random play."""
+
+    def __post_init__(self) -> None:
+        steps = self.num_random_steps
+        check(steps >= 1, "num_random_steps", "at least 1", steps)

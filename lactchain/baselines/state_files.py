@@ -1,60 +1,77 @@
-"""States of agents, environments and searches as one file: arrays, tensors, and plain values."""
+"""State on disk: nested mappings of arrays and plain values, as safetensors and JSON; no pickle."""
 
 from __future__ import annotations
 
-import pickle
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 import torch
 
-from lactchain.checkpoints import disk_errors
-from lactchain.errors import DataError
+from lactchain.checkpoints import atomic_write, write_manifest
 
-ARRAY = "__array__"
-"""Marks a numpy array, written as a tensor, so that it comes back as an array."""
-
-
-def save_state(path: str | Path, state: Any) -> None:
-    """Writes nested dicts and lists of arrays, tensors, numbers, text and None.
-
-    Raises:
-        DiskError: the disk is full or read-only.
-    """
-    with disk_errors(path):
-        torch.save(_written(state), path)
+ARRAYS, VALUES = "state.safetensors", "state.json"
+_ARRAY = "array:"
 
 
-def load_state(path: str | Path) -> Any:
-    """Reads what `save_state` wrote; no code in the file is run.
+def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Writes a state into a folder, and its manifest last.
+
+    Args:
+        directory: made where it is not there.
+        state: nested mappings and lists of tensors, arrays, and what JSON can hold.
+        facts: what the manifest records besides.
 
     Raises:
-        DataError: the file is missing or damaged.
+        DiskError: the folder cannot be written.
     """
-    try:
-        return _read(torch.load(path, weights_only=True))
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise DataError(f"{path}: expected a state, {error}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, np.ndarray] = {}
+    values = _take_arrays(state, "", arrays)
+    atomic_write(directory / ARRAYS, safetensors.numpy.save(arrays))
+    atomic_write(directory / VALUES, json.dumps(values))
+    write_manifest(directory, facts)
 
 
-def _written(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _written(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_written(entry) for entry in value]
+def load_state(directory: Path) -> dict[str, Any]:
+    """A state that `save_state` wrote, tensors as arrays."""
+    arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
+    return _put_arrays(json.loads((directory / VALUES).read_text()), arrays)
+
+
+def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """The value with each array replaced by its name, under which it goes into `arrays`."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
     if isinstance(value, np.ndarray):
-        return {ARRAY: torch.from_numpy(np.array(value))}  # a copy: views may be read-only
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
+        arrays[name] = np.ascontiguousarray(value)
+        return f"{_ARRAY}{name}"
+    if isinstance(value, Mapping):
+        return {key: _take_arrays(entry, f"{name}/{key}", arrays) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_take_arrays(entry, f"{name}/{n}", arrays) for n, entry in enumerate(value)]
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _read(value: Any) -> Any:
+def _put_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, str) and value.startswith(_ARRAY):
+        return arrays[value.removeprefix(_ARRAY)]
     if isinstance(value, dict):
-        if value.keys() == {ARRAY}:
-            return value[ARRAY].numpy()
-        return {key: _read(entry) for key, entry in value.items()}
+        return {key: _put_arrays(entry, arrays) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_read(entry) for entry in value]
+        return [_put_arrays(entry, arrays) for entry in value]
     return value
+
+
+def differing_parts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """The names at which two states differ; none for states that go on alike."""
+    arrays_a: dict[str, np.ndarray] = {}
+    arrays_b: dict[str, np.ndarray] = {}
+    if _take_arrays(a, "", arrays_a) != _take_arrays(b, "", arrays_b):
+        yield "values"
+    for name in arrays_a.keys() | arrays_b.keys():
+        if not np.array_equal(arrays_a.get(name), arrays_b.get(name)):
+            yield name

@@ -75,6 +75,24 @@ def write_report(
     return path
 
 
+def write_learning_curve(run_dir: str | Path) -> Path | None:
+    """Writes learning_curve.svg into a run folder: returns over steps, played and evaluated.
+
+    Returns its path, or None where nothing has been measured yet.
+
+    Raises:
+        ConfigError: when `run_dir` is no run folder.
+        DiskError: when the picture cannot be written.
+    """
+    view, names = open_run(run_dir), ("rollout/episode_return", "eval/episode_return")
+    lines = {name: curve for name, curve in view.curves().items() if name in names}
+    if not lines:
+        return None
+    path = view.directory / "learning_curve.svg"
+    atomic_write(path, str(plots.line_chart("return of an episode over steps", lines)))
+    return path
+
+
 def render(view: RunView, num_rollouts: int = 8) -> str:
     """The page of a run as HTML."""
     values_of, values = view.newest("values")

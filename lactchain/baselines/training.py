@@ -1,0 +1,374 @@
+"""A run of a classic agent: learn, look, keep the best, go on after an interruption to the bit.
+
+RUN/checkpoints/   everything that the run goes on from
+RUN/best/  last/   weights of the member that evaluated best, then and at the end
+RUN/evaluations.json  returns of every evaluation, by member
+RUN/stop           a file of this name, made by anybody, ends the run in good order
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lactchain.baselines.cql import CQL
+from lactchain.baselines.ddpg import DDPG
+from lactchain.baselines.dqn import DQN
+from lactchain.baselines.evaluation import Evaluation, evaluate
+from lactchain.baselines.member_envs import MemberEnvs, make_numeric_env
+from lactchain.baselines.networks import Parameters
+from lactchain.baselines.population import Population
+from lactchain.baselines.ppo import PPO
+from lactchain.baselines.settings import (
+    CQLConfig,
+    DDPGConfig,
+    DQNConfig,
+    PPOConfig,
+    TrainCQLConfig,
+    TrainDDPGConfig,
+    TrainDQNConfig,
+    TrainPPOConfig,
+    WorldConfig,
+)
+from lactchain.baselines.state_files import load_state, save_state
+from lactchain.checkpoints import (
+    atomic_write,
+    discard_damaged,
+    latest_checkpoint,
+    prune_checkpoints,
+    verify_manifest,
+)
+from lactchain.data.transitions import (
+    TransitionData,
+    read_offline,
+    read_transitions,
+    write_transitions,
+)
+from lactchain.errors import DataError, Interrupted, NonFiniteError
+from lactchain.process import seed_everything, stop_requested
+from lactchain.run import HARMLESS, Run
+
+AGENTS: dict[type, type[Population]] = {
+    PPOConfig: PPO,
+    DQNConfig: DQN,
+    DDPGConfig: DDPG,
+    CQLConfig: CQL,
+}
+TrainConfig = TrainPPOConfig | TrainDQNConfig | TrainDDPGConfig | TrainCQLConfig
+# Evaluations choose the best on these seeds; the summary's figures are from others.
+EVAL_SEED, FINAL_SEED = 1_000_000, 2_000_000
+_HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
+
+
+def train(config: TrainConfig) -> dict[str, Any]:
+    """Runs what a config asks for, or continues it; returns the summary.
+
+    Raises:
+        ConfigError: the environment does not suit the agent, or the folder is another run's.
+        NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
+        Interrupted: a signal asked the process to stop; the state is saved.
+    """
+    harmless = frozenset(_HARMLESS)
+    with Run.open(
+        config.run.run_dir, config, resume=config.run.resume, identity_exclude=harmless
+    ) as run:
+        if run.finished:
+            return run.summary
+        seed_everything(config.run.seed, config.run.threads)
+        training = Training(config, run)
+        training.resume()
+        summary = training.go_on()
+        run.finish(summary)
+        return summary
+
+
+class Training:
+    """One run in progress.
+
+    Attributes:
+        agent: who learns.
+        source: what from: copies of the environment, or recorded transitions.
+        best_return: the best mean return of an evaluation so far.
+        evaluations: of each evaluation, its step and every member's mean return.
+    """
+
+    def __init__(self, config: TrainConfig, run: Run) -> None:
+        self.config, self.run, self.loop = config, run, config.loop
+        world, members = config.environment, config.loop.num_members
+        self.source: MemberEnvs | TransitionData
+        if isinstance(config, TrainCQLConfig):
+            self.source = _offline_data(config, run)
+            spaces = _spaces(world)
+        else:
+            self.source = MemberEnvs(
+                world.id, members, config.agent.num_envs, config.run.seed, **world.kwargs
+            )
+            spaces = self.source.observation_space, self.source.action_space
+        agent_class = AGENTS[type(config.agent)]
+        self.agent: Any = agent_class([config.agent] * members, *spaces, config.run.seed)
+        _check_actions(self.source, self.agent)
+        self.best_return = -np.inf
+        self.evaluations: list[dict[str, Any]] = []
+        self._logged = self._saved = 0
+        self._episodes: list[tuple[float, int]] = []
+        self._last_metrics: dict[str, float] = {}
+        self._began = (time.process_time(), 0)
+        self._trackers = _trackers(config, run)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of each member so far; updates, where nothing is played."""
+        if isinstance(self.source, TransitionData):
+            return self.agent.num_updates
+        return self.source.num_env_steps // self.loop.num_members
+
+    def go_on(self) -> dict[str, Any]:
+        """Learns to the end; returns the summary."""
+        self._began = (time.process_time(), self.steps)
+        while not self._is_over():
+            if stop_requested():
+                self.save()
+                raise Interrupted(stop_requested(), f"{self.run.directory}: stopped, state saved")
+            self._learn()
+            if self.steps - self._logged >= self.loop.log_every_steps:
+                self._log()
+            if self.steps >= self._next_evaluation():
+                self._evaluate()
+            every = self.loop.save_every_steps
+            if every and self.steps - self._saved >= every and not self._is_over():
+                self.save()
+        if not self.evaluations or self.evaluations[-1]["step"] < self.steps:
+            self._evaluate()
+        return self._summary()
+
+    def save(self) -> None:
+        """Writes a checkpoint, and removes old ones."""
+        self._saved = self.steps
+        folder = self.run.path("checkpoints") / f"checkpoint-{self.steps}"
+        state = {
+            "agent": self.agent.state_dict(),
+            "source": {} if self._is_offline else self.source.state_dict(),
+            "best_return": None if np.isinf(self.best_return) else self.best_return,
+            "evaluations": self.evaluations,
+            "logged": self._logged,
+            "episodes": self._episodes,
+        }
+        save_state(folder, state, {"run_id": self.run.id})
+        prune_checkpoints(folder.parent, self.loop.keep_checkpoints, run_id=self.run.id)
+
+    def resume(self) -> None:
+        """Goes on from the newest checkpoint of this run that is whole, if there is one."""
+        folder = self.run.path("checkpoints")
+        discard_damaged(folder)
+        checkpoint = latest_checkpoint(folder, run_id=self.run.id)
+        if checkpoint is None:
+            self.run.truncate_metrics(-1)
+            return
+        state = load_state(checkpoint)
+        self.agent.load_state_dict(state["agent"])
+        if not self._is_offline:
+            self.source.load_state_dict(state["source"])
+        self.best_return = -np.inf if state["best_return"] is None else state["best_return"]
+        self.evaluations = state["evaluations"]
+        self._logged, self._saved = state["logged"], self.steps
+        self._episodes = [tuple(entry) for entry in state["episodes"]]
+        self.run.truncate_metrics(self.steps)
+
+    @property
+    def _is_offline(self) -> bool:
+        return isinstance(self.source, TransitionData)
+
+    def _is_over(self) -> bool:
+        target = self.loop.target_return
+        reached = target is not None and self.best_return >= target
+        asked = (self.run.directory / "stop").exists()
+        return self.steps >= self.loop.total_steps or reached or asked
+
+    def _next_evaluation(self) -> int:
+        """The step at which the next evaluation is due."""
+        last = self.evaluations[-1]["step"] if self.evaluations else 0
+        every = self.loop.eval_every_steps
+        return (last // every + 1) * every
+
+    def _learn(self) -> None:
+        metrics = self.agent.advance(self.source, min(self.steps / self.loop.total_steps, 1.0))
+        if self.agent.diverged.any():
+            member = int(np.flatnonzero(self.agent.diverged)[0])
+            raise NonFiniteError(
+                f"member {member}: the gradient is not finite after {self.steps} steps; "
+                "try a lower learning rate or max_grad_norm"
+            )
+        if metrics:
+            self._last_metrics = {key: float(np.mean(value)) for key, value in metrics.items()}
+        if not self._is_offline:
+            self._episodes += [(e.episode_return, e.length) for e in self.source.pop_episodes()]
+
+    def _log(self) -> None:
+        self._logged = self.steps
+        record = dict(self._last_metrics)
+        if self._episodes:
+            returns, lengths = zip(*self._episodes, strict=True)
+            record["rollout/episode_return"] = float(np.mean(returns))
+            record["rollout/episode_length"] = float(np.mean(lengths))
+            record["rollout/num_episodes"] = len(returns)
+        self._episodes = []
+        seconds, start = time.process_time() - self._began[0], self._began[1]
+        rate = (self.steps - start) * self.loop.num_members / max(seconds, 1e-9)
+        record["time/updates_per_second" if self._is_offline else "time/env_steps_per_second"] = (
+            rate
+        )
+        self._record(record)
+
+    def _evaluate(self) -> None:
+        result = self._play(self.agent, EVAL_SEED)
+        means = result.returns.mean(axis=1)
+        best = int(means.argmax())
+        self.evaluations.append({"step": self.steps, "episode_return": means.tolist()})
+        atomic_write(self.run.path("evaluations.json"), json.dumps(self.evaluations, indent=1))
+        record = {f"eval/{key}": value for key, value in result.summary(best).items()}
+        if self.loop.num_members > 1:
+            record["eval/episode_return_mean"] = float(means.mean())
+        self._record(record)
+        if means[best] > self.best_return:
+            self.best_return = float(means[best])
+            save_agent(self.run.path("best"), self.agent, best, self.config.environment)
+        save_agent(self.run.path("last"), self.agent, best, self.config.environment)
+
+    def _play(self, agent: Any, seed: int) -> Evaluation:
+        world = self.config.environment
+        return evaluate(
+            lambda observations: agent.act(observations, greedy=True),
+            world.id,
+            agent.num_members,
+            self.loop.num_eval_episodes,
+            seed,
+            **world.kwargs,
+        )
+
+    def _record(self, record: Mapping[str, float]) -> None:
+        self.run.log(record, step=self.steps)
+        if self._trackers is not None:
+            self._trackers.log(dict(record), step=self.steps)
+
+    def _summary(self) -> dict[str, Any]:
+        """Figures of the best and the last weights, over episodes that chose neither."""
+        summary: dict[str, Any] = {
+            "seed": self.config.run.seed,
+            "num_members": self.loop.num_members,
+            "num_steps": self.steps,
+            "num_env_steps": 0 if self._is_offline else self.source.num_env_steps,
+            "num_updates": self.agent.num_updates,
+        }
+        for name in ("best", "last"):
+            agent = load_agent(self.run.path(name))
+            figures = self._play(agent, FINAL_SEED).summary()
+            summary |= {f"{name}/{key}": value for key, value in figures.items()}
+        summary["time/cpu_seconds"] = time.process_time() - self._began[0]
+        if self._trackers is not None:
+            self._trackers.end_training()
+        if not self._is_offline:
+            self.source.close()
+        return summary
+
+
+def save_agent(directory: Path, agent: Population, member: int, world: WorldConfig) -> None:
+    """Writes one member's weights, and what is needed to act with them, into a folder."""
+    weights = {
+        name: part.flat[member]
+        for name, part in agent.parts.items()
+        if isinstance(part, Parameters)
+    }
+    about = {
+        "agent": type(agent).__name__,
+        "config": asdict(agent.configs[member]),
+        "environment": asdict(world),
+    }
+    save_state(directory, {"weights": weights, "about": about}, {"agent": about["agent"]})
+
+
+def load_agent(directory: str | Path) -> Any:
+    """An agent of one member that acts as the saved one did.
+
+    Raises:
+        DataError: the folder holds no agent, or is damaged.
+    """
+    directory = Path(directory)
+    verify_manifest(directory)
+    state = load_state(directory)
+    about = state["about"]
+    classes = {agent.__name__: (config, agent) for config, agent in AGENTS.items()}
+    if about["agent"] not in classes:
+        raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
+    config_class, agent_class = classes[about["agent"]]
+    config = config_class(**about["config"] | {"hidden": tuple(about["config"]["hidden"])})
+    agent = agent_class([config], *_spaces(WorldConfig(**about["environment"])))
+    for name, weights in state["weights"].items():
+        agent.parts[name].load_state_dict({"flat": weights[None]})
+    return agent
+
+
+def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> TransitionData:
+    """What uniformly random play gives, at least `num_steps` steps of 8 copies."""
+    envs = MemberEnvs(world.id, 1, 8, seed, **world.kwargs)
+    envs.envs.action_space.seed(seed)
+    steps = []
+    while envs.num_env_steps < num_steps:
+        steps.append(envs.step(envs.envs.action_space.sample()[None]))
+    envs.close()
+    names = ("observations", "actions", "rewards", "terminated", "next_observations")
+    columns = {name: np.concatenate([getattr(s, name)[0] for s in steps]) for name in names}
+    columns["rewards"] = columns["rewards"].astype(np.float32)
+    return TransitionData(**columns)
+
+
+def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
+    if config.data is not None:
+        return read_offline(config.data)
+    path = run.path("transitions.parquet")
+    if not path.exists():
+        data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
+        write_transitions(path, data)
+    return read_transitions(path)
+
+
+def _check_actions(source: MemberEnvs | TransitionData, agent: Population) -> None:
+    """Recorded data must be of the environment's spaces."""
+    if not isinstance(source, TransitionData):
+        return
+    for name, space, column in (
+        ("observations", agent.observation_space, source.observations),
+        ("actions", agent.action_space, source.actions),
+    ):
+        if column.shape[1:] != space.shape or column[0].astype(space.dtype) not in space:
+            raise DataError(
+                f"data: expected {name} of {space}, got shape {column.shape[1:]}, "
+                f"such as {column[0]}"
+            )
+    largest = int(source.actions.max())
+    if largest >= agent.action_space.n or source.actions.min() < 0:
+        raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
+
+
+def _spaces(world: WorldConfig) -> tuple[Any, Any]:
+    envs = make_numeric_env(world.id, 1, **world.kwargs)
+    envs.close()
+    return envs.single_observation_space, envs.single_action_space
+
+
+def _trackers(config: TrainConfig, run: Run) -> Any:
+    """What logs beside metrics.jsonl; None where nothing does."""
+    if not config.run.report_to:
+        return None
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(
+        cpu=True, log_with=config.run.report_to, project_dir=str(run.directory)
+    )
+    accelerator.init_trackers("lactchain")
+    return accelerator

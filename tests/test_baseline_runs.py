@@ -1,0 +1,311 @@
+"""Runs of the classic agents: what they leave, and that an interruption changes no bit of it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from lactchain.baselines import training
+from lactchain.baselines.evaluation import (
+    bootstrap_interval,
+    evaluate,
+    interquartile_mean,
+    sb3_act,
+)
+from lactchain.baselines.settings import (
+    CQLConfig,
+    DDPGConfig,
+    DQNConfig,
+    LoopConfig,
+    PPOConfig,
+    TrainCQLConfig,
+    TrainDDPGConfig,
+    TrainDQNConfig,
+    TrainPPOConfig,
+    WorldConfig,
+)
+from lactchain.baselines.state_files import differing_parts, load_state, save_state
+from lactchain.baselines.training import load_agent, random_transitions, train
+from lactchain.config import dump
+from lactchain.data.transitions import write_transitions
+from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
+from lactchain.inspection.report import write_learning_curve, write_report
+from lactchain.run import read_metrics
+from lactchain.settings import RunConfig
+
+LOOP = LoopConfig(
+    num_members=2, total_steps=480, log_every_steps=64, eval_every_steps=160, num_eval_episodes=3,
+    save_every_steps=96,
+)  # fmt: skip
+SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 40})
+CONFIGS = {
+    "ppo": TrainPPOConfig(
+        environment=SHORT,
+        agent=PPOConfig(num_envs=2, num_steps=16, batch_size=16, num_epochs=2, hidden=(8,)),
+        loop=LOOP,
+    ),
+    "dqn": TrainDQNConfig(
+        environment=WorldConfig("FrozenLake-v1"),  # a loop of single copies, with dice
+        agent=DQNConfig(
+            num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, buffer_size=100
+        ),
+        loop=LOOP,
+    ),
+    "ddpg": TrainDDPGConfig(
+        environment=WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
+        agent=DDPGConfig(
+            num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, train_every_env_steps=8,
+            num_critics=2,
+        ),
+        loop=LOOP,
+    ),
+    "cql": TrainCQLConfig(
+        environment=SHORT,
+        agent=CQLConfig(hidden=(8,), batch_size=16, num_updates=16),
+        loop=LOOP,
+        num_random_steps=400,
+    ),
+}  # fmt: skip
+
+
+def placed(config, run_dir, **changes):
+    return replace(config, run=RunConfig(run_dir=str(run_dir)), **changes)
+
+
+def outcome(run_dir):
+    """What a run ends with, without what depends on the clock."""
+    summary = json.loads((run_dir / "summary.json").read_text())
+    metrics = [
+        {k: v for k, v in record.items() if k != "time" and not k.startswith("time/")}
+        for record in read_metrics(run_dir)
+    ]
+    return (
+        {k: v for k, v in summary.items() if not k.startswith("time/")},
+        metrics,
+        json.loads((run_dir / "evaluations.json").read_text()),
+        {name: load_state(run_dir / name) for name in ("best", "last")},
+    )
+
+
+def assert_same(run_a, run_b):
+    *plain_a, weights_a = outcome(run_a)
+    *plain_b, weights_b = outcome(run_b)
+    assert plain_a == plain_b
+    assert not list(differing_parts(weights_a, weights_b))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of each algorithm's run, never interrupted."""
+    folders = {}
+
+    def folder_of(name):
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp(name) / "run"
+            train(placed(CONFIGS[name], folders[name]))
+        return folders[name]
+
+    return folder_of
+
+
+def stop_after(calls, monkeypatch):
+    """Asks a run to stop when it has looked so many times whether it should."""
+    left = iter([0] * calls)
+    monkeypatch.setattr(training, "stop_requested", lambda: next(left, signal.SIGTERM))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_interrupted_twice_it_ends_as_if_it_had_not_been(name, finished, tmp_path, monkeypatch):
+    for calls in (3, 2):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted, match="state saved") as e:
+            stop_after(calls, patch)
+            train(placed(CONFIGS[name], tmp_path / "run"))
+        assert e.value.exit_code == 143
+    train(placed(CONFIGS[name], tmp_path / "run"))
+    assert_same(tmp_path / "run", finished(name))
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_killed_it_goes_on_from_its_last_checkpoint_to_the_bit(name, finished, tmp_path):
+    run_dir, file = tmp_path / "run", tmp_path / "config.yaml"
+    file.write_text(dump(placed(CONFIGS[name], run_dir)))
+    code = f"""
+import time
+from lactchain.baselines import training
+from lactchain.config import parse
+save = training.Training.save
+def slow_save(self):
+    save(self)
+    time.sleep(0.5)
+training.Training.save = slow_save
+training.train(parse(training.Train{name.upper()}Config, ["--config", {str(file)!r}]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    checkpoints = run_dir / "checkpoints"
+    while process.poll() is None and len(list(checkpoints.glob("*/manifest.json"))) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and not (run_dir / "summary.json").exists()
+    newest = max(checkpoints.iterdir(), key=lambda p: int(p.name.split("-")[1]))
+    (newest / "state.json").write_text("{")  # a damaged one is passed over
+    train(placed(CONFIGS[name], run_dir))
+    assert_same(run_dir, finished(name))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_leaves_curves_weights_and_a_report(name, finished):
+    run_dir = finished(name)
+    curve, report = write_learning_curve(run_dir), write_report(run_dir)
+    assert "eval/episode_return" in curve.read_text() and "<svg" in report.read_text()
+    summary, metrics, evaluations, _ = outcome(run_dir)
+    assert [e["step"] for e in evaluations] == [160, 320, 480]
+    assert all(len(e["episode_return"]) == 2 for e in evaluations)
+    assert any("eval/episode_return_std" in record for record in metrics)
+    assert summary["num_steps"] == 480
+    assert summary["num_env_steps"] == (0 if name == "cql" else 960)
+    assert {"best/episode_return", "last/episode_return", "last/episode_length"} <= {*summary}
+    agent = load_agent(run_dir / "last")
+    space = agent.observation_space
+    actions = agent.act(np.stack([[space.sample() for _ in range(5)]]), greedy=True)
+    assert all(action in agent.action_space for action in actions[0])
+    assert train(placed(CONFIGS[name], run_dir)).items() >= summary.items()  # returns at once
+
+
+def test_the_best_weights_are_those_that_evaluated_best(finished):
+    _, _, evaluations, _ = outcome(finished("ppo"))
+    agent = load_agent(finished("ppo") / "best")
+    result = evaluate(
+        lambda x: agent.act(x, greedy=True), "CartPole-v1", 1, 3, training.EVAL_SEED,
+        max_episode_steps=40,
+    )  # fmt: skip
+    best = max(value for e in evaluations for value in e["episode_return"])
+    assert result.returns.mean() == best
+
+
+def test_a_stop_file_ends_a_run_in_good_order(tmp_path, monkeypatch):
+    run_dir, learn = tmp_path / "run", training.Training._learn
+
+    def learn_and_ask(self):
+        learn(self)
+        if self.steps >= 100:
+            (run_dir / "stop").touch()
+
+    monkeypatch.setattr(training.Training, "_learn", learn_and_ask)
+    summary = train(placed(CONFIGS["ppo"], run_dir))
+    assert 100 <= summary["num_steps"] < 200 and "last/episode_return" in summary
+
+
+def test_a_target_ends_a_run_early(tmp_path):
+    loop = replace(LOOP, target_return=1.0)
+    assert train(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))["num_steps"] == 160
+
+
+def test_trackers_are_told(tmp_path):
+    run = RunConfig(run_dir=str(tmp_path / "run"), report_to=["tensorboard"])
+    train(replace(CONFIGS["ppo"], run=run, loop=replace(LOOP, total_steps=64)))
+    assert list((tmp_path / "run").rglob("events.out.tfevents*"))
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path):
+    agent = replace(CONFIGS["ppo"].agent, learning_rate=1e20, max_grad_norm=1e20)
+    with pytest.raises(NonFiniteError, match=r"member \d: the gradient is not finite") as error:
+        train(placed(CONFIGS["ppo"], tmp_path / "run", agent=agent))
+    assert error.value.exit_code == 4
+
+
+class Broken(gym.Env):
+    """A reward that is no number, in the fifth step."""
+
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        return 0, float("nan") if self.steps == 5 else 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_reward_that_is_no_number_stops_the_run_and_is_never_stored(name, tmp_path):
+    gym.register("test/Broken-v0", Broken, disable_env_checker=True)
+    try:
+        config = placed(CONFIGS[name], tmp_path / "run", environment=WorldConfig("test/Broken-v0"))
+        with pytest.raises(NonFiniteError, match="environment copy 0: reward nan"):
+            train(config)
+    finally:
+        del gym.registry["test/Broken-v0"]
+
+
+def test_an_environment_that_does_not_suit_is_a_config_error(tmp_path):
+    for name, env_id in (("dqn", "Pendulum-v1"), ("ddpg", "CartPole-v1"), ("cql", "Pendulum-v1")):
+        with pytest.raises(ConfigError, match="expected (Discrete|Box) actions"):
+            train(placed(CONFIGS[name], tmp_path / name, environment=WorldConfig(env_id)))
+
+
+def test_data_of_another_world_are_refused(tmp_path):
+    data = random_transitions(WorldConfig("FrozenLake-v1"), 50, seed=0)
+    write_transitions(tmp_path / "lake.parquet", data)
+    config = placed(CONFIGS["cql"], tmp_path / "run", data=str(tmp_path / "lake.parquet"))
+    with pytest.raises(DataError, match="data: expected observations of Box"):
+        train(config)
+
+
+def test_random_play_covers_all_actions_and_keeps_true_successors():
+    data = random_transitions(WorldConfig("CartPole-v1", {"max_episode_steps": 10}), 400, seed=1)
+    assert len(data) == 400 and set(data.actions.tolist()) == {0, 1}
+    follows = (data.next_observations[:-8] == data.observations[8:]).all(1)
+    assert 0.7 < follows.mean() < 1  # each copy's rows are 8 apart; episodes end in between
+
+
+def test_states_survive_the_disk(tmp_path):
+    state = {
+        "a": {"x": np.arange(3, dtype=np.uint64), "deep": [np.ones(2, bool), 1.5, None]},
+        "rng": np.random.default_rng(0).bit_generator.state,
+    }
+    save_state(tmp_path / "s", state, {"run_id": "r"})
+    assert not list(differing_parts(load_state(tmp_path / "s"), state))
+    other = {**state, "a": {"x": np.arange(3, dtype=np.uint64) + 1, "deep": state["a"]["deep"]}}
+    assert list(differing_parts(state, other)) == ["/a/x"]
+
+
+def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
+    def right(observations):
+        return np.ones(observations.shape[:2], dtype=np.int64)
+
+    result = evaluate(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
+    assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
+    assert result.terminated.all() and 8 <= result.returns.mean() <= 11
+    assert (result.lengths == result.returns).all()  # nothing counts beyond the first end
+
+
+def test_other_libraries_models_are_evaluated_by_the_same_evaluator():
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+    model = stable_baselines3.PPO("MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, seed=0)
+    result = evaluate(sb3_act(model), "Pendulum-v1", 1, 2, seed=3)
+    env = gym.make("Pendulum-v1")
+    for episode in range(2):
+        (observation, _), total, over = env.reset(seed=3 + episode), 0.0, False
+        while not over:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, over = total + reward, terminated or truncated
+        assert result.returns[0, episode] == pytest.approx(total, rel=1e-4)
+
+
+def test_interquartile_mean_and_interval():
+    assert interquartile_mean([1, 2, 3, 4]) == 2.5
+    assert interquartile_mean([0, 1, 2, 3, 100]) == pytest.approx((0.75 + 2 + 0.75 * 3) / 2.5)
+    assert interquartile_mean([7]) == 7
+    low, high = bootstrap_interval(np.arange(20.0))
+    assert 5 < low < 9.5 < high < 14
+    assert bootstrap_interval([3, 3, 3]) == (3, 3)
