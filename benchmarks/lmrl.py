@@ -89,7 +89,7 @@ WORLDS = {
         "maze_tiny",
         MAZE_FLOORS,
         num_floor_games=800,
-        filtered={"only_successes": True, "training.num_epochs": 6},
+        filtered={"only_successes": True},
         betas=(4, 16, 64),
         num_free=32,
         num_greedy=1,
