@@ -202,6 +202,33 @@ def test_a_stop_file_ends_a_run_in_good_order(tmp_path, monkeypatch):
     assert 100 <= summary["num_steps"] < 200 and "last/episode_return" in summary
 
 
+def test_there_is_an_evaluation_at_the_end_whatever_the_interval(tmp_path):
+    loop = replace(LOOP, total_steps=200)
+    train(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))
+    _, _, evaluations, _ = outcome(tmp_path / "run")
+    assert [e["step"] for e in evaluations] == [160, 224]  # whole rollouts of 32 steps
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_seed_decides_everything(name, finished, tmp_path):
+    train(placed(CONFIGS[name], tmp_path / "a"))
+    assert_same(tmp_path / "a", finished(name))
+    other = replace(CONFIGS[name], run=RunConfig(run_dir=str(tmp_path / "b"), seed=1))
+    train(other)
+    weights = [
+        load_state(folder / "last")["weights"] for folder in (tmp_path / "b", finished(name))
+    ]
+    assert list(differing_parts(*weights))
+
+
+def test_a_run_folder_is_never_emptied(finished):
+    run_dir = finished("ppo")
+    before = {path.name for path in run_dir.iterdir()}
+    with pytest.raises(ConfigError, match=r"agent.gamma was 0.99, now 0.5"):
+        train(placed(CONFIGS["ppo"], run_dir, agent=replace(CONFIGS["ppo"].agent, gamma=0.5)))
+    assert {path.name for path in run_dir.iterdir()} >= before
+
+
 def test_a_target_ends_a_run_early(tmp_path):
     loop = replace(LOOP, target_return=1.0)
     assert train(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))["num_steps"] == 160

@@ -218,6 +218,10 @@ def _check_replay(config: Any) -> None:
         check(getattr(config, name) >= 1, name, "at least 1", getattr(config, name))
     check(config.learning_starts >= 0, "learning_starts", "at least 0", config.learning_starts)
     check(0 < config.tau <= 1, "tau", "a share in (0, 1]", config.tau)
+    size = config.buffer_size
+    check(
+        config.batch_size <= size, "batch_size", f"at most buffer_size = {size}", config.batch_size
+    )
     steps, copies = config.train_every_env_steps, config.num_envs
     check(
         steps >= copies and steps % copies == 0,
