@@ -17,7 +17,8 @@ the maze from each of the 25 cells, 32 times where dice are thrown and once wher
 - interval: Student's, over seeds, at 95 %; `se`: standard error of the mean of one seed's games;
 - move accuracy: share of moves that shorten the way to the goal, mean over the cells visited;
 - bump, revisit, loop: see `lactchain.data.stuck`; unparseable: answers that name no action;
-- train s, evaluate s: wall seconds of a method's own training, and of this evaluation.
+- train s, evaluate s: wall seconds of a method's own training, and of this evaluation; of the time
+  spent in playing, the share in the model, or else in the scripted policy.
 
 With --write the tables are appended to benchmarks/RESULTS.md.
 """
@@ -53,6 +54,7 @@ FIGURES = {
     "unparseable": "{:.4f}",
     "train s": "{:.0f}",
     "evaluate s": "{:.0f}",
+    "model share": "{:.2f}",
 }
 """Columns that are means over seeds, and how they are written."""
 
@@ -238,10 +240,8 @@ def seconds(run_dir: Path) -> float:
 def ilql_minutes(runs: Sequence[Runs]) -> str:
     """From nothing to evaluated ILQL, for each seed."""
     stages = ("data", "base", "bc", "ilql", "evaluate_ilql*")
-    totals = [
-        sum(seconds(file) for s in stages for file in r.folder.glob(f"{s}.seconds")) for r in runs
-    ]
-    return ", ".join(f"{total / 60:.1f}" for total in totals)
+    files = [[f for stage in stages for f in r.folder.glob(f"{stage}.seconds")] for r in runs]
+    return ", ".join(f"{sum(map(seconds, some)) / 60:.1f}" for some in files)
 
 
 def rows(runs: Runs, methods: Sequence[str]) -> Iterator[dict]:
@@ -289,6 +289,7 @@ def row(name: str, decoding: str, folder: Path, trained: Path | None = None) -> 
     trajectories = read_trajectories(folder / "trajectories")
     returns = np.array([trajectory.episode_return for trajectory in trajectories])
     cells = trajectories[0].env_id == "lactchain/Maze-v0"
+    model = summary["time/generate_seconds"]
     return {
         "name": name,
         "decoding": decoding,
@@ -302,6 +303,7 @@ def row(name: str, decoding: str, folder: Path, trained: Path | None = None) -> 
         "unparseable": summary["invalid_rate"],
         "train s": None if trained is None else seconds(trained),
         "evaluate s": seconds(folder),
+        "model share": model / (model + summary["time/environment_seconds"]),
     }
 
 
