@@ -135,6 +135,11 @@ def test_starts_are_uniform_over_the_free_cells():
     assert states[states > 0].min() > 60 and states.max() < 145
 
 
+def test_coordinates_are_whole_numbers_however_they_are_written():
+    text = spoken(env_kwargs={"goal": [8.0, 6.0], "start": [1.0, True]}).reset()[0]
+    assert text.startswith("The goal is at position 8, 6. Your current position is at position 1,")
+
+
 def test_start_and_goal_can_be_chosen():
     env = Maze(layout=["0010", "0000"], start=(0, 3), goal=(0, 0), render_mode="ansi")
     assert env.reset()[0].tolist() == [0, 3]
@@ -150,6 +155,12 @@ def test_start_and_goal_can_be_chosen():
         ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
         ({"layout": ["00", 10]}, "layout: row 1"),
         ({"layout": ["00", "00"]}, "goal: expected row, column"),
+        ({"layout": {"a": 1}}, "layout: expected rows"),
+        ({"layout": 5}, "layout: expected rows"),
+        ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
+        ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
+        ({"max_moves": 0}, "max_moves: expected a number of at least 1, got 0"),
+        ({"max_moves": "x"}, "max_moves: expected a number"),
         ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
         ({"start": (0, 0)}, "start: expected row, column of a free cell"),
         ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
@@ -172,8 +183,9 @@ def test_a_start_with_a_way_will_do_where_other_cells_have_none():
 
 def test_other_states_and_actions_are_refused():
     env = Maze()
-    with pytest.raises(ValueError, match="state: expected row, column of a free cell"):
-        env.reset(options=at(0, 0))
+    for state in ({"row": 0, "column": 0}, {"row": 1}, {"row": [1], "column": 1}, [1, 1], None):
+        with pytest.raises(ValueError, match="state: expected row, column of a free cell"):
+            env.reset(options={"state": state})
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action: expected one of"):
         env.step(4)

@@ -147,7 +147,9 @@ def test_a_seed_says_the_same_sentence_again():
     [
         ({"prompts": []}, "prompts: expected at least one"),
         ({"prompts": ["ok", "x" * 1020]}, r"prompts\[1\]: expected 1 to 1008 tokens .* got 1021"),
-        ({"max_new_tokens": 0}, "max_new_tokens: expected at least 1"),
+        ({"prompts": "Go!"}, "prompts: expected a list of texts, got 'Go!' alone"),
+        ({"max_new_tokens": 0}, "max_new_tokens: expected 1 to 1023"),
+        ({"max_new_tokens": 1024}, "max_new_tokens: expected 1 to 1023, less than the model's"),
         ({"top_k": 28}, "top_k: expected 1 to 27"),
         ({"control": "push"}, "control: expected switch or strength"),
         ({"view": "none"}, "view: expected compact or full"),
@@ -156,6 +158,20 @@ def test_a_seed_says_the_same_sentence_again():
 def test_what_does_not_fit_is_named(arguments, message):
     with pytest.raises(ConfigError, match=message):
         TokenEnv(**arguments)
+
+
+@pytest.mark.parametrize("prompt", [2, -1, "x", 0.5])
+def test_a_prompt_that_is_not_there_is_refused(prompt):
+    with pytest.raises(ValueError, match="prompt: expected 0 to 1, got"):
+        TokenEnv(prompts=["x", "y"]).reset(options={"prompt": prompt})
+
+
+@pytest.mark.parametrize("perturbed", [np.zeros(3), np.full(27, np.nan), None])
+def test_a_perturbation_must_leave_logits(perturbed):
+    env = TokenEnv(perturbation=lambda logits, strength, rng: perturbed)
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentFault, match="perturbation: expected 27 logits"):
+        env.step(1)
 
 
 def test_numbers_that_are_not_finite_stop_the_episode():

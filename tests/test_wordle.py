@@ -244,9 +244,34 @@ def test_lists_of_other_words_are_refused(rows, message, tmp_path):
         make_language_env(EnvironmentConfig("lactchain/Wordle-v0", {"words": str(path)}))
 
 
-def test_a_list_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(DataError, match="nowhere.txt"):
-        Wordle(words=str(tmp_path / "nowhere.txt"))
+@pytest.mark.parametrize("path", ["nowhere.txt", "", "folder"])
+def test_a_list_that_is_not_there_is_refused(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=f"Errno .*{path}"):
+        Wordle(words=path)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"words": 5}, "words: expected a file, or a list of words, got 5"),
+        ({"words": [5]}, "words: row 1: expected five letters a-z, got 5"),
+        ({"num_tries": 0}, "num_tries: expected a number of at least 1, got 0"),
+        ({"num_tries": 2.5}, "num_tries: expected a number"),
+    ],
+)
+def test_arguments_of_no_game_are_refused(kwargs, message):
+    with pytest.raises(ConfigError, match=f"kwargs: lactchain/Wordle-v0 .*{message}"):
+        make_language_env(EnvironmentConfig("lactchain/Wordle-v0", kwargs))
+
+
+@pytest.mark.parametrize("action", [-1, len(WORDS)])
+def test_numbers_of_no_word_are_refused(action):
+    env = Wordle(words=WORDS)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="action: expected one of"):
+        env.step(action)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +282,21 @@ def test_a_list_that_is_not_there_is_refused(tmp_path):
         {"shi": "bbbbb"},
         {"shire": "ggggg"},
         {"shire": "bbbbb", "level": "bbbbb", "motto": "bbbbb"},
+        {"shire": None},
+        {"a\nb": ""},
+        {5: "bbbbb"},
     ],
 )
 def test_states_of_no_game_are_refused(marks):
+    game = {"guesses": [*marks], "feedback": [*marks.values()]}
     with pytest.raises(ValueError, match="state: expected"):
-        Wordle(words=WORDS).reset(options=state(**marks))
+        Wordle(words=WORDS).reset(options={"state": game})
+
+
+@pytest.mark.parametrize("game", [{}, {"guesses": ["shire"], "feedback": []}, [], None])
+def test_a_state_tells_guesses_and_feedback(game):
+    with pytest.raises(ValueError, match="state: expected guesses and feedback"):
+        Wordle(words=WORDS).reset(options={"state": game})
 
 
 def test_observations_are_in_their_space_to_the_end():

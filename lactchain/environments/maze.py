@@ -108,7 +108,7 @@ class MazeTables:
         """
         try:
             return self._number[state["row"], state["column"]]
-        except KeyError as error:
+        except (KeyError, TypeError) as error:
             raise ValueError(f"state: expected row, column of a free cell, got {state}") from error
 
     def state_fields(self, state: int) -> dict[str, int]:
@@ -117,10 +117,11 @@ class MazeTables:
         return {"row": row, "column": column}
 
     def _free_cell(self, name: str, value: Sequence[int]) -> tuple[int, int]:
-        cell = tuple(value)
-        if cell not in self._number:
-            raise ValueError(f"{name}: expected row, column of a free cell, got {value}")
-        return cell
+        try:
+            row, column = self.cells[self._number[tuple(value)]].tolist()
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{name}: expected row, column of a free cell, got {value}") from error
+        return row, column
 
     def _moves(self) -> tuple[np.ndarray, np.ndarray]:
         """The one place where the rules of motion are written: next state and bump (S, 4)."""
@@ -213,6 +214,8 @@ class Maze(gym.Env[np.ndarray, int]):
         failure_terminates: bool = False,
         render_mode: str | None = None,
     ) -> None:
+        if not isinstance(max_moves, int) or max_moves < 1:
+            raise ValueError(f"max_moves: expected a number of at least 1, got {max_moves!r}")
         self.tables = MazeTables(layout, goal, start)
         self.observation_space = spaces.MultiDiscrete(self.tables.free.shape)
         self.action_space = spaces.Discrete(4)
@@ -303,8 +306,8 @@ def _rows(layout: str | Sequence[str]) -> Sequence[str]:
                 f"layout: expected one of {sorted(LAYOUTS)}, or rows of 0 and 1, got {layout!r}"
             )
         return LAYOUTS[layout][0]
-    if not layout:
-        raise ValueError("layout: expected rows of 0 and 1, got none")
+    if not isinstance(layout, Sequence) or not layout:
+        raise ValueError(f"layout: expected rows of 0 and 1, got {layout}")
     for number, row in enumerate(layout):
         if not isinstance(row, str) or set(row) - {"0", "1"} or len(row) != len(layout[0]):
             raise ValueError(

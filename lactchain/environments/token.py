@@ -129,7 +129,7 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
 
     Raises `ConfigError` if these do not fit together: a prompt that leaves no room for
     `max_new_tokens` in the model's context, more `top_k` than tokens. Raises `EnvironmentFault`
-    when the reward or a logit is not finite.
+    when the reward or a logit is not finite, or a perturbation makes something else of logits.
 
     ## Version History
     - v0: first version.
@@ -151,6 +151,8 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         render_mode: str | None = None,
     ) -> None:
         self.model = LetterModel() if model is None else model
+        if isinstance(prompts, str):
+            raise ConfigError(f"prompts: expected a list of texts, got {prompts!r} alone")
         self.prompts = tuple(prompts)
         self.reward = reward
         self.perturbation = perturbation
@@ -184,7 +186,11 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         """Starts a sentence after a drawn prompt, or after the prompt of that number."""
         super().reset(seed=seed)
         number = (options or {}).get("prompt")
-        self._prompt = int(self.np_random.integers(len(self.prompts)) if number is None else number)
+        if number is None:
+            number = self.np_random.integers(len(self.prompts))
+        elif number not in range(len(self.prompts)):
+            raise ValueError(f"prompt: expected 0 to {len(self.prompts) - 1}, got {number!r}")
+        self._prompt = int(number)
         self._token_ids: list[int] = []
         self._logprob = 0.0
         self._over = False
@@ -196,9 +202,12 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
             raise gym.error.ResetNeeded("the sentence is over: call reset() before step()")
         if action not in self.action_space:
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        perturbed = self.perturbation(
-            self._logits, float(np.asarray(action).item()), self.np_random
-        )
+        strength = float(np.asarray(action).item())
+        perturbed = self.perturbation(self._logits, strength, self.np_random)
+        if np.shape(perturbed) != self._logits.shape or np.isnan(perturbed).any():
+            raise EnvironmentFault(
+                f"{self}: perturbation: expected {self._logits.size} logits, got {perturbed}"
+            )
         # The Gumbel trick draws from the softmax of the logits.
         token = int(np.argmax(perturbed + self.np_random.gumbel(size=perturbed.shape)))
         self._logprob += float(_log_softmax(self._logits)[token])
@@ -258,8 +267,11 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
             raise ConfigError(f"view: expected compact or full, got {view!r}")
         if not self.prompts:
             raise ConfigError("prompts: expected at least one, got none")
-        if self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens: expected at least 1, got {self.max_new_tokens}")
+        if not 1 <= self.max_new_tokens < self.model.max_length:
+            raise ConfigError(
+                f"max_new_tokens: expected 1 to {self.model.max_length - 1}, less than the model's "
+                f"context, got {self.max_new_tokens}"
+            )
         if not 1 <= self.top_k <= self.model.vocab_size:
             raise ConfigError(
                 f"top_k: expected 1 to {self.model.vocab_size}, the number of tokens, "

@@ -171,6 +171,8 @@ class Wordle(gym.Env[np.ndarray, int]):
         invalid_reward: float = -1.0,
         render_mode: str | None = None,
     ) -> None:
+        if not isinstance(num_tries, int) or num_tries < 1:
+            raise ValueError(f"num_tries: expected a number of at least 1, got {num_tries!r}")
         self.tables = word_tables(_words(words))
         self.num_tries = num_tries
         self.require_words = require_words
@@ -203,6 +205,8 @@ class Wordle(gym.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Guesses a word of the list."""
+        if not 0 <= action < len(self.tables.words):
+            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
         guess = self.tables.words[action]
         self._learn(guess, self._mark(guess))
         return self._outcome(0.0 if self.solved else -1.0)
@@ -229,12 +233,16 @@ class Wordle(gym.Env[np.ndarray, int]):
         self.knowledge = np.ones((len(_ALPHABET), NUM_LETTERS), dtype=np.int64)
 
     def _replay(self, state: Mapping[str, Sequence[str]]) -> None:
-        for guess, marks in zip(state["guesses"], state["feedback"], strict=True):
-            if marks and not (_is_word(guess) and len(marks) == 5 and set(marks) <= set(MARKS)):
+        try:
+            turns = list(zip(state["guesses"], state["feedback"], strict=True))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"state: expected guesses and feedback, got {state}") from error
+        for guess, marks in turns:
+            if not _is_turn(guess, marks):
                 raise ValueError(f"state: expected five letters and marks, got {guess!r} {marks!r}")
             self._learn(guess, marks)
         if len(self.guesses) >= self.num_tries or self.solved or not self.fits.any():
-            raise ValueError(f"state: expected a game that goes on, got {dict(state)}")
+            raise ValueError(f"state: expected a game that goes on, got {state}")
 
     def _mark(self, guess: str) -> str:
         """The marks by a word that fits, drawn for this turn."""
@@ -265,7 +273,9 @@ class Wordle(gym.Env[np.ndarray, int]):
 
 def _words(words: str | Sequence[str] | None) -> tuple[str, ...]:
     if words is None or isinstance(words, str):
-        return read_words(words or _WORDS_FILE)
+        return read_words(_WORDS_FILE if words is None else words)
+    if not isinstance(words, Sequence):
+        raise ValueError(f"words: expected a file, or a list of words, got {words!r}")
     try:
         return _checked(words)
     except ValueError as error:
@@ -276,7 +286,7 @@ def _checked(words: Sequence[str]) -> tuple[str, ...]:
     """The words, if each is of five letters and stands there once."""
     rows: dict[str, int] = {}
     for row, word in enumerate(words, start=1):
-        if not isinstance(word, str) or not _is_word(word):
+        if not _is_word(word):
             raise ValueError(f"row {row}: expected five letters a-z, got {word!r}")
         if rows.setdefault(word, row) != row:
             raise ValueError(f"row {row}: {word!r} stands in row {rows[word]} already")
@@ -285,8 +295,16 @@ def _checked(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _is_word(text: str) -> bool:
-    return len(text) == NUM_LETTERS and set(text) <= set(_ALPHABET)
+def _is_word(text: object) -> bool:
+    return isinstance(text, str) and len(text) == NUM_LETTERS and set(text) <= set(_ALPHABET)
+
+
+def _is_turn(guess: object, marks: object) -> bool:
+    """Whether a game may hold them: a word and its marks, or what is kept of an invalid guess."""
+    if marks == "":
+        return isinstance(guess, str) and guess == _kept(guess)
+    marked = isinstance(marks, str) and len(marks) == NUM_LETTERS and set(marks) <= set(MARKS)
+    return marked and _is_word(guess)
 
 
 def _letters(word: str) -> np.ndarray:
