@@ -103,9 +103,15 @@ def test_a_code_block_without_action_names_is_the_action():
 
 
 def test_names_that_no_answer_can_carry_are_refused():
-    for name in ('say "hi"', "back\\slash", "two\nlines", " outer space", ""):
+    for name in ('say "hi"', "back\\slash", "two\nlines", " outer space", "", "a```"):
         with pytest.raises(ValueError, match="action_names"):
             make_extractor("json_list", [name])
+
+
+def test_a_name_stands_for_one_action():
+    with pytest.raises(ValueError, match="action_names: expected each name once, got 'a' twice"):
+        make_extractor("utterance", ["a", "b", "a"])
+    assert make_extractor("utterance", ["a", "A"]).parse("A") == Chain((1,), (0, 1))
 
 
 def test_an_unknown_extractor_is_refused():

@@ -216,6 +216,10 @@ def test_any_text_is_a_legal_step(text):
         ({"action_names": ["go", '"']}, "action_names"),
         ({"extractor": "yaml"}, "extractor"),
         ({"template": "{x"}, "template"),
+        ({"max_chains": 0}, "max_chains: expected at least 1, got 0"),
+        ({"max_chain_length": 0}, "max_chain_length: expected at least 1, got 0"),
+        ({"history": -1}, "history: expected at least 0, got -1"),
+        ({"action_names": ["go", "go"]}, "action_names: expected each name once"),
         ({"env_id": "CartPole-v1"}, "no text view is shipped"),
     ],
 )
@@ -226,8 +230,14 @@ def test_what_does_not_fit_together_is_a_configuration_error(kwargs, message):
 
 def test_a_template_with_an_unknown_field_names_it():
     env = language_env(template="{x} {z}")
-    with pytest.raises(ConfigError, match=r"'feedback'\], got \{z\}"):
+    with pytest.raises(ConfigError, match=r"'feedback'\], got '\{x\} \{z\}': 'z'"):
         env.reset(seed=0)
+
+
+@pytest.mark.parametrize("template", ["{}", "{x:q}", "{x.up}", "{x[0]}"])
+def test_a_template_that_cannot_be_filled_in_is_a_configuration_error(template):
+    with pytest.raises(ConfigError, match="template: expected fields out of"):
+        language_env(template=template).reset(seed=0)
 
 
 def test_continuous_actions_are_a_configuration_error():

@@ -120,6 +120,9 @@ def test_a_history_stays_in_its_space():
         text, *_ = env.step(answer)
         assert text in env.observation_space
     assert text == '0\n?\n0\n["move up"]\n1\n'
+    env = LanguageEnv(Counter(), counter_view(template=""), history=0, max_text_length=30)
+    env.reset()
+    assert env.step("x" * 100)[0] == ""
 
 
 def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
@@ -156,6 +159,20 @@ def test_a_world_that_speaks_text_needs_no_view():
     assert text.endswith(f"You said {wrong}.{INVALID_FEEDBACK}")
     _, reward, terminated, _, info = env.step(right)
     assert (reward, terminated, info["success"]) == (1.0, True, True)
+
+
+def test_what_a_text_world_says_at_length_is_heard_to_the_end():
+    class Talker(Guess):
+        observation_space = spaces.Text(9000, charset="a")
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return "a" * 9000, {}
+
+    env = LanguageEnv(Talker(), extractor="utterance")
+    text, _ = env.reset()
+    assert len(text) == 9000 and text in env.observation_space
+    assert env._describe(INVALID_FEEDBACK) in env.observation_space
 
 
 def test_a_text_world_plays_chains_and_named_actions_too():

@@ -79,6 +79,7 @@ _EMPTY_LIST = re.compile(rf"\[{_SPACE}\]")
 _KEY = re.compile(rf'{_SPACE}"(explain|moves)"{_SPACE}:{_SPACE}')
 _AFTER_VALUE = re.compile(rf"{_SPACE}([,}}])")
 _FENCE = "```"
+_UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f]|{_FENCE}')
 
 
 class _NamedActions:
@@ -89,15 +90,19 @@ class _NamedActions:
     _closing: str
 
     def __init__(self, action_names: Sequence[str], max_chain_length: int = 9) -> None:
-        for name in action_names:
-            if re.search(r'["\\\x00-\x1f]', name) or name != name.strip() or not name:
-                raise ValueError(
-                    "action_names: expected words without quotes, backslashes, control characters"
-                    f" and outer spaces, got {name!r}"
-                )
+        if max_chain_length < 1:
+            raise ValueError(f"max_chain_length: expected at least 1, got {max_chain_length}")
         self.action_names = tuple(action_names)
         self.max_chain_length = max_chain_length
-        self._numbers = {name: number for number, name in enumerate(self.action_names)}
+        self._numbers: dict[str, int] = {}
+        for number, name in enumerate(self.action_names):
+            if _UNSPEAKABLE.search(name) or name != name.strip() or not name:
+                raise ValueError(
+                    "action_names: expected words without quotes, backslashes, control characters,"
+                    f" fences and outer spaces, got {name!r}"
+                )
+            if self._numbers.setdefault(name, number) != number:
+                raise ValueError(f"action_names: expected each name once, got {name!r} twice")
 
     @property
     def grammar(self) -> ChainGrammar:

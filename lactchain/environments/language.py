@@ -39,6 +39,7 @@ from gymnasium import spaces
 
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.gym_rules import check_observation, check_reset, check_step
+from lactchain.environments.history import History
 from lactchain.environments.views import State, TextView, view_of
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
@@ -122,24 +123,30 @@ class LanguageEnv(gym.Env[str, str]):
             template=view.template if template is None else template,
             action_names=tuple(action_names or view.action_names),
         )
-        self._check_arguments()
+        self._check_view()
         try:
             self.extractor = make_extractor(extractor, self.view.action_names, max_chain_length)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.max_chains = self.view.max_chains if max_chains is None else max_chains
+        if self.max_chains < 1:
+            raise ConfigError(f"max_chains: expected at least 1, got {max_chains}")
+        if history < 0:
+            raise ConfigError(f"history: expected at least 0, got {history}")
         self.history = history
         self.invalid_penalty = invalid_penalty
         self.chain_cost = chain_cost
         characters = frozenset(string.printable + self.view.template)
         if isinstance(env.observation_space, spaces.Text):
             characters |= env.observation_space.character_set
+            longest = env.observation_space.max_length + len(INVALID_FEEDBACK)
+            max_text_length = max(max_text_length, longest)
         self.observation_space = spaces.Text(max_text_length, min_length=0, charset=characters)
         self.action_space = spaces.Text(max_text_length, min_length=0, charset=characters)
         self._over = True
         self._num_chains = 0
         self._last: tuple[Any, dict[str, Any]] = (None, {})
-        self._items: list[str] = []
+        self._remembered = History(history, max_text_length)
 
     @property
     def grammar(self) -> ChainGrammar:
@@ -179,15 +186,16 @@ class LanguageEnv(gym.Env[str, str]):
         self._last = result
         self._over = False
         self._num_chains = 0
-        self._items.clear()
-        return self._observe(self._describe()), self._info()
+        self._remembered.clear()
+        self._remembered.add(self._describe())
+        return self._remembered.text(), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays the chain that the text answers."""
         if self._over:
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
-        self._items.append(self._printable(action))
+        self._remembered.add(self._printable(action))
         answer = self._read(action)
         if isinstance(answer, Rejection):
             reward, terminated, truncated, info = self._refuse(action, answer)
@@ -199,11 +207,12 @@ class LanguageEnv(gym.Env[str, str]):
         if terminated or truncated:
             ending = self.view.ending(self.env)
             if ending is not None:
-                self._items.clear()
+                self._remembered.clear()
                 said = ending
+        self._remembered.add(said)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
-        return self._observe(said), reward - self.chain_cost, terminated, truncated, info
+        return self._remembered.text(), reward - self.chain_cost, terminated, truncated, info
 
     def close(self) -> None:
         """Closes the environment."""
@@ -228,7 +237,7 @@ class LanguageEnv(gym.Env[str, str]):
             check_observation(observation, self.env)
             self._last = observation, env_info
             if self.view.invalid_wipes_history:
-                self._items.clear()
+                self._remembered.clear()
         info = self._info() | {
             "invalid_action": True,
             "invalid_reason": rejection.reason,
@@ -269,21 +278,6 @@ class LanguageEnv(gym.Env[str, str]):
             return chain.actions
         return chain.utterances or [self.view.action_names[action] for action in chain.actions]
 
-    def _observe(self, said: str) -> str:
-        """The observation: the newest of what was said and answered, `said` included."""
-        self._items.append(said)
-        if self.history:
-            del self._items[: -self.history]
-        if len(self._items) == 1:
-            return said
-        text = ""
-        for item in reversed(self._items):
-            longer = item + ("" if item.endswith("\n") or item is said else "\n") + text
-            if text and len(longer) > self.observation_space.max_length:
-                break
-            text = longer
-        return text
-
     def _printable(self, text: str) -> str:
         """An answer as the history shows it: other characters than an observation's become `?`."""
         known = self.observation_space.character_set
@@ -295,9 +289,10 @@ class LanguageEnv(gym.Env[str, str]):
         fields = self.view.describe(self.env, observation, info)
         try:
             return self.view.template.format(feedback=feedback, **fields)
-        except (KeyError, IndexError) as error:
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"template: expected fields out of {[*fields, 'feedback']}, got {{{error.args[0]}}}"
+                f"template: expected fields out of {[*fields, 'feedback']}, got "
+                f"{self.view.template!r}: {error}"
             ) from error
 
     def _info(self) -> dict[str, Any]:
@@ -322,7 +317,7 @@ class LanguageEnv(gym.Env[str, str]):
             self.env.reset(seed=seed)
         return self.view.set_state(self.env, state)
 
-    def _check_arguments(self) -> None:
+    def _check_view(self) -> None:
         space, names = self.env.action_space, self.view.action_names
         if isinstance(space, spaces.Discrete):
             if space.start != 0:

@@ -1,0 +1,39 @@
+"""What an observation remembers of an episode: the newest of what was said and answered."""
+
+from __future__ import annotations
+
+_BREAK = "\n"
+
+
+class History:
+    """Observations and answers, interleaved, the newest last.
+
+    Args:
+        limit: how many are kept; 0: all.
+        max_length: longest text, in characters.
+    """
+
+    def __init__(self, limit: int, max_length: int) -> None:
+        self.limit = limit
+        self.max_length = max_length
+        self._items: list[str] = []
+
+    def add(self, item: str) -> None:
+        """Appends one; the oldest leave."""
+        self._items.append(item)
+        if self.limit:
+            del self._items[: -self.limit]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._items.clear()
+
+    def text(self) -> str:
+        """All that is kept, each on lines of its own; what makes it too long is left out."""
+        *earlier, text = self._items
+        for item in reversed(earlier):
+            longer = f"{item.removesuffix(_BREAK)}{_BREAK}{text}"
+            if len(longer) > self.max_length:
+                break
+            text = longer
+        return text
