@@ -3,9 +3,16 @@
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from run_folders import hostile_trajectory, write_grid_run, write_text_run
+from run_folders import (
+    hostile_trajectory,
+    write_grid_run,
+    write_maze_run,
+    write_text_run,
+    write_wordle_run,
+)
 
 from lactchain.data.trajectories import write_trajectories
+from lactchain.inspection.boards import COLOURS
 from lactchain.inspection.notebook import open_run, show_run, show_trajectory
 
 
@@ -40,6 +47,23 @@ def test_the_notebook_shows_a_run(root, tmp_path, monkeypatch):
     assert "margins of" in pairs
     assert "critic, facing up" in values
     assert "<script" not in "".join((overview, curves, success, episodes, pairs, values))
+
+
+@pytest.mark.filterwarnings("default::ResourceWarning")
+def test_the_notebook_shows_mazes_with_the_worth_of_moves_and_games_in_colours(
+    root, tmp_path, monkeypatch
+):
+    *_, episodes, transcript, _, _, values = run_notebook(
+        root, write_maze_run(tmp_path / "maze"), monkeypatch
+    )
+    assert episodes.count("<polyline") == 2 and "Success" in transcript
+    for title in ("V of each cell", "Q of each move", "advantage of each move"):
+        assert title in values
+    *_, episodes, transcript, _, _, _ = run_notebook(
+        root, write_wordle_run(tmp_path / "wordle"), monkeypatch
+    )
+    assert all(colour in episodes for colour in COLOURS.values())
+    assert "line-through" in episodes and "Wordle:" in transcript
 
 
 def test_views_of_a_run_display_themselves(tmp_path):
