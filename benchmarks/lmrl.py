@@ -17,8 +17,9 @@ the maze from each of the 25 cells, 32 times where dice are thrown and once wher
 - interval: Student's, over seeds, at 95 %; `se`: standard error of the mean of one seed's games;
 - move accuracy: share of moves that shorten the way to the goal, mean over the cells visited;
 - bump, revisit, loop: see `lactchain.data.stuck`; unparseable: answers that name no action;
-- train s, evaluate s: wall seconds of a method's own training, and of this evaluation; of the time
-  spent in playing, the share in the model, or else in the scripted policy.
+- train s, evaluate s: wall seconds of a method's own training (and of processors, since the wall
+  also sees what else runs), and of this evaluation; of the time spent in playing, the share in the
+  model or in the scripted policy.
 
 With --write the tables are appended to benchmarks/RESULTS.md.
 """
@@ -26,9 +27,9 @@ With --write the tables are appended to benchmarks/RESULTS.md.
 import argparse
 import datetime
 import json
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,7 @@ FIGURES = {
     "loop": "{:.3f}",
     "unparseable": "{:.4f}",
     "train s": "{:.0f}",
+    "train CPU s": "{:.0f}",
     "evaluate s": "{:.0f}",
     "model share": "{:.2f}",
 }
@@ -140,7 +142,7 @@ def main() -> None:
         runs = [Runs(name, Path(options.folder), seed, words) for seed in options.seeds]
         lines = markdown([list(rows(run, options.methods)) for run in runs], WORLDS[name])
         if "ilql" in options.methods:
-            lines.append(f"\nOne ILQL run with data and evaluations: {ilql_minutes(runs)} minutes.")
+            lines.append(ilql_cost(runs))
         sys.stdout.write("\n".join(["", f"# {name}", "", *lines, ""]))
         if options.write:
             append(name, options, lines)
@@ -222,26 +224,34 @@ class Runs:
         for key, value in (self._words | settings).items():
             text = str(value) if isinstance(value, str | Path) else json.dumps(value)
             command += [f"--{key}", text]
-        start = time.perf_counter()
+        start = clock()
         try:
             subprocess.run(command, cwd=ROOT, check=True)
         finally:
-            taken = seconds(run_dir) + time.perf_counter() - start
+            taken = seconds(run_dir) + clock() - start
             self.folder.mkdir(parents=True, exist_ok=True)
-            run_dir.with_suffix(".seconds").write_text(json.dumps(taken))
+            run_dir.with_suffix(".seconds").write_text(json.dumps(taken.tolist()))
 
 
-def seconds(run_dir: Path) -> float:
-    """Wall seconds that a stage took, interrupted tries included."""
+def clock() -> np.ndarray:
+    """Seconds on the wall, and of processors in the scripts that are over."""
+    times = os.times()
+    return np.array([times.elapsed, times.children_user + times.children_system])
+
+
+def seconds(run_dir: Path) -> np.ndarray:
+    """What a stage took of both, interrupted tries included."""
     file = run_dir.with_suffix(".seconds")
-    return json.loads(file.read_text()) if file.exists() else 0.0
+    return np.array(json.loads(file.read_text())) if file.exists() else np.zeros(2)
 
 
-def ilql_minutes(runs: Sequence[Runs]) -> str:
-    """From nothing to evaluated ILQL, for each seed."""
+def ilql_cost(runs: Sequence[Runs]) -> str:
+    """What it takes from nothing to evaluated ILQL, for each seed."""
     stages = ("data", "base", "bc", "ilql", "evaluate_ilql*")
     files = [[f for stage in stages for f in r.folder.glob(f"{stage}.seconds")] for r in runs]
-    return ", ".join(f"{sum(map(seconds, some)) / 60:.1f}" for some in files)
+    totals = [sum(map(seconds, some)) / 60 for some in files]
+    costs = ", ".join(f"{wall:.1f} ({processors:.1f})" for wall, processors in totals)
+    return f"\nOne ILQL run, data and evaluations included, in minutes (of CPU): {costs}."
 
 
 def rows(runs: Runs, methods: Sequence[str]) -> Iterator[dict]:
@@ -301,8 +311,9 @@ def row(name: str, decoding: str, folder: Path, trained: Path | None = None) -> 
         "revisit": summary["revisit_rate"],
         "loop": summary["loop_rate"],
         "unparseable": summary["invalid_rate"],
-        "train s": None if trained is None else seconds(trained),
-        "evaluate s": seconds(folder),
+        "train s": None if trained is None else seconds(trained)[0],
+        "train CPU s": None if trained is None else seconds(trained)[1],
+        "evaluate s": seconds(folder)[0],
         "model share": model / (model + summary["time/environment_seconds"]),
     }
 

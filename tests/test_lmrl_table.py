@@ -75,7 +75,8 @@ def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypa
     assert json.loads(settings["--environment.kwargs"])["words"].endswith("/words.txt")
     assert (settings["--run.seed"], settings["--run.run_dir"]) == ("3", str(folder))
     assert folder == tmp_path / "wordle" / "3" / "floor_consistent"
-    assert lmrl.seconds(folder) > 0
+    wall, processors = lmrl.seconds(folder)
+    assert wall >= 0 and processors >= 0 and folder.with_suffix(".seconds").exists()
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text("{}")
     assert runs.floor("consistent") == folder and len(commands) == 1
