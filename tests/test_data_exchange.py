@@ -119,6 +119,26 @@ def test_a_data_set_that_was_not_finished_is_none(tmp_path):
         read_minari(path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"total_episodes": None}, "total_episodes: expected at least 1, got None"),
+        ({"total_episodes": 0}, "total_episodes: expected at least 1, got 0"),
+        ({"total_episodes": 4}, "data/3/metadata.json: missing"),
+        ({"data_format": "hdf5"}, "data_format: expected arrow or parquet, got 'hdf5'"),
+        ({"action_space": "{"}, "metadata.json: Expecting"),
+        ({"action_space": "[]"}, "metadata.json: list indices"),
+        ({"env_spec": "{}"}, "metadata.json: 'id' is missing"),
+    ],
+)
+def test_metadata_that_cannot_be_used_are_named(tmp_path, changes, message):
+    path = write_minari(tmp_path, "test/data-v0", EPISODES)
+    file = path / "data" / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(DataError, match=message):
+        read_minari(path)
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone", "columns"])
 def test_a_damaged_episode_is_named(tmp_path, damage):
     path = write_minari(tmp_path, "test/data-v0", EPISODES)
@@ -174,6 +194,31 @@ def test_what_the_hub_gives_back_is_read(tmp_path):
     to_dataset(EPISODES[:2]).to_parquet(tmp_path / "data/train-00000-of-00002.parquet")
     to_dataset(EPISODES[2:]).to_parquet(tmp_path / "data/train-00001-of-00002.parquet")
     assert read_dataset(tmp_path) == EPISODES
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (b"script", b"scrjpt", "damaged, in row group 0 of 1"),
+        (b"version1", b"version2", "damaged"),
+    ],
+)
+def test_a_written_file_is_held_against_its_checksum(before, after, message, tmp_path):
+    write_dataset(tmp_path, EPISODES, title="me/three")
+    [file] = tmp_path.rglob("*.parquet")
+    content = file.read_bytes()
+    assert before in content
+    file.write_bytes(content.replace(before, after, 1))
+    with pytest.raises(DataError, match=f"{file.name}: {message}"):
+        read_dataset(tmp_path)
+
+
+def test_a_written_file_of_another_schema_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("lactchain.data.trajectories.VERSION", 2)
+    write_dataset(tmp_path, EPISODES, title="me/three")
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="expected trajectories of schema version 1, .* version 2"):
+        read_dataset(tmp_path)
 
 
 def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):

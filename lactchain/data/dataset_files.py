@@ -18,7 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lactchain.checkpoints import atomic_write
-from lactchain.data.trajectories import COLUMNS, VERSION, from_table, to_table, write_trajectories
+from lactchain.data import parquet
+from lactchain.data.trajectories import (
+    COLUMNS,
+    VERSION,
+    from_table,
+    read_trajectories,
+    to_table,
+    write_trajectories,
+)
 from lactchain.errors import DataError
 from lactchain.types import Trajectory
 
@@ -101,21 +109,23 @@ def write_dataset(
 def read_dataset(folder: str | Path) -> list[Trajectory]:
     """Episodes of a folder: of parquet files, or one that `Dataset.save_to_disk` wrote.
 
+    Files that LactChain wrote are held against their checksums.
+
     Raises:
-        DataError: there are none, they are damaged, or have other columns.
+        DataError: there are none, they are damaged, or of another schema.
     """
     from datasets import load_from_disk
 
     folder = Path(folder)
-    files = sorted(map(str, folder.rglob("*.parquet")))
-    try:
-        if (folder / "state.json").is_file():
+    if (folder / "state.json").is_file():
+        try:
             return from_dataset(load_from_disk(str(folder)))
-        if files:
-            return from_table(pq.ParquetDataset(files).read(), folder)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{folder}: damaged: {error}") from error
-    raise DataError(f"{folder}: expected parquet files, or a saved data set, found none")
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            raise DataError(f"{folder}: damaged: {error}") from error
+    files = sorted(folder.rglob("*.parquet"))
+    if not files:
+        raise DataError(f"{folder}: expected parquet files, or a saved data set, found none")
+    return [episode for file in files for episode in _read_file(file)]
 
 
 def dataset_card(trajectories: Sequence[Trajectory], title: str, description: str = "") -> str:
@@ -142,6 +152,16 @@ def dataset_card(trajectories: Sequence[Trajectory], title: str, description: st
         length=np.mean([len(t) for t in trajectories]),
     )
     return f"---\n{metadata.to_yaml()}\n---\n{text}"
+
+
+def _read_file(file: Path) -> list[Trajectory]:
+    if parquet.is_sealed(file):
+        return read_trajectories(file)
+    try:
+        table = pq.ParquetFile(file).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: damaged: {error}") from error
+    return from_table(table, file)
 
 
 def _listed(names: set[str]) -> str:

@@ -101,19 +101,13 @@ def read_minari(path: str | Path) -> list[Trajectory]:
     """
     data = Path(path) / "data"
     metadata = _read_json(data / METADATA)
-    for name in ("observation_space", "action_space"):
-        space = json.loads(metadata.get(name, "{}"))
-        if space.get("type") != "Text":
-            raise DataError(
-                f"{data / METADATA}: {name}: expected a Text space, got {space.get('type')}"
-            )
-    if metadata["data_format"] not in ("arrow", "parquet"):
-        raise DataError(
-            f"{data / METADATA}: data_format: expected arrow or parquet, got "
-            f"{metadata['data_format']!r}"
-        )
-    count, env_id = metadata["total_episodes"], _env_id(metadata)
-    return [_read_episode(data / str(i), metadata["data_format"], env_id) for i in range(count)]
+    try:
+        count, data_format, env_id = _overview(metadata)
+    except KeyError as error:
+        raise DataError(f"{data / METADATA}: {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{data / METADATA}: {error}") from error
+    return [_read_episode(data / str(i), data_format, env_id) for i in range(count)]
 
 
 def _write_episode(folder: Path, index: int, trajectory: Trajectory) -> None:
@@ -210,9 +204,19 @@ def _info(executed: list[str], rewards: list[float]) -> dict[str, Any]:
     return known | {"invalid_action": False, "invalid_reason": None, "state": None}
 
 
-def _env_id(metadata: Mapping[str, Any]) -> str:
+def _overview(metadata: Mapping[str, Any]) -> tuple[int, str, str]:
+    """How many episodes there are, in which format, and of which environment."""
+    for name in ("observation_space", "action_space"):
+        kind = json.loads(metadata[name])["type"]
+        if kind != "Text":
+            raise ValueError(f"{name}: expected a Text space, got {kind}")
+    count, data_format = metadata["total_episodes"], metadata["data_format"]
+    if data_format not in ("arrow", "parquet"):
+        raise ValueError(f"data_format: expected arrow or parquet, got {data_format!r}")
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"total_episodes: expected at least 1, got {count!r}")
     spec = metadata.get("env_spec")
-    return metadata["dataset_id"] if spec is None else json.loads(spec)["id"]
+    return count, data_format, metadata["dataset_id"] if spec is None else json.loads(spec)["id"]
 
 
 def _text_space(texts: Iterable[str]) -> str:

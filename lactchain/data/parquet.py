@@ -67,6 +67,11 @@ def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
+def is_sealed(path: str | Path) -> bool:
+    """Whether a file has the checksum that `read_table` asks for."""
+    return bool(_split_at_digest(Path(path).read_bytes())[1])
+
+
 def text_column(texts: Sequence[str]) -> pa.Array:
     """A column of N texts, as strings or, where UTF-8 cannot hold them, as bytes."""
     try:
