@@ -49,7 +49,11 @@ def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, weight
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     batch = load_file(run_dir / "nonfinite" / "step-2-rank-0.safetensors")
     assert {"0.input_ids", "1.input_ids"} <= set(batch)
-    assert batch["1.input_ids"].shape[0] == TRAINING.batch_size
+    rows = batch["1.input_ids"].shape[0]
+    if kind in ("ilql", "mc"):  # decisions that begin alike share a row
+        assert 1 <= rows < TRAINING.batch_size
+    else:
+        assert rows == TRAINING.batch_size
     assert latest_checkpoint(run_dir / "checkpoints") is None
 
 

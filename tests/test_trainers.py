@@ -442,7 +442,8 @@ def test_trained_model_can_be_copied(kind, weights, run_dir):
         for parameter in trainer.model.parameters():
             parameter.zero_()
     ids = torch.tensor([[5, 6, 7]])
-    output = duplicate(input_ids=ids, attention_mask=torch.ones_like(ids))
+    model = duplicate.trunk if kind in ("ilql", "mc") else duplicate
+    output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
     values = output if kind == "critic" else output.logits
     assert values.abs().sum() > 0
 
