@@ -75,6 +75,7 @@ ZOO = {
     "DQN CartPole-v1": (
         DQNConfig(
             num_envs=1, hidden=(256, 256), learning_rate=2.3e-3, batch_size=64,
+            double=False,  # as Stable-Baselines3's
             buffer_size=100_000, learning_starts=1000, gamma=0.99, target_every_updates=128,
             train_every_env_steps=256, num_updates=128, exploration_fraction=0.16,
             final_exploration=0.04,

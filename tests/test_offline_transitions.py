@@ -171,11 +171,23 @@ def test_unseen_actions_are_pushed_below_seen_ones_and_never_chosen():
     for _ in range(8):
         agent.advance(two_of_four())
     with torch.no_grad():
-        q = agent.values(torch.eye(3).expand(2, 3, 3))
+        q = agent.values(agent.encode(np.tile(np.arange(3), (2, 1))))
     gap = (q[..., 2:].amax(-1) - q[..., :2].amin(-1)).mean(1)  # unseen less seen
     assert gap[0] < gap[1] - 1 and gap[0] < -1
     chosen = agent.act(np.tile(np.arange(3), (2, 1)))
     assert (chosen[0] == 1).all()
+
+
+def test_observations_are_brought_to_the_units_of_the_data():
+    rng = np.random.default_rng(0)
+    rows = np.stack([5 + 0.1 * rng.standard_normal(50), np.full(50, 3.0)], axis=1).astype("f4")
+    data = TransitionData(rows, np.zeros(50, int), np.ones(50, np.float32), np.ones(50, bool), rows)
+    agent = CQL([CQLConfig(num_updates=1)] * 2, spaces.Box(-9, 9, (2,)), spaces.Discrete(2))
+    agent.advance(data)
+    x = agent.encode(np.stack([rows, rows]))
+    torch.testing.assert_close(x[..., 0].mean(1), torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(x[..., 0].std(1, correction=0), torch.ones(2))
+    assert not x[..., 1].any()  # what never varies is only shifted
 
 
 def test_offline_learning_reads_no_more_than_the_data():
