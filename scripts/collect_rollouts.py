@@ -16,12 +16,8 @@ from lactchain.run import Run
 
 
 def main(config: CollectRolloutsConfig) -> dict:
-    from lactchain.data.rollouts import (
-        Rollouts,
-        collection_metrics,
-        sampled_episodes,
-        time_metrics,
-    )
+    from lactchain.data.episodes import sampled_episodes
+    from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
     from lactchain.models.actor import LanguageActor
 
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:

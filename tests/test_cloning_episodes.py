@@ -7,8 +7,9 @@ import pytest
 from script_setups import GRID, TRAINING, build_weights, run_here
 from test_trajectory_files import episode
 
+from lactchain.data.episodes import all_episodes
 from lactchain.data.offline import chosen_episodes
-from lactchain.data.rollouts import Rollouts, all_episodes
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import DataError

@@ -7,9 +7,10 @@ import pytest
 from script_setups import GRID, build_weights, config_of, run_here
 
 from lactchain.data.critic_data import measure_values
+from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact
-from lactchain.data.rollouts import Episode, Rollouts
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor

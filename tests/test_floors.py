@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lactchain.data.rollouts import Episode, Rollouts, evaluate
+from lactchain.data.episodes import Episode
+from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.floors import maze_returns, open_moves, uniform_moves, wordle_return
 from lactchain.environments.language import language_env
 from lactchain.environments.maze import PARTIAL_TEMPLATE, MazeTables

@@ -11,7 +11,8 @@ from script_setups import run_here
 from test_configs import load
 
 from lactchain.data.behavior import behavior_policy, retell
-from lactchain.data.rollouts import Episode, Rollouts, all_episodes, inside
+from lactchain.data.episodes import Episode, all_episodes, inside, region_episodes
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
@@ -177,6 +178,12 @@ def test_what_is_no_data_set_is_refused(tmp_path):
 def test_behaviour_that_does_not_fit_the_world_is_named(behavior, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         make(replace(MAZE, behavior=behavior), tmp_path / "run")
+
+
+def test_regions_are_of_numbers():
+    env = make_language_env(EnvironmentConfig("lactchain/Wordle-v0"))
+    with pytest.raises(ConfigError, match=r"number 0: expected fields of \[\], got \['guesses'\]"):
+        region_episodes(env, [{"guesses": [0, 1]}], 1, seed=0)
 
 
 @pytest.mark.parametrize(

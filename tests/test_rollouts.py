@@ -9,17 +9,14 @@ from script_setups import GRID, build_weights
 
 from lactchain.data import rollouts as module
 from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.rollouts import (
-    Episode,
     Rollouts,
-    all_episodes,
     collection_metrics,
     episode_results,
     evaluate,
     invalid_rate,
-    sampled_episodes,
-    sampled_states,
     summarize,
     time_metrics,
 )

@@ -11,9 +11,10 @@ from pathlib import Path
 import gymnasium as gym
 
 from lactchain.data.dataset_files import read_dataset, write_dataset
+from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
 from lactchain.data.minari_files import METADATA, read_minari, write_minari
-from lactchain.data.rollouts import Episode, Region, Rollouts, go_round, inside, sampled_episodes
-from lactchain.data.shards import derive_seed, work_through
+from lactchain.data.rollouts import Rollouts
+from lactchain.data.shards import work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
 from lactchain.environments.maze import Maze
@@ -88,32 +89,6 @@ def record(config: MakeOfflineDataConfig, run: Run) -> tuple[list[Trajectory], C
 
     num_shards, folder = -(-len(episodes) // collect.shard_size), run.path("trajectories")
     return work_through(folder, num_shards, make, write_trajectories, read_trajectories, "episodes")
-
-
-def region_episodes(
-    env: LanguageEnv, regions: Sequence[Region], count: int, seed: int
-) -> list[Episode]:
-    """Episodes inside regions, their starts going round all states of all of them.
-
-    Raises:
-        ConfigError: a region names no field of a state, or holds no state.
-    """
-    places = []
-    for number, region in enumerate(regions):
-        states = env.view_states()
-        if unknown := set(region) - set(states[0]):
-            raise ConfigError(
-                f"behavior.regions: number {number}: expected fields of {sorted(states[0])}, got "
-                f"{sorted(unknown)}"
-            )
-        found = [(state, region) for state in states if inside(state, region)]
-        if not found:
-            raise ConfigError(f"behavior.regions: number {number}: no state lies in {region}")
-        places += found
-    return [
-        Episode(derive_seed(seed, "episode", i), state, region)
-        for i, (state, region) in enumerate(go_round(places, count, seed))
-    ]
 
 
 def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from lactchain import distributed
+from lactchain.data.episodes import sampled_episodes
 from lactchain.data.evaluations import write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact
-from lactchain.data.rollouts import (
-    Rollouts,
-    collection_metrics,
-    sampled_episodes,
-    time_metrics,
-)
+from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.jobs import TrainCriticConfig

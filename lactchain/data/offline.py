@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import read_pairs
-from lactchain.data.rollouts import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
@@ -18,7 +19,7 @@ from lactchain.data.preferences import (
     require_pairs,
     write_pairs,
 )
-from lactchain.data.rollouts import Rollouts, sampled_states, time_metrics
+from lactchain.data.rollouts import Rollouts, time_metrics
 from lactchain.data.shards import derive_seed, work_through
 from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv

@@ -6,14 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from lactchain import distributed
+from lactchain.data.episodes import Episode, all_episodes, inside, sampled_states
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.stuck import stuck_metrics
@@ -23,34 +21,8 @@ from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError
-from lactchain.settings import CollectConfig, EnvironmentConfig
+from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Policy, Trajectory
-
-Thing = TypeVar("Thing")
-
-
-Region = Mapping[str, Sequence[int]]
-"""A part of the world: least and greatest value of some fields of its states, both included."""
-
-
-@dataclass(frozen=True)
-class Episode:
-    """An episode to play.
-
-    Attributes:
-        seed: of the environment, and of the policy's draws.
-        state: where it starts; None: where the environment starts it.
-        region: where it takes place: it is cut when it leaves. None: everywhere.
-    """
-
-    seed: int
-    state: State | None = None
-    region: Region | None = None
-
-
-def inside(state: State, region: Region) -> bool:
-    """Whether a state lies in a region."""
-    return all(low <= state[name] <= high for name, (low, high) in region.items())
 
 
 class Rollouts:
@@ -208,44 +180,6 @@ class _Place:
             truncated=truncated or not terminated,
             policy=policy,
         )
-
-
-def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list[Episode]:
-    """Episodes whose start states go round the whole state space, in an order drawn by the seed.
-
-    An environment whose view does not list its states starts episodes itself.
-    """
-    seeds = (derive_seed(seed, "episode", i) for i in range(config.num_episodes))
-    if env.view.states is None:
-        return [Episode(s) for s in seeds]
-    return [
-        Episode(s, state)
-        for s, state in zip(seeds, sampled_states(env, config.num_episodes, seed), strict=True)
-    ]
-
-
-def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:
-    """Start states, uniform over the state space: each as often as any other, to within one."""
-    return go_round(env.view_states(), count, seed)
-
-
-def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
-    """Draws that take each thing as often as any other, to within one, in ever new orders."""
-    generator = np.random.default_rng([seed])
-
-    def rounds() -> Iterator[Thing]:
-        while True:
-            yield from (things[i] for i in generator.permutation(len(things)))
-
-    return list(islice(rounds(), count))
-
-
-def all_episodes(env: LanguageEnv, seed: int, num_per_start: int = 1) -> list[Episode]:
-    """Episodes from every state in which one can begin, each with a seed of its own."""
-    return [
-        Episode(derive_seed(seed, "evaluation", i), state)
-        for i, state in enumerate(env.view_states() * num_per_start)
-    ]
 
 
 def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> list[EpisodeResult]:
