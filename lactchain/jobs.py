@@ -1,5 +1,6 @@
 """One config class per script: what it reads, what it makes, and how much of it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,9 @@ from lactchain.settings import (
     ValueConfig,
     check,
 )
+
+DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
+"""What Minari calls a data set: names between slashes, and a version."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,10 @@ class MakeOfflineDataConfig:
     card)."""
     dataset_id: str = "lactchain/offline-v0"
     """Name of the exported data sets, with a version as Minari wants it."""
+
+    def __post_init__(self) -> None:
+        named = "minari" not in self.export or DATASET_ID.fullmatch(self.dataset_id)
+        check(bool(named), "dataset_id", "a name such as maze/data-v0", self.dataset_id)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
-from lactchain.jobs import RecordingConfig
+from lactchain.jobs import MakeOfflineDataConfig, RecordingConfig
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig
 
 MAZE, PARTIAL = load("make_offline_data/maze"), load("make_offline_data/maze_partial")
@@ -200,6 +200,11 @@ def test_regions_are_of_numbers():
 def test_shares_and_regions_are_checked(settings):
     with pytest.raises(ValueError, match="policies: expected shares|regions: expected fields"):
         RecordingConfig(**settings)
+
+
+def test_the_name_of_a_data_set_is_checked_before_anything_is_played():
+    with pytest.raises(ValueError, match="dataset_id: expected a name such as maze/data-v0"):
+        MakeOfflineDataConfig(export=["minari"], dataset_id="maze data")
 
 
 def test_optimal_moves_cannot_be_read_off_walls_alone(tmp_path):

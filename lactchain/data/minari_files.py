@@ -17,7 +17,6 @@ and `action` (token ids, log-probabilities, stop reason) as JSON.
 from __future__ import annotations
 
 import json
-import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,12 +31,12 @@ from gymnasium.envs.registration import EnvSpec
 from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.data.parquet import encode_json
 from lactchain.errors import ConfigError, DataError
+from lactchain.jobs import DATASET_ID
 from lactchain.types import Action, Trajectory
 
 MINARI_VERSION = "0.5.4"
 """The version of Minari whose layout this is."""
 
-DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
 METADATA = "metadata.json"
 
 
