@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,7 @@ NAMES = {
     "tpe_pruned": "TPE, median pruning",
 }
 EVOLUTION = EvolutionConfig(
-    population_size=6, tournament_size=3, num_generations=1000, steps_per_generation=1024
+    population_size=6, tournament_size=3, num_generations=1000, steps_per_generation=512
 )
 TRIALS = TrialsConfig(num_trials=1000, num_episodes=5)
 SPACE = SpaceConfig(architectures=[[64], [64, 64], [256, 256]], activations=["tanh", "relu"])
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--world", default="CartPole-v1", choices=THRESHOLDS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--budget", type=int, default=600_000, help="environment steps of a run")
+    parser.add_argument("--budget", type=int, default=400_000, help="environment steps of a run")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", default="runs/benchmarks/evolution")
     parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
@@ -138,8 +138,6 @@ def evolve(options: argparse.Namespace, _: str, seed: int) -> dict:
 
 def try_out(options: argparse.Namespace, method: str, seed: int) -> dict:
     """Trials until a trial's end is certified; with pruning, until any evaluation is."""
-    from dataclasses import replace
-
     from lactchain.search.trials import trials_of
 
     pruned = method == "tpe_pruned"
@@ -147,17 +145,16 @@ def try_out(options: argparse.Namespace, method: str, seed: int) -> dict:
     trials = trials_of(
         "random" if method == "random" else "tpe", AGENT, world, SPACE, settings, seed
     )
-    clock = Clock(THRESHOLDS[options.world])
-    final = Clock(THRESHOLDS[options.world])
+    clock = Clock(options.world)
+    final = Clock(options.world)
     for report in trials:
 
-        def certify(report=report) -> float:
-            envs = trials.arena.make_envs(report.config, 0)
-            return trials.arena.certify(report.config, report.learnt, envs)
+        def certified(report=report) -> bool:
+            return trials.certify(report, clock.threshold)
 
-        clock.hear(report.num_env_steps, report.fitness, certify)
+        clock.hear(report.num_env_steps, report.fitness, certified)
         if report.is_final:
-            final.hear(report.num_final_env_steps, report.fitness, certify)
+            final.hear(report.num_final_env_steps, report.fitness, certified)
         over = clock.solved if pruned else final.solved
         if over or report.num_final_env_steps >= options.budget:
             break
@@ -175,13 +172,13 @@ class Clock:
         self.points: list[list[float]] = []
         self.solved: int | None = None
 
-    def hear(self, steps: int, fitness: float, certify: Callable[[], float]) -> None:
+    def hear(self, steps: int, fitness: float, certified: Callable[[], bool]) -> None:
         """An evaluation, made after so many steps."""
         if self.solved is not None:
             return
         best = max(fitness, self.points[-1][1] if self.points else self.worst)
         self.points.append([steps, best])
-        if fitness >= self.threshold and certify() >= self.threshold:
+        if certified():
             self.solved = steps
 
 

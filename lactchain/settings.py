@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from lactchain.config import command_line_only
+from lactchain.genes import gene
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 
@@ -97,7 +98,7 @@ class EnvironmentConfig:
 class LoraSettings:
     """A low-rank adapter (Hu et al. 2021) by PEFT."""
 
-    r: int = 16
+    r: int = gene(16, 1, 64, log=True, integer=True)
     """Rank."""
     alpha: float = 32.0
     """Scale; the update is multiplied by alpha / r."""
@@ -213,7 +214,7 @@ class TrainingConfig:
     """Passes over the data."""
     max_steps: int = -1
     """Optimiser steps, over num_epochs when positive."""
-    learning_rate: float = 1e-4
+    learning_rate: float = gene(1e-4, 1e-6, 1e-2, log=True)
     """Peak learning rate."""
     batch_size: int = 8
     """Rows per device and forward pass."""
@@ -316,9 +317,9 @@ class PreferenceConfig:
 class SimPOConfig:
     """The loss of SimPO (Meng, Xia, Chen 2024); defaults of its Mistral-7B-Instruct setup."""
 
-    beta: float = 2.5
+    beta: float = gene(2.5, 0.5, 10.0, log=True)
     """Scale of the difference of length-normalised log-probabilities."""
-    target_margin: float = 0.25
+    target_margin: float = gene(0.25, 0.0, 2.0)
     """Margin that the scaled difference should exceed: the paper's gamma, TRL's simpo_gamma
     (the paper tunes gamma / beta, here 0.1)."""
     nll_weight: float = 0.0

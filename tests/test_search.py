@@ -85,7 +85,14 @@ def test_members_are_batched_where_structure_and_whole_numbers_agree():
         replace(SMALL, batch_size=16),
         SMALL,
     ]
-    assert batches(configs) == [[0, 1, 4], [2], [3]]
+    assert batches(configs, [take(trained(c)[0], 0) for c in configs]) == [[0, 1, 4], [2], [3]]
+
+
+def test_members_whose_replay_is_filled_otherwise_are_batched_apart():
+    population, envs, _ = trained(SMALL_DQN, DQN)
+    early = take(population, 0)
+    population.advance(envs)
+    assert batches([SMALL_DQN] * 3, [early, take(population, 0), early]) == [[0, 2], [1]]
 
 
 def test_joined_environments_play_what_they_would_play_alone():

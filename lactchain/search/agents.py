@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
-from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import evaluate
-from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.member_envs import MemberEnvs, make_numeric_env
 from lactchain.baselines.population import Population
-from lactchain.baselines.ppo import PPO
-from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
+from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.training import AGENTS
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
 from lactchain.search.evolution import Individual
@@ -27,8 +28,6 @@ from lactchain.search.mutations import (
 )
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 
-AGENTS: dict[type, type[Population]] = {PPOConfig: PPO, DQNConfig: DQN}
-
 CERTIFYING_EPISODES = 50
 # Far apart, so that no two uses of episodes meet.
 TRAINING_SEEDS, SELECTING_SEEDS, CERTIFYING_SEEDS = 1_000_000, 2_000_000, 3_000_000
@@ -37,6 +36,13 @@ TRAINING_SEEDS, SELECTING_SEEDS, CERTIFYING_SEEDS = 1_000_000, 2_000_000, 3_000_
 def agent_class(config: Any) -> type[Population]:
     """The agent that a config belongs to."""
     return next(agent for kind, agent in AGENTS.items() if isinstance(config, kind))
+
+
+def spaces_of(world: WorldConfig) -> tuple[spaces.Space, spaces.Space]:
+    """Of a single environment: of observations, and of actions."""
+    envs = make_numeric_env(world.id, 1, **world.kwargs)
+    envs.close()
+    return envs.single_observation_space, envs.single_action_space
 
 
 @dataclass
@@ -53,15 +59,19 @@ class Arena:
     seed: int
     num_env_steps: int = 0
 
+    @cached_property
+    def spaces(self) -> tuple[spaces.Space, spaces.Space]:
+        """Of observations and of actions, of a single environment."""
+        return spaces_of(self.world)
+
     def make_envs(self, config: Any, place: int) -> MemberEnvs:
         """The copies of the environment that a member plays."""
         seed = self._seed(TRAINING_SEEDS, 1000 * place)
         return MemberEnvs(self.world.id, 1, config.num_envs, seed, **self.world.kwargs)
 
-    def newborn(self, config: Any, envs: MemberEnvs, seed: Sequence[int]) -> Learnt:
+    def newborn(self, config: Any, seed: Sequence[int]) -> Learnt:
         """What a member knows at its birth."""
-        spaces = envs.observation_space, envs.action_space
-        population = agent_class(config)([config], *spaces, seed=list(seed))
+        population = agent_class(config)([config], *self.spaces, seed=list(seed))
         return take(population, 0)
 
     def train(
@@ -80,9 +90,9 @@ class Arena:
         """
         trained: list[Learnt | None] = [None] * len(configs)
         before = sum(one.num_env_steps for one in envs)
-        for places in batches(configs):
+        for places in batches(configs, learnt):
             joined = JoinedEnvs([envs[place] for place in places])
-            population = self._join(configs, learnt, places, joined, seed)
+            population = self._join(configs, learnt, places, seed)
             goal = joined.members[0].num_env_steps + num_steps
             while joined.members[0].num_env_steps < goal:
                 if stop_requested():
@@ -98,16 +108,14 @@ class Arena:
         self,
         configs: Sequence[Any],
         learnt: Sequence[Learnt],
-        envs: Sequence[MemberEnvs],
         num_episodes: int,
         seed: int,
         counts: bool = True,
     ) -> list[float]:
         """Mean returns of greedy episodes; NaN for members whose gradients were not finite."""
         returns = np.zeros(len(configs))
-        for places in batches(configs):
-            joined = JoinedEnvs([envs[place] for place in places])
-            population = self._join(configs, learnt, places, joined, [0])
+        for places in batches(configs, learnt):
+            population = self._join(configs, learnt, places, [0])
             evaluation = evaluate(
                 lambda observations, agent=population: agent.act(observations, greedy=True),
                 self.world.id,
@@ -120,10 +128,22 @@ class Arena:
             self.num_env_steps += counts * evaluation.num_env_steps
         return returns.tolist()
 
-    def certify(self, config: Any, learnt: Learnt, envs: MemberEnvs) -> float:
+    def certify(self, config: Any, learnt: Learnt) -> float:
         """Mean return of many episodes that nothing was selected by; they are not counted."""
         seed = self._seed(CERTIFYING_SEEDS)
-        return self.judge([config], [learnt], [envs], CERTIFYING_EPISODES, seed, counts=False)[0]
+        return self.judge([config], [learnt], CERTIFYING_EPISODES, seed, counts=False)[0]
+
+    def prove(self, agent: Any) -> float:
+        """The same for an agent that was read from a folder."""
+        evaluation = evaluate(
+            lambda observations: agent.act(observations, greedy=True),
+            self.world.id,
+            1,
+            CERTIFYING_EPISODES,
+            self._seed(CERTIFYING_SEEDS),
+            **self.world.kwargs,
+        )
+        return float(evaluation.returns.mean())
 
     def selecting_seed(self, number: int) -> int:
         """Where the episodes of a selecting evaluation start; other ones each time."""
@@ -137,15 +157,13 @@ class Arena:
         configs: Sequence[Any],
         learnt: Sequence[Learnt],
         places: Sequence[int],
-        joined: JoinedEnvs,
         seed: Sequence[int],
     ) -> Population:
-        spaces = joined.members[0].observation_space, joined.members[0].action_space
         return join(
             agent_class(configs[places[0]]),
             [configs[place] for place in places],
             [learnt[place] for place in places],
-            *spaces,
+            *self.spaces,
             seed=[*seed, places[0]],
         )
 
@@ -187,7 +205,7 @@ class AgentSpecies:
             config = draw_config(config, self.space, rng)
         elif place > 0:
             config, change = mutate_gene(config, self.space, self.settings.mutation, rng)
-        learnt = self.arena.newborn(config, self.envs[place], [self.arena.seed, place])
+        learnt = self.arena.newborn(config, [self.arena.seed, place])
         return config, learnt, change
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
@@ -206,14 +224,13 @@ class AgentSpecies:
         return self.arena.judge(
             [member.config for member in members],
             [member.state for member in members],
-            self.envs,
             self.settings.num_episodes,
             self.arena.selecting_seed(generation),
         )
 
     def certify(self, member: Individual) -> float:
         """Mean return over fresh episodes, which are not counted."""
-        return self.arena.certify(member.config, member.state, self.envs[0])
+        return self.arena.certify(member.config, member.state)
 
     def mutate(
         self, kind: str, parent: Individual, rng: np.random.Generator
@@ -230,6 +247,24 @@ class AgentSpecies:
         else:
             mutant = mutate_architecture(config, learnt, settings, rng)
         return mutant and (mutant.config, mutant.learnt, mutant.change)
+
+    def encode(self, config: Any, state: Learnt) -> dict[str, Any]:
+        """A member as arrays and plain values."""
+        return {"config": asdict(config), **vars(state)}
+
+    def decode(self, body: Mapping[str, Any]) -> tuple[Any, Learnt]:
+        """The config and the state that `encode` was given."""
+        config = body["config"] | {"hidden": tuple(body["config"]["hidden"])}
+        shapes = {
+            part: {name: [tuple(shape) for shape in layout] for name, layout in networks.items()}
+            for part, networks in body["shapes"].items()
+        }
+        return type(self.config)(**config), Learnt(body["parts"], shapes, body["num_updates"])
+
+    def facts(self, champion: Individual) -> dict[str, Any]:
+        """What a summary says of the champion beside its genes."""
+        config = champion.config
+        return {"best/hidden": list(config.hidden), "best/activation": config.activation}
 
     def close(self) -> None:
         """Closes the environments."""
@@ -248,28 +283,3 @@ class AgentSpecies:
         self.arena.num_env_steps = state["num_env_steps"]
         for envs, envs_state in zip(self.envs, state["envs"], strict=True):
             envs.load_state_dict(envs_state)
-
-
-def written(state: dict[str, Any]) -> dict[str, Any]:
-    """A search's state with members as plain values; `restored` undoes it."""
-    return _convert(state, vars)
-
-
-def restored(state: dict[str, Any]) -> dict[str, Any]:
-    """What `written` was given."""
-
-    def learnt(fields: dict[str, Any]) -> Learnt:
-        shapes = {
-            part: {name: [tuple(s) for s in layout] for name, layout in networks.items()}
-            for part, networks in fields["shapes"].items()
-        }
-        return replace(Learnt(**fields), shapes=shapes)
-
-    return _convert(state, learnt)
-
-
-def _convert(state: dict[str, Any], convert: Any) -> dict[str, Any]:
-    members = [{**m, "state": convert(m["state"])} for m in state["members"]]
-    champion = state["champion"]
-    champion = champion and {**champion, "state": convert(champion["state"])}
-    return {**state, "members": members, "champion": champion}

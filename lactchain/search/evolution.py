@@ -1,9 +1,10 @@
 """Evolution: a population trains, is evaluated, and the fitter ones have mutated children.
 
-Source: Franke et al. 2021 (SEARL), and AgileRL, with these departures: the fittest member that was
-ever evaluated is kept as it was then, goes on unchanged in the first place of each generation, and
-is what a search returns; what members have learnt passes to their children whole, optimisers
-included; and every step of training and of selecting evaluations is counted.
+Source: Franke et al. 2021 (SEARL), and AgileRL, with these departures: the fittest member so far,
+the champion, is kept as it was evaluated, is evaluated again beside each generation, goes on
+unmutated in its first place, and is what a search returns; what members have learnt passes to their
+children whole, optimisers included; and every step of training and of selecting evaluations is
+counted.
 
 What evolves is a `Species`: classic agents (`lactchain.search.agents`) or language trainers
 (`lactchain.search.language`). All chance comes from the seed and the number of the generation, so
@@ -12,16 +13,18 @@ that a search can be replayed, and one that was killed goes on from its last who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from lactchain.errors import DataError
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 
 ELITE, NEWCOMER = "elite", "newcomer"
+RECORD = (
+    "id", "parent", "mutation", "change", "fitness", "parent_fitness", "num_evaluations",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ class Individual:
         change: what changed: name → [before, after].
         config: its config.
         state: what it has learnt, as its species holds it.
-        fitness: mean return of the evaluation after it trained.
+        fitness: mean return of the evaluation after it trained; the champion's, of all its
+            evaluations.
         parent_fitness: the same of its parent, when it was chosen.
+        num_evaluations: how many there were.
     """
 
     id: int
@@ -47,6 +52,13 @@ class Individual:
     state: Any
     fitness: float | None = None
     parent_fitness: float | None = None
+    num_evaluations: int = 0
+
+    def judged(self, fitness: float) -> Individual:
+        """The same after one more evaluation."""
+        count = self.num_evaluations
+        mean = fitness if count == 0 else (count * self.fitness + fitness) / (count + 1)
+        return replace(self, fitness=mean, num_evaluations=count + 1)
 
     @property
     def gain(self) -> float | None:
@@ -74,7 +86,7 @@ class Species(Protocol):
         ...
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
-        """Mean returns of all members, of episodes that are counted."""
+        """Mean returns of members and champion over the same episodes, which are counted."""
         ...
 
     def certify(self, member: Individual) -> float:
@@ -85,6 +97,14 @@ class Species(Protocol):
         self, kind: str, parent: Individual, rng: np.random.Generator
     ) -> tuple[Any, Any, Mapping[str, Any]] | None:
         """Config, state and change of a mutant; None where there is nothing to change."""
+        ...
+
+    def encode(self, config: Any, state: Any) -> dict[str, Any]:
+        """A member as arrays and plain values."""
+        ...
+
+    def decode(self, body: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The config and the state that `encode` was given."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +124,7 @@ class Generation:
         number: from 0.
         members: evaluated, in the order of their places.
         num_env_steps: counted so far.
-        champion: the fittest member that was evaluated so far, as it was then.
+        champion: the fittest member so far, as it was when it was first evaluated.
         certified: mean return of the champion over fresh episodes, where a target was met.
     """
 
@@ -124,6 +144,7 @@ class Generation:
                 "mutation": member.mutation,
                 "change": dict(member.change),
                 "fitness": member.fitness,
+                "parent_fitness": member.parent_fitness,
                 "gain": member.gain,
                 "num_env_steps": self.num_env_steps,
             }
@@ -171,8 +192,12 @@ class Evolution:
             self.members = self._newcomers()
         states = self.species.train(self.members, self.number)
         trained = [replace(m, state=s) for m, s in zip(self.members, states, strict=True)]
-        fitness = self.species.evaluate(trained, self.number)
-        evaluated = [replace(m, fitness=f) for m, f in zip(trained, fitness, strict=True)]
+        judged = [*trained, self.champion] if self.champion else trained
+        fitness = self.species.evaluate(judged, self.number)
+        judged = [member.judged(f) for member, f in zip(judged, fitness, strict=True)]
+        evaluated = judged[: len(trained)]
+        # The luck of an evaluation would otherwise crown a champion for ever.
+        self.champion = judged[-1] if self.champion else None
         self._crown(evaluated)
         self._certify(evaluated)
         generation = Generation(
@@ -195,7 +220,7 @@ class Evolution:
         ]
 
     def _crown(self, evaluated: Sequence[Individual]) -> None:
-        """Keeps the fittest so far; of equal ones the newest, which has learnt longest."""
+        """Keeps the fittest; of equal ones the newest, which has learnt longest."""
         best = max(evaluated, key=_rank)
         if self.champion is None or _rank(best) >= _rank(self.champion):
             self.champion = best
@@ -244,29 +269,31 @@ class Evolution:
         """Chance of the coming generation, whatever happened before."""
         return np.random.default_rng([self.seed, self.number])
 
-    def state_dict(self, encode: Callable[[Any], Any]) -> dict[str, Any]:
-        """Everything that the next generations depend on; `encode` writes a config down."""
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next generations depend on, as arrays and plain values."""
         return {
             "number": self.number,
-            "members": [_individual_state(member, encode) for member in self.members],
-            "champion": self.champion and _individual_state(self.champion, encode),
+            "members": [self._encode(member) for member in self.members],
+            "champion": self.champion and self._encode(self.champion),
             "certified": self.certified,
             "species": self.species.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any], decode: Callable[[Any], Any]) -> None:
-        """Goes on where `state_dict` was called.
-
-        Raises:
-            DataError: the state is of a population of another size.
-        """
-        size = self.config.population_size
-        if len(state["members"]) not in (0, size):
-            raise DataError(f"members: expected {size}, got {len(state['members'])}")
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was called."""
         self.number, self.certified = state["number"], state["certified"]
-        self.members = [_restored(member, decode) for member in state["members"]]
-        self.champion = state["champion"] and _restored(state["champion"], decode)
+        self.members = [self._decode(member) for member in state["members"]]
+        self.champion = state["champion"] and self._decode(state["champion"])
         self.species.load_state_dict(state["species"])
+
+    def _encode(self, member: Individual) -> dict[str, Any]:
+        record = {name: getattr(member, name) for name in RECORD}
+        return {**record, "body": self.species.encode(member.config, member.state)}
+
+    def _decode(self, written: Mapping[str, Any]) -> Individual:
+        config, state = self.species.decode(written["body"])
+        record = {name: written[name] for name in RECORD}
+        return Individual(config=config, state=state, **record)
 
 
 def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -293,11 +320,3 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 def _rank(member: Individual) -> float:
     """Fitness, the worst where it is not a number: members that diverged have no children."""
     return member.fitness if np.isfinite(member.fitness) else -np.inf
-
-
-def _individual_state(member: Individual, encode: Callable[[Any], Any]) -> dict[str, Any]:
-    return {**vars(member), "change": dict(member.change), "config": encode(member.config)}
-
-
-def _restored(state: Mapping[str, Any], decode: Callable[[Any], Any]) -> Individual:
-    return Individual(**{**state, "config": decode(state["config"])})

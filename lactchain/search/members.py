@@ -83,22 +83,31 @@ def part_shapes(population: Population) -> dict[str, Shapes]:
     return shapes
 
 
-def batches(configs: Sequence[Any]) -> list[list[int]]:
+def batches(configs: Sequence[Any], learnt: Sequence[Learnt]) -> list[list[int]]:
     """Places of members that can be trained in one batch at no loss.
 
-    They agree in every field that is no gene, and in whole numbers: members with other sizes of
-    batch or numbers of epochs would wait for each other.
+    They agree in every field that is no gene, in whole numbers (members with other sizes of batch
+    or numbers of epochs would wait for each other), and in how much they have stored.
     """
     found: dict[tuple, list[int]] = {}
-    for place, config in enumerate(configs):
+    for place, (config, one) in enumerate(zip(configs, learnt, strict=True)):
         declared = genes(type(config))
-        key = tuple(
+        fields = tuple(
             (name, value)
             for name, value in vars(config).items()
             if name not in declared or declared[name].integer
         )
-        found.setdefault(key, []).append(place)
+        found.setdefault((fields, _extent(one)), []).append(place)
     return list(found.values())
+
+
+def _extent(learnt: Learnt) -> tuple:
+    """Shapes of what a member holds, and the numbers that a batch must share."""
+    return tuple(
+        value.shape if isinstance(value, np.ndarray) else value
+        for part in learnt.parts.values()
+        for value in part.values()
+    )
 
 
 def change_networks(

@@ -7,16 +7,17 @@ trial's end, with or without its median pruner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from lactchain.baselines.settings import WorldConfig
-from lactchain.genes import with_genes
+from lactchain.errors import ConfigError, DataError
+from lactchain.genes import gene_values, with_genes
 from lactchain.search.agents import Arena
-from lactchain.search.mutations import draw_config, present_genes
+from lactchain.search.mutations import ATTEMPTS, draw_config, present_genes
 from lactchain.search.settings import SpaceConfig, TrialsConfig
 
 
@@ -77,12 +78,22 @@ class TPESampler:
             pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
         )
         self.pruned = optuna.trial.TrialState.PRUNED
+        self.failed = optuna.trial.TrialState.FAIL
         self.trial: Any = None
         self.gave_up = False
 
     def ask(self) -> Any:
-        """The config of the next trial."""
-        self.trial, self.gave_up = self.study.ask(), False
+        """The config of the next trial; of what the config class refuses Optuna hears a failure."""
+        for _ in range(ATTEMPTS - 1):
+            self.trial, self.gave_up = self.study.ask(), False
+            try:
+                return self._propose()
+            except ConfigError:
+                self.study.tell(self.trial, state=self.failed)
+        self.trial = self.study.ask()
+        return self._propose()
+
+    def _propose(self) -> Any:
         config = self.config
         if self.space.architectures:
             names = [str(hidden) for hidden in self.space.architectures]
@@ -100,12 +111,15 @@ class TPESampler:
     def report(self, step: int, fitness: float) -> bool:
         """Whether the pruner gives the trial up."""
         self.trial.report(fitness, step)
-        self.gave_up = self.trial.should_prune()
+        self.gave_up = bool(self.trial.should_prune())
         return self.gave_up
 
     def tell(self, fitness: float) -> None:
         """The objective of the trial."""
-        self.study.tell(self.trial, fitness, state=self.pruned if self.gave_up else None)
+        if self.gave_up:  # Optuna takes the last report as its value
+            self.study.tell(self.trial, state=self.pruned)
+        else:
+            self.study.tell(self.trial, fitness)
 
 
 def make_sampler(
@@ -141,6 +155,15 @@ class Report:
     is_final: bool
     learnt: Any
 
+    def record(self) -> dict[str, Any]:
+        """The report as plain values, but for what was learnt."""
+        numbers = {name: getattr(self, name) for name in RECORD}
+        shape = {"hidden": list(self.config.hidden), "activation": self.config.activation}
+        return {**numbers, "genes": gene_values(self.config), **shape}
+
+
+RECORD = ("trial", "steps", "fitness", "num_env_steps", "num_final_env_steps", "is_final")
+
 
 @dataclass
 class Trials:
@@ -166,10 +189,34 @@ class Trials:
             yield from self._trial()
             self.number += 1
 
+    def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Goes on after whole trials of which there are records; the sampler hears of them again.
+
+        Raises:
+            DataError: the sampler proposes other settings than were recorded.
+        """
+        for record in records:
+            if record["trial"] == self.number:
+                config = self.sampler.ask()
+                self.number += 1
+                if gene_values(config) != record["genes"]:
+                    raise DataError(f"trial {record['trial']}: was of another seed or version")
+            self.sampler.report(record["steps"], record["fitness"])
+            if record["is_final"]:
+                self.sampler.tell(record["fitness"])
+            self.arena.num_env_steps = record["num_env_steps"]
+            self.num_interim_steps = record["num_env_steps"] - record["num_final_env_steps"]
+
+    def certify(self, report: Report, target: float) -> bool:
+        """Whether an agent that seems to meet the target does so in fresh, uncounted episodes."""
+        if report.fitness < target:
+            return False
+        return self.arena.certify(report.config, report.learnt) >= target
+
     def _trial(self) -> Iterator[Report]:
         config, settings = self.sampler.ask(), self.config
         envs = self.arena.make_envs(config, self.number)
-        learnt = self.arena.newborn(config, envs, [self.arena.seed, self.number])
+        learnt = self.arena.newborn(config, [self.arena.seed, self.number])
         fitness = -np.inf
         try:
             while envs.num_env_steps < settings.steps_per_trial:
@@ -183,7 +230,7 @@ class Trials:
                     [self.arena.seed, self.number, steps],
                     progress,
                 )
-                fitness, spent = self._judge(config, learnt, envs)
+                fitness, spent = self._judge(config, learnt)
                 given_up = self.sampler.report(envs.num_env_steps, fitness)
                 final = given_up or envs.num_env_steps >= settings.steps_per_trial
                 self.num_interim_steps += 0 if final else spent
@@ -204,11 +251,11 @@ class Trials:
         finally:
             envs.close()
 
-    def _judge(self, config: Any, learnt: Any, envs: Any) -> tuple[float, int]:
+    def _judge(self, config: Any, learnt: Any) -> tuple[float, int]:
         """Fitness (the worst for members that diverged), and the steps that it took."""
         before = self.arena.num_env_steps
         seed = self.arena.selecting_seed(self.number)
-        [fitness] = self.arena.judge([config], [learnt], [envs], self.config.num_episodes, seed)
+        [fitness] = self.arena.judge([config], [learnt], self.config.num_episodes, seed)
         return float(np.nan_to_num(fitness, nan=-1e9)), self.arena.num_env_steps - before
 
 

@@ -1,0 +1,368 @@
+"""Searches as run folders: replayed from the seed, cut anywhere, returning what was judged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
+from lactchain.baselines.training import load_agent
+from lactchain.config import dump
+from lactchain.errors import ConfigError, Interrupted
+from lactchain.run import read_metrics
+from lactchain.search import agents, runs
+from lactchain.search.evolution import Evolution, Individual, credit
+from lactchain.search.runs import read_lines, search
+from lactchain.search.settings import (
+    EvolutionConfig,
+    SearchConfig,
+    SpaceConfig,
+    TrialsConfig,
+)
+from lactchain.settings import RunConfig
+
+ROOT = Path(__file__).parent.parent
+SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 60})
+PPO = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))
+DQN = DQNConfig(
+    num_envs=4, train_every_env_steps=8, learning_starts=32, buffer_size=200, hidden=(8,)
+)
+SMALL = EvolutionConfig(
+    population_size=3, num_generations=4, steps_per_generation=64, num_episodes=2
+)
+TRIALS = TrialsConfig(num_trials=4, steps_per_trial=128, steps_per_report=64, num_episodes=2)
+SPACE = SpaceConfig(architectures=[[4], [6, 6]], activations=["tanh", "relu"])
+
+
+def config(run_dir, **changes):
+    base = SearchConfig(
+        run=RunConfig(run_dir=str(run_dir)),
+        environment=SHORT,
+        ppo=PPO,
+        space=SPACE,
+        evolution=SMALL,
+        trials=TRIALS,
+    )
+    return replace(base, **changes)
+
+
+def run(run_dir, **changes):
+    return search(config(run_dir, **changes), {})
+
+
+def texts(run_dir, *names):
+    return [(Path(run_dir) / name).read_text() for name in names]
+
+
+def interrupt_at(monkeypatch, owner, method, call):
+    """Lets the call of that number of a method end as a kill would."""
+    original, calls = getattr(owner, method), []
+
+    def wrapped(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            raise Interrupted(signal.SIGTERM, "cut")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, method, wrapped)
+
+
+# --- evolution ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", [{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
+def test_a_search_is_replayed_from_its_seed(tmp_path, subject):
+    first, second = (run(tmp_path / name, **subject) for name in "ab")
+    assert first == second and first["num_generations"] == 4
+    assert texts(tmp_path / "a", "lineage.jsonl") == texts(tmp_path / "b", "lineage.jsonl")
+    other = RunConfig(run_dir=str(tmp_path / "c"), seed=1)
+    assert search(config(tmp_path, run=other, **subject), {}) != first
+
+
+@pytest.mark.parametrize(("method", "call"), [("train", 3), ("judge", 2), ("judge", 4)])
+@pytest.mark.parametrize("subject", [{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
+def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(
+    tmp_path, monkeypatch, subject, method, call
+):
+    whole = run(tmp_path / "whole", **subject)
+    with monkeypatch.context() as context:
+        interrupt_at(context, agents.Arena, method, call)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "cut", **subject)
+    assert run(tmp_path / "cut", **subject) == whole
+    names = ("lineage.jsonl", "best/state.json", "checkpoints/checkpoint-4/state.json")
+    assert texts(tmp_path / "whole", *names) == texts(tmp_path / "cut", *names)
+    steps = [record["step"] for record in read_metrics(tmp_path / "cut")]
+    assert steps == sorted(set(steps)) and len(steps) == 4
+
+
+def test_a_generation_that_was_noted_but_not_saved_is_not_noted_twice(tmp_path, monkeypatch):
+    whole = run(tmp_path / "whole")
+    with monkeypatch.context() as context:
+        interrupt_at(context, runs, "save", 3)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "cut")
+    assert len(read_lines(tmp_path / "cut" / "lineage.jsonl")) == 9
+    assert run(tmp_path / "cut") == whole
+    assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
+
+
+def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
+    longer = replace(SMALL, num_generations=6, steps_per_generation=256)
+    settings = config(tmp_path / "killed", evolution=longer)
+    file = tmp_path / "killed.yaml"
+    file.write_text(dump(settings))
+    command = [sys.executable, str(ROOT / "scripts" / "search.py"), "--config", str(file)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    lineage = tmp_path / "killed" / "lineage.jsonl"
+    while process.poll() is None and len(read_lines(lineage)) < 6:
+        time.sleep(0.02)
+    process.kill()  # SIGKILL
+    process.wait()
+    whole = run(tmp_path / "whole", evolution=longer)
+    assert search(settings, {}) == whole
+    assert texts(tmp_path / "whole", "lineage.jsonl") == [lineage.read_text()]
+
+
+def test_the_returned_agent_is_the_one_that_was_judged(tmp_path):
+    summary = run(tmp_path / "run")
+    lines = read_lines(tmp_path / "run" / "lineage.jsonl")
+    first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
+    agent, arena = load_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, 0)
+    means = []
+    for generation in range(first["generation"], SMALL.num_generations):
+        seed = arena.selecting_seed(generation)
+        evaluation = evaluate(
+            lambda observations: agent.act(observations, greedy=True),
+            SHORT.id, 1, SMALL.num_episodes, seed, **SHORT.kwargs,
+        )  # fmt: skip
+        means.append(evaluation.returns.mean())
+    assert first["fitness"] == means[0]
+    assert summary["best/fitness"] == pytest.approx(np.mean(means))
+    assert agent.config.learning_rate == summary["best/genes"]["learning_rate"]
+
+
+def test_every_step_of_training_and_of_selecting_evaluations_is_counted(tmp_path, monkeypatch):
+    played, original = [], agents.evaluate
+
+    def count(*args, **kwargs):
+        evaluation = original(*args, **kwargs)
+        played.append(int(evaluation.lengths.sum()))
+        return evaluation
+
+    monkeypatch.setattr(agents, "evaluate", count)
+    summary = run(tmp_path / "run")
+    certifying = played.pop()  # the last one, of the returned member
+    assert certifying >= agents.CERTIFYING_EPISODES
+    assert summary["num_env_steps"] == 3 * 4 * 64 + sum(played)
+
+
+def test_the_lineage_says_who_came_from_whom_with_what_gain(tmp_path):
+    summary = run(tmp_path / "run")
+    lines = read_lines(tmp_path / "run" / "lineage.jsonl")
+    by_id = {line["id"]: line for line in lines}
+    assert list(by_id) == list(range(12))
+    for line in lines:
+        if line["generation"] == 0:
+            assert (line["mutation"], line["parent"], line["gain"]) == ("newcomer", None, None)
+        else:
+            assert line["gain"] == line["fitness"] - line["parent_fitness"]
+            assert by_id[line["parent"]]["generation"] < line["generation"]
+    for generation in (1, 2, 3):
+        elite = by_id[3 * generation]
+        assert elite["mutation"] == "elite" and elite["change"] == {}
+    ids = [entry["id"] for entry in summary["best/ancestors"]]
+    assert by_id[ids[-1]]["parent"] is None
+    assert all(by_id[a]["parent"] == b for a, b in zip(ids, ids[1:], strict=False))
+
+
+def test_credit_is_the_mean_gain_of_each_kind():
+    lines = [
+        {"mutation": "newcomer", "gain": None},
+        {"mutation": "hyper", "gain": 4.0},
+        {"mutation": "hyper", "gain": -2.0},
+        {"mutation": "none", "gain": 1.0},
+    ]
+    assert credit(lines) == {
+        "hyper": {"count": 2, "mean_gain": 1.0, "improved": 0.5},
+        "none": {"count": 1, "mean_gain": 1.0, "improved": 1.0},
+    }
+
+
+def test_a_stop_file_ends_a_search_after_a_generation(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(dump(config(tmp_path / "run")))
+    (tmp_path / "run" / "lock").touch()
+    original = runs.record
+
+    def record(run_, generation):
+        original(run_, generation)
+        (tmp_path / "run" / "stop").touch()
+
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(runs, "record", record)
+        assert run(tmp_path / "run")["num_generations"] == 1
+
+
+class Sums:
+    """A species whose members are numbers; a member's fitness is its number."""
+
+    num_env_steps = 0
+
+    def newcomer(self, place, rng):
+        return None, float(place), {}
+
+    def train(self, members, generation):
+        return [member.state - 0.5 for member in members]
+
+    def evaluate(self, members, generation):
+        return [np.nan if m.state < 0 else m.state for m in members]
+
+    def certify(self, member):
+        return member.state
+
+    def mutate(self, kind, parent, rng):
+        return None, parent.state + rng.choice([-1.0, 1.0]), {"number": [parent.state, 0]}
+
+
+def test_the_champion_is_kept_as_it_was_though_training_spoils_it():
+    evolution = Evolution(Sums(), replace(SMALL, population_size=4, tournament_size=1), seed=3)
+    best = -np.inf
+    for generation in evolution:
+        best = max(best, np.nanmax([member.fitness for member in generation.members]))
+        assert generation.champion.fitness == generation.champion.state == best
+        assert evolution.members[0].state == best and evolution.members[0].mutation == "elite"
+
+
+def test_a_champion_by_luck_is_found_out():
+    class Dice(Sums):
+        def evaluate(self, members, generation):
+            lucky = generation == 0
+            return [9.0 if lucky and m.state < 0 else m.state for m in members]
+
+    evolution = Evolution(Dice(), replace(SMALL, population_size=4, num_generations=9), seed=3)
+    first, second, *_, last = evolution
+    assert first.champion.state == -0.5 and first.champion.fitness == 9.0
+    assert second.champion.fitness == (9.0 - 0.5) / 2 and second.champion.num_evaluations == 2
+    assert last.champion.state > 0 and last.champion.id != first.champion.id
+
+
+def test_members_that_diverged_win_no_tournament_with_a_sound_one():
+    evolution = Evolution(Sums(), replace(SMALL, population_size=2, tournament_size=2))
+    first = next(iter(evolution))
+    assert np.isnan(first.members[0].fitness)  # 0 − 0.5
+    assert {member.parent for member in evolution.members} == {1}
+
+
+def test_a_target_that_is_certified_ends_the_search():
+    settings = replace(SMALL, num_generations=100, population_size=4)
+    evolution = Evolution(Sums(), settings, seed=3, target=2.5)
+    generations = list(evolution)
+    assert generations[-1].certified == 2.5 and len(generations) == 1
+    assert isinstance(generations[-1].champion, Individual)
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["random", "tpe"])
+def test_trials_are_replayed_and_go_on_where_they_were_cut(tmp_path, monkeypatch, method):
+    if method == "tpe":
+        pytest.importorskip("optuna")
+    whole = run(tmp_path / "whole", method=method)
+    assert whole["num_trials"] == 4
+    with monkeypatch.context() as context:
+        interrupt_at(context, agents.Arena, "train", 6)  # in the third trial
+        with pytest.raises(Interrupted):
+            run(tmp_path / "cut", method=method)
+    assert len(read_lines(tmp_path / "cut" / "trials.jsonl")) == 5
+    assert run(tmp_path / "cut", method=method) == whole
+    assert texts(tmp_path / "whole", "trials.jsonl") == texts(tmp_path / "cut", "trials.jsonl")
+
+
+def test_the_median_pruner_gives_trials_up(tmp_path):
+    pytest.importorskip("optuna")
+    trials = replace(TRIALS, num_trials=12, prune=True)
+    run(tmp_path / "run", method="tpe", trials=trials)
+    lines = read_lines(tmp_path / "run" / "trials.jsonl")
+    assert any(line["is_final"] and line["steps"] == 64 for line in lines)
+
+
+def test_evaluations_on_the_way_are_counted_apart(tmp_path):
+    run(tmp_path / "run", method="random")
+    lines = read_lines(tmp_path / "run" / "trials.jsonl")
+    first, second = lines[0], lines[1]
+    spent = first["num_env_steps"] - 64
+    assert spent > 0 and first["num_final_env_steps"] == first["num_env_steps"] - spent
+    assert second["num_final_env_steps"] == second["num_env_steps"] - spent
+
+
+def test_the_best_trial_is_the_returned_one(tmp_path):
+    summary = run(tmp_path / "run", method="random")
+    lines = read_lines(tmp_path / "run" / "trials.jsonl")
+    best = max(lines, key=lambda line: line["fitness"])
+    assert summary["best/fitness"] == best["fitness"] and summary["best/genes"] == best["genes"]
+    agent = load_agent(tmp_path / "run" / "best")
+    assert list(agent.config.hidden) == best["hidden"]
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def test_a_gene_out_of_its_bounds_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"gamma: expected a number in \[0.9, 0.9999\], got 0.5"):
+        run(tmp_path / "run", ppo=replace(PPO, gamma=0.5))
+    with pytest.raises(ConfigError, match="no gene 'depth'"):
+        run(tmp_path / "run2", space=SpaceConfig(genes=["depth"]))
+
+
+def test_genes_that_are_not_searched_may_lie_outside(tmp_path):
+    space = SpaceConfig(genes=["learning_rate"])
+    summary = run(tmp_path / "run", ppo=replace(PPO, gamma=0.5), space=space)
+    assert summary["best/genes"]["gamma"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ppo": None}, "exactly one of ppo, dqn, ddpg, language"),
+        ({"dqn": DQN}, "exactly one of ppo, dqn, ddpg, language"),
+    ],
+)
+def test_one_thing_is_searched_at_a_time(tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        config(tmp_path, **changes)
+
+
+def test_the_race_has_the_same_agent_and_ranges_for_all():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import evolution as race
+
+    assert race.TRIALS.num_episodes == race.EVOLUTION.num_episodes
+    assert race.TRIALS.steps_per_trial == 100_000
+    clock = race.Clock("CartPole-v1")
+    for steps, fitness in ((10, 20.0), (20, 480.0), (30, 15.0), (40, 500.0), (50, 1.0)):
+        clock.hear(steps, fitness, lambda fitness=fitness: fitness == 500.0)
+    assert clock.solved == 40
+    assert clock.points == [[10, 20.0], [20, 480.0], [30, 480.0], [40, 500.0]]
+    lines = race.markdown(
+        {"evolution": [[[[40, 1.0]], 40]], "random": [[[[9, 1.0]], None]]}, 90, []
+    )
+    assert "| random search | > 90 | 0 of 1 | 90 | 90 – 90 | 2.2 |" in lines
+    picture = race.chart({"evolution": [[[[40, 1.0], [80, 2.0]], 40]]}, "CartPole-v1")
+    assert picture.startswith("<svg") and "evolution" in picture
+
+
+def test_summaries_are_plain_json(tmp_path):
+    run(tmp_path / "run")
+    json.loads((tmp_path / "run" / "summary.json").read_text())
