@@ -11,13 +11,14 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.environments.extractors import Chain, make_extractor
-from lactchain.errors import DataError, NonFiniteError
+from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models import cascade
+from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged_copy
 from lactchain.models.automaton import build_automaton
 from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.decoding import Decoder, uniforms
-from lactchain.settings import LoraSettings
+from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.types import ChainGrammar
 
 ACTIONS = ("move forward", "turn left", "turn right")
@@ -442,6 +443,23 @@ def test_a_tokenizer_that_straddles_the_borders_of_actions_is_refused():
     tokenizer = wrapped(with_words(['a", "b']))
     with pytest.raises(DataError, match="straddle"):
         build_automaton(ChainGrammar(("a", "b")), tokenizer)
+
+
+@pytest.mark.parametrize("decoding", ["free", "constrained"])
+def test_a_prompt_without_room_for_an_answer_is_named(decoding):
+    grammar = ChainGrammar(ACTIONS, max_chain_length=2)
+    config = ActorConfig(strategy="Go! ", decoding=decoding, max_new_tokens=16)
+
+    def actor(context):
+        model = make_model(max_position_embeddings=context)
+        return LanguageActor(model, TOKENIZER, config, grammar)
+
+    free = actor(1000)
+    observation = "You are at (1, 2)."
+    needed = len(free.template.encode(observation)) + free.decoder.longest_answer
+    assert actor(needed).act([observation], [0])
+    with pytest.raises(ConfigError, match=f"'You are at .* but the model reads {needed - 1}; sh"):
+        actor(needed - 1).act(["", observation], [0, 1])
 
 
 def test_misuse_is_refused():

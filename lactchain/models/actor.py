@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.errors import ConfigError
 from lactchain.models.adapters import merged_copy
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Completion, Decoder
@@ -68,6 +69,7 @@ class LanguageActor:
             automaton=None if unbound else build_automaton(grammar, tokenizer),
             guide=None if values is None or ranked else ValueGuide(values),
         )
+        self._context = model.config.max_position_embeddings
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self._scorer = scorer
         self._values = values
@@ -89,10 +91,14 @@ class LanguageActor:
         )
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws its randomness from `seeds[b]` alone."""
+        """Answers B observations; row b draws its randomness from `seeds[b]` alone.
+
+        Raises:
+            ConfigError: a prompt leaves no room for an answer in the model's context.
+        """
         if self.ranking is not None:
             return self._best_ranked(observations)
-        prompts = self.template.encode_batch(observations)
+        prompts = self._prompts(observations)
         count = self._num_candidates
         if count == 1:
             return [self._action(row) for row in self.decoder.sample(prompts, seeds)]
@@ -110,18 +116,33 @@ class LanguageActor:
 
         Raises:
             ValueError: the actor decodes freely, so there is no list of answers.
+            ConfigError: a prompt leaves no room for an answer in the model's context.
         """
-        prompts = self.template.encode_batch(observations)
+        prompts = self._prompts(observations)
         parts = []
         for start in range(0, len(prompts), ENUMERATION_BATCH):
             answers, part = self.decoder.enumerate(prompts[start : start + ENUMERATION_BATCH])
             parts.append(part)
         return [self._text(answer) for answer in answers], np.concatenate(parts)
 
+    def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
+        """Token ids of the prompts, each with room for an answer behind it."""
+        prompts = self.template.encode_batch(observations)
+        context, answer = self._context, self.decoder.longest_answer
+        for observation, prompt in zip(observations, prompts, strict=True):
+            if len(prompt) + answer > context:
+                raise ConfigError(
+                    f"actor: the prompt of {observation[:40]!r}... has {len(prompt)} tokens and an "
+                    f"answer up to {answer}, but the model reads {context}; shorten "
+                    "environment.history, environment.template or actor.max_new_tokens"
+                )
+        return prompts
+
     def _best_ranked(self, observations: Sequence[str]) -> list[Action]:
         """The best of all legal answers by their advantages; the same for the same state."""
         new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
         if new:
+            self._prompts(new)  # refuses what does not fit
             best = self.ranking.advantages(new).argmax(axis=1)
             answers = [self.ranking.actions[number] for number in best]
             self._ranked |= dict(zip(new, answers, strict=True))

@@ -136,12 +136,12 @@ class Decoder:
         with self._cascade():
             caches, lengths, probabilities = self._read_distinct(prompts)
             states = torch.full((len(prompts),), self._start, device=self.device)
-            for step in range(self._room):
+            for step in range(self.longest_answer):
                 columns, drawn = self._draw(probabilities, uniforms(seeds[rows.numpy()], step))
                 blocks, states = self._advance(states, columns)
                 answers.add(rows, blocks, drawn)
                 (keep,) = torch.nonzero(states != ACCEPT, as_tuple=True)
-                if not len(keep) or step == self._room - 1:
+                if not len(keep) or step == self.longest_answer - 1:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     caches, lengths = _select(caches, keep), lengths[keep]
@@ -208,8 +208,8 @@ class Decoder:
         return 0 if self.automaton is None else self.automaton.start
 
     @property
-    def _room(self) -> int:
-        """Tokens of the longest answer."""
+    def longest_answer(self) -> int:
+        """Most tokens that an answer has."""
         return self.max_new_tokens if self.automaton is None else self.automaton.longest
 
     def _on_device(self, array: np.ndarray) -> Tensor:
@@ -234,7 +234,7 @@ class Decoder:
 
     def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
         """Feeds the prompts; returns their caches, lengths (B,) and probabilities (B, M)."""
-        parts = [trunk.read(prompts, self._opening, self._room) for trunk in self._trunks]
+        parts = [trunk.read(prompts, self._opening, self.longest_answer) for trunk in self._trunks]
         caches, lengths, hidden = zip(*parts, strict=True)
         states = torch.full((len(prompts),), self._start, device=self.device)
         return caches, lengths[0], self._probabilities(hidden, states)
