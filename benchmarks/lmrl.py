@@ -5,7 +5,7 @@
     python benchmarks/lmrl.py --worlds wordle --word-list words.txt
 
 For each world and seed: offline data, an untrained base model, cloning of all episodes (BC) or of
-the best (%BC), Monte-Carlo values and ILQL on top of BC; in the maze also the recipe of
+the best (%BC), Monte-Carlo values and ILQL to act beside BC; in the maze also the recipe of
 run_pipeline.py (critic, pairs, SimPO), which plays for itself. All by the scripts and
 configurations of the repository. Every stage is a run folder under --folder; what is finished there
 is not made again, and what was interrupted goes on.
@@ -70,6 +70,7 @@ class World:
         floors: scripted policies to play, and what the table calls them.
         num_floor_games: episodes of each.
         filtered: settings that make %BC of cloning.
+        values_begin_with_bc: whether MC and ILQL do, rather than with the untrained model.
         betas: factors on the advantages of MC and ILQL.
         num_free, num_greedy: episodes from each start, with dice and without.
         published: LMRL-Gym's raw returns.
@@ -80,6 +81,7 @@ class World:
     floors: Mapping[str, str]
     num_floor_games: int
     filtered: Mapping[str, object]
+    values_begin_with_bc: bool
     betas: Sequence[int]
     num_free: int
     num_greedy: int
@@ -94,6 +96,7 @@ WORLDS = {
         MAZE_FLOORS,
         num_floor_games=800,
         filtered={"only_successes": True},
+        values_begin_with_bc=False,  # a random policy is cloned best by not looking where it is
         betas=(4, 16, 64),
         num_free=32,
         num_greedy=1,
@@ -105,6 +108,7 @@ WORLDS = {
         MAZE_FLOORS,
         num_floor_games=800,
         filtered={"only_successes": True},
+        values_begin_with_bc=False,  # a random policy is cloned best by not looking where it is
         betas=(4, 16, 64),
         num_free=32,
         num_greedy=1,
@@ -116,6 +120,7 @@ WORLDS = {
         {"consistent": "consistent random", "informed": "greedy information gain"},
         num_floor_games=4096,
         filtered={"best_fraction": 0.3},
+        values_begin_with_bc=True,
         betas=(16, 32, 64),
         num_free=2048,
         num_greedy=2048,
@@ -186,8 +191,9 @@ class Runs:
         return self._stage("train_bc", method, self._learning(self.base()) | filtered)
 
     def values(self, method: str) -> Path:
-        """MC or ILQL, on top of BC."""
-        return self._stage(f"train_{method}", method, self._learning(self.cloned("bc") / "actor"))
+        """MC or ILQL."""
+        start = self.cloned("bc") / "actor" if self.world.values_begin_with_bc else self.base()
+        return self._stage(f"train_{method}", method, self._learning(start))
 
     def pipeline(self) -> Path:
         """Critic, pairs and SimPO, in rounds."""
