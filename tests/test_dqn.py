@@ -10,6 +10,7 @@ from gymnasium import spaces
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import evaluate
 from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.population import row_weights
 from lactchain.baselines.settings import DQNConfig
 from lactchain.data.replay import Batch
 from lactchain.errors import ConfigError
@@ -90,15 +91,16 @@ def test_the_target_network_moves_when_it_should():
 
 
 def test_members_with_small_batches_count_their_own_rows_only():
-    agent = DQN([LINEAR, replace(LINEAR, batch_size=4)], LINE, TWO)
-    envs = MemberEnvs("CartPole-v1", 2, 1)
-    weights = agent.sample()[1] if agent.replay.size else None
-    assert weights is None
-    agent.replay.add(one(members=2))
-    batch, weights = agent.sample()
-    assert batch.rewards.shape == (2, 16) and weights.sum(1).tolist() == [1, 1]
+    weights = row_weights(np.array([16.0, 4.0]))
+    assert weights.shape == (2, 16) and weights.sum(1).tolist() == [1, 1]
     assert (weights[1] > 0).tolist() == [True] * 4 + [False] * 12
-    envs.close()
+    agents = [DQN([LINEAR, replace(LINEAR, batch_size=4)], LINE, TWO, seed=0) for _ in range(2)]
+    rows = np.random.default_rng(0).standard_normal((2, 16, 1)).astype(np.float32)
+    batch = Batch(rows, np.zeros((2, 16), int), rows[..., 0], np.ones((2, 16), bool), rows)
+    agents[0].update(batch, weights)
+    rows[1, 4:] = 99  # what the second member does not count
+    agents[1].update(batch, weights)
+    assert torch.equal(agents[0].parameters.flat, agents[1].parameters.flat)
 
 
 def test_continuous_actions_are_refused():

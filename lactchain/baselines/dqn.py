@@ -80,7 +80,9 @@ class DQN(Population):
         return (1.0 + np.minimum(progress / fraction, 1.0) * (final - 1.0))[:, None]
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
-        """One iteration: some steps in every copy, then the round of updates; metrics, each (P,).
+        """One iteration: some steps in every copy, then a round of updates; returns metrics.
+
+        They are those of the last update, each (P,).
 
         Args:
             envs: what the members play.
@@ -91,9 +93,13 @@ class DQN(Population):
         if self.replay.total < self.config.learning_starts:
             return metrics
         left = 1.0 - progress if self.config.anneal else 1.0
-        records = [self.update(*self.sample(), left) for _ in range(self.config.num_updates)]
-        means = {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
-        return metrics | means
+        weights = row_weights(self.hyper["batch_size"])
+        for _ in range(self.config.num_updates):
+            batch = self.replay.sample(weights.shape[1], self.rng)
+            losses, q_data = self.update(batch, weights, left)
+        metrics["train/loss"] = losses.numpy()
+        metrics["train/q"] = (q_data * weights).sum(1).numpy()
+        return metrics
 
     def collect(self, envs: MemberEnvs, progress: float) -> None:
         """Plays `train_every_env_steps` steps of each member into the replay buffer."""
@@ -102,17 +108,12 @@ class DQN(Population):
             epsilon = 1.0 if starting else self.exploration(progress)
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
-    def sample(self) -> tuple[Batch, Tensor]:
-        """Transitions (P, B, …) and their weights (P, B), which sum to 1 for each member."""
-        weights = row_weights(self.hyper["batch_size"])
-        return self.replay.sample(weights.shape[1], self.rng), weights
-
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
-        """One optimiser step of all members; returns metrics, each (P,).
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> tuple[Tensor, Tensor]:
+        """One optimiser step of all members; returns losses (P,) and values of the data (P, B).
 
         Args:
             batch: transitions (P, B, …).
-            weights: (P, B), what each counts.
+            weights: (P, B), what each counts; those of a member sum to 1.
             left: factor on the learning rate.
         """
         x = self.inputs.encode(batch.observations)
@@ -121,8 +122,7 @@ class DQN(Population):
         q_data = self.values(x).gather(-1, actions)[..., 0]
         loss = (regression_loss(q_data, targets, self.config.loss) * weights).sum(1)
         self._descend(loss, left)
-        mean_q = (q_data.detach() * weights).sum(1)
-        return {"train/loss": loss.detach().numpy(), "train/q": mean_q.numpy()}
+        return loss.detach(), q_data.detach()
 
     def targets(self, batch: Batch) -> Tensor:
         """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
