@@ -31,7 +31,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +72,7 @@ class World:
         filtered: settings that make %BC of cloning.
         values_begin_with_bc: whether MC and ILQL do, rather than with the untrained model.
         betas: factors on the advantages of MC and ILQL.
-        num_free, num_greedy: episodes from each start, with dice and without.
+        num_games: episodes from each start, with dice and without.
         published: LMRL-Gym's raw returns.
         note: what else is known.
     """
@@ -83,36 +83,27 @@ class World:
     filtered: Mapping[str, object]
     values_begin_with_bc: bool
     betas: Sequence[int]
-    num_free: int
-    num_greedy: int
+    num_games: tuple[int, int]
     published: Mapping[str, float]
     note: str
 
 
-MAZE_FLOORS = {"random": "uniform random", "legal": "legal random", "optimal": "shortest paths"}
+MAZE = World(
+    "maze_tiny",
+    {"random": "uniform random", "legal": "legal random", "optimal": "shortest paths"},
+    num_floor_games=800,
+    filtered={"only_successes": True},
+    values_begin_with_bc=False,  # a random policy is cloned best by not looking where it is
+    betas=(4, 16, 64),
+    num_games=(32, 1),
+    published={"BC": -72.1, "%BC": -56.4, "MC": -48.1, "ILQL": -6.97, "shortest paths": -6.84},
+    note="Exact: uniform random -85.89, legal random -76.95, best possible -6.84.",
+)
 WORLDS = {
-    "maze": World(
-        "maze_tiny",
-        MAZE_FLOORS,
-        num_floor_games=800,
-        filtered={"only_successes": True},
-        values_begin_with_bc=False,  # a random policy is cloned best by not looking where it is
-        betas=(4, 16, 64),
-        num_free=32,
-        num_greedy=1,
-        published={"BC": -72.1, "%BC": -56.4, "MC": -48.1, "ILQL": -6.97, "shortest paths": -6.84},
-        note="Exact: uniform random -85.89, legal random -76.95, best possible -6.84.",
-    ),
-    "maze_partial": World(
-        "maze_tiny",
-        MAZE_FLOORS,
-        num_floor_games=800,
-        filtered={"only_successes": True},
-        values_begin_with_bc=False,  # a random policy is cloned best by not looking where it is
-        betas=(4, 16, 64),
-        num_free=32,
-        num_greedy=1,
-        published={"BC": -79.5, "%BC": -82.9, "MC": -80.3, "ILQL": -52.9, "shortest paths": -6.84},
+    "maze": MAZE,
+    "maze_partial": replace(
+        MAZE,
+        published={"BC": -79.5, "%BC": -82.9, "MC": -80.3, "ILQL": -52.9},
         note="The floors see where they are, the others do not; best in LMRL-Gym's data -25.75.",
     ),
     "wordle": World(
@@ -122,8 +113,7 @@ WORLDS = {
         filtered={"best_fraction": 0.3},
         values_begin_with_bc=True,
         betas=(16, 32, 64),
-        num_free=2048,
-        num_greedy=2048,
+        num_games=(2048, 2048),
         published={"BC": -2.81, "%BC": -2.85, "MC": -2.16, "ILQL": -2.04},
         note="With LMRL-Gym's 431 words: best policy known -1.900, greedy information gain -1.957, "
         "consistent random -2.36, behaviour data -4.12.",
@@ -201,10 +191,10 @@ class Runs:
 
     def evaluation(self, name: str, free: bool, actor: Mapping[str, object]) -> Path:
         """An actor of these settings, with dice or without."""
-        world = self.world
+        with_dice, without = self.world.num_games
         settings = {f"actor.{key}": value for key, value in actor.items()} | {
             "actor.temperature": 1.0 if free else 0.0,
-            "evaluation.num_episodes_per_start": world.num_free if free else world.num_greedy,
+            "evaluation.num_episodes_per_start": with_dice if free else without,
         }
         return self._stage("evaluate", f"evaluate_{name}", settings)
 
