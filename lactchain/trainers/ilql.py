@@ -46,14 +46,18 @@ class ILQLTrainer(TokenValueTrainer):
         gamma = settings.gamma
 
         def steps(
-            states: np.ndarray, end: int, reward: float, discount: float
+            states: np.ndarray,
+            to_come: np.ndarray,
+            ends: np.ndarray,
+            rewards: np.ndarray,
+            discounts: np.ndarray,
         ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             """A token leads to itself, an answer's last token to what follows the answer."""
-            inside = len(states) - 1
+            last = to_come == 0
             return (
-                np.append(states[1:], end),
-                np.append(np.zeros(inside), reward),
-                np.append(np.full(inside, gamma), discount),
+                np.where(last, ends, np.roll(states, -1)),
+                np.where(last, rewards, 0.0),
+                np.where(last, discounts, gamma),
             )
 
         model.start_target()

@@ -39,11 +39,15 @@ class MonteCarloTrainer(TokenValueTrainer):
         gamma = settings.gamma
 
         def steps(
-            states: np.ndarray, end: int, reward: float, discount: float
+            states: np.ndarray,
+            to_come: np.ndarray,
+            ends: np.ndarray,
+            rewards: np.ndarray,
+            discounts: np.ndarray,
         ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             """Every token leads to the end of the episode; those before the last one discount."""
-            powers = gamma ** np.arange(len(states))[::-1]
-            return np.full(len(states), end), powers * reward, powers * discount
+            powers = gamma**to_come
+            return ends, powers * rewards, powers * discounts
 
         super().__init__(
             model, args, view, monte_carlo_targets(view, gamma), settings, steps, run=run, **kwargs

@@ -7,6 +7,7 @@ batch holds every text once that its decisions and the targets behind them need.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,13 @@ from lactchain.types import ChainGrammar
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
 
-Steps = Callable[[np.ndarray, int, float, float], tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""Of one answer: places of its n states and of the text behind it, reward and discount of its last
-token → what follows each token (its place), reward and discount, each (n,)."""
+Steps = Callable[
+    [np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    tuple[np.ndarray, np.ndarray, np.ndarray],
+]
+"""Of T tokens: places of their states, how many tokens of the answer follow each, and of its answer
+the place of the text behind it, reward and discount of the last token → place of what follows the
+token, its reward and discount; all (T,)."""
 
 
 class DecisionGroups(Dataset):
@@ -80,8 +85,7 @@ class TreeCollator:
         """The batch of these groups."""
         decisions = np.concatenate([row["decisions"] for row in rows])
         trees, states, ends = self._lay_out(decisions)
-        columns = list(map(self._tokens, decisions, states, ends))
-        batch = {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
+        batch = self._tokens(decisions, states, ends)
         for name in ("state", "next"):
             batch[f"{name}_nodes"], batch[name] = np.unique(batch[name], return_inverse=True)
         batch |= {name: getattr(trees, name) for name in TREES}
@@ -91,8 +95,10 @@ class TreeCollator:
     def _lay_out(self, decisions: np.ndarray) -> tuple[PrefixTrees, list[np.ndarray], np.ndarray]:
         """The texts of M decisions as trees, the states of each answer, and where `after` ends."""
         prompts, targets = self.view.prompts, self.targets
-        said = np.column_stack([targets.prompt[decisions], targets.answer[decisions]])
-        said, which = np.unique(said, axis=0, return_inverse=True)
+        count = len(self.view.answers)
+        keys = targets.prompt[decisions] * count + targets.answer[decisions]
+        keys, which = np.unique(keys, return_inverse=True)
+        said = [divmod(key, count) for key in keys.tolist()]
         after, behind = np.unique(targets.after[decisions], return_inverse=True)
         # The last token of an answer is an action, and never a state.
         texts = [prompts[prompt] + self.view.answers[answer][:-1] for prompt, answer in said]
@@ -102,21 +108,30 @@ class TreeCollator:
             for (prompt, _), places in zip(said, trees.places, strict=False)
         ]
         ends = np.array([places[-1] for places in trees.places[len(said) :]])
-        return trees, [states[text] for text in which.ravel()], ends[behind.ravel()]
+        return trees, [states[text] for text in which], ends[behind]
 
-    def _tokens(self, decision: int, states: np.ndarray, end: int) -> dict[str, np.ndarray]:
-        """The n tokens of one answer: states, actions and what follows, each (n,)."""
-        targets = self.targets
+    def _tokens(
+        self, decisions: np.ndarray, states: Sequence[np.ndarray], ends: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The T tokens of M answers: states, actions and what follows, each (T,)."""
+        targets, lengths = self.targets, np.array([len(places) for places in states])
+        answer_of, state = np.repeat(np.arange(len(states)), lengths), np.concatenate(states)
+        to_come = np.cumsum(lengths)[answer_of] - 1 - np.arange(len(state))
         following, reward, discount = self.steps(
-            states, end, targets.reward[decision], targets.discount[decision]
+            state,
+            to_come,
+            ends[answer_of],
+            targets.reward[decisions][answer_of],
+            targets.discount[decisions][answer_of],
         )
+        answers = [self.view.answers[answer] for answer in targets.answer[decisions]]
         return {
-            "state": states,
+            "state": state,
             "next": following,
-            "action": np.array(self.view.answers[targets.answer[decision]]),
+            "action": np.fromiter(chain.from_iterable(answers), np.int64, len(state)),
             "reward": reward,
             "discount": discount,
-            "weight": np.full(len(states), self._weights[decision]),
+            "weight": self._weights[decisions][answer_of],
         }
 
 
