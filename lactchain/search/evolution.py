@@ -143,9 +143,9 @@ class Generation:
                 "parent": member.parent,
                 "mutation": member.mutation,
                 "change": dict(member.change),
-                "fitness": member.fitness,
-                "parent_fitness": member.parent_fitness,
-                "gain": member.gain,
+                "fitness": _finite(member.fitness),
+                "parent_fitness": _finite(member.parent_fitness),
+                "gain": _finite(member.gain),
                 "num_env_steps": self.num_env_steps,
             }
             for member in self.members
@@ -315,6 +315,11 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         }
         for kind, values in sorted(gains.items())
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """A number as JSON can hold it."""
+    return value if value is not None and np.isfinite(value) else None
 
 
 def _rank(member: Individual) -> float:

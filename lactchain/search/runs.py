@@ -75,11 +75,13 @@ def evolve(
         species = AgentSpecies(config.subject, config.environment, config.space, settings, seed)
     evolution = Evolution(species, settings, seed, config.target)
     resume(run, evolution)
-    while not (evolution.done or stopped(run)):
+    while not evolution.done:
         record(run, evolution.advance())
-        save(run, evolution)
         if config.language is None:
             save_best(run, config.environment, evolution.champion.config, evolution.champion.state)
+        save(run, evolution)  # last: what is done again writes the rest again
+        if stopped(run):
+            break
     champion, lineage = evolution.champion, read_lines(run.directory / "lineage.jsonl")
     outcome = species.certify(champion)
     species.close()
@@ -101,11 +103,11 @@ def record(run: Run, generation: Generation) -> None:
     """Adds a generation to the lineage and to the metrics."""
     lines = generation.lineage()
     append_lines(run.path("lineage.jsonl"), lines)
-    fitness = [line["fitness"] for line in lines]
+    fitness = [line["fitness"] for line in lines if line["fitness"] is not None]
     run.log(
         {
             "search/best_fitness": generation.champion.fitness,
-            "search/fitness": sum(fitness) / len(fitness),
+            "search/fitness": sum(fitness) / max(len(fitness), 1),
             "search/generation": generation.number,
         },
         step=generation.num_env_steps,
