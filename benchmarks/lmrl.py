@@ -148,7 +148,10 @@ class Runs:
 
     def __init__(self, name: str, folder: Path, seed: int, words: str | None) -> None:
         self.name, self.world, self.seed = name, WORLDS[name], seed
-        self.folder = folder.absolute() / name / str(seed)
+        folder_name = (
+            f"{name}_{Path(words).stem}" if words else name
+        )  # each list has runs of its own
+        self.folder = folder.absolute() / folder_name / str(seed)
         self._words = (
             {"environment.kwargs": {"words": str(Path(words).absolute())}} if words else {}
         )
