@@ -115,6 +115,14 @@ class Trajectory:
         return len(self.actions)
 
     @property
+    def cut_out_of_sight(self) -> bool:
+        """Whether the episode was cut and its last text says so (`Failure`) instead of the state.
+
+        Such a text has no value to bootstrap from.
+        """
+        return self.truncated and not self.infos[-1].get("shows_state", True)
+
+    @property
     def episode_return(self) -> float:
         """The undiscounted sum of rewards."""
         return float(sum(self.rewards))

@@ -78,6 +78,7 @@ def test_the_move_after_the_hundredth_is_a_failure(answer):
     text, last, terminated, truncated, info = env.step(answer)
     assert (text, last, terminated, truncated) == ("Failure\n", -1, False, True)
     assert info["state"] == {"row": 1, "column": 2} and not info["success"]
+    assert info["shows_state"] is False
     assert sum(rewards) + reward + last == -101
 
 

@@ -92,6 +92,16 @@ def test_one_step_targets_mask_the_end_and_not_the_cut():
     assert after == [TEMPLATE.render(text) for text in ("at 1", "at 0", "at 2")]
 
 
+def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
+    infos = ({}, {}, {"shows_state": False})
+    view = token_view([replace(CUT, infos=infos), ENDED], TEMPLATE, TOKENIZER)
+    one_step, monte_carlo = one_step_targets(view, 0.5), monte_carlo_targets(view, 0.5)
+    assert one_step.reward.tolist() == [-4.0, -1.0, -2.0]
+    assert monte_carlo.reward[0] == -4.0 and monte_carlo.discount[0] == 0.5
+    for targets in (one_step, monte_carlo):
+        assert TOKENIZER.decode(view.prompts[targets.after[0]]) == TEMPLATE.render("at 0")
+
+
 def test_monte_carlo_targets_match_hand_computed_numbers():
     """With γ = ½ per token: the next answer's reward is its number of tokens away."""
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)

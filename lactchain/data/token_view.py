@@ -72,6 +72,9 @@ def token_view(
 ) -> TokenView:
     """The decisions of episodes as the language model reads and writes them.
 
+    Where an episode was cut and its last text does not show the state (`Failure` in the maze), the
+    last decision is left out, and the text before it is where the episode was cut.
+
     Args:
         template: makes prompts of observations, as the policy's does.
         max_length: longest prompt and answer together, in tokens: the model's context.
@@ -80,12 +83,13 @@ def token_view(
         DataError: there is no decision, sampled tokens do not read as the text beside them, or a
             decision is longer than the context; naming episode and decision.
     """
-    decisions = [(e, t) for e, episode in enumerate(trajectories) for t in range(len(episode))]
+    lengths = [len(episode) - episode.cut_out_of_sight for episode in trajectories]
+    decisions = [(e, t) for e, length in enumerate(lengths) for t in range(length)]
     if not decisions:
         raise DataError(f"trajectories: expected decisions, got none in {len(trajectories)}")
     texts, answers = _Distinct(), _Distinct()
     observed = [[texts.add(text) for text in t.observations] for t in trajectories]
-    said = [answers.add(a) for t in trajectories for a in t.actions]
+    said = [answers.add(trajectories[e].actions[t]) for e, t in decisions]
     prompts = template.encode_batch(list(texts))
     encoded = [ids or [tokenizer.eos_token_id] for ids in encode_completions(answers, tokenizer)]
     view = TokenView(
@@ -96,9 +100,9 @@ def token_view(
         prompt_t=np.array([observed[e][t + 1] for e, t in decisions]),
         rewards=np.array([trajectories[e].rewards[t] for e, t in decisions]),
         terminated=np.array(
-            [trajectories[e].terminated and t + 1 == len(trajectories[e]) for e, t in decisions]
+            [trajectories[e].terminated and t + 1 == lengths[e] for e, t in decisions]
         ),
-        last=np.array([t + 1 == len(trajectories[e]) for e, t in decisions]),
+        last=np.array([t + 1 == lengths[e] for e, t in decisions]),
         episodes=np.array([e for e, _ in decisions]),
     )
     _check_round_trips(answers, said, decisions, tokenizer)

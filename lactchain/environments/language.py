@@ -209,6 +209,7 @@ class LanguageEnv(gym.Env[str, str]):
             if ending is not None:
                 self._remembered.clear()
                 said = ending
+                info["shows_state"] = False
         self._remembered.add(said)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
