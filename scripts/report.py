@@ -6,6 +6,7 @@ Reads:   <run_dir>/{config.yaml, environment.json, metrics.jsonl, summary.json, 
 Writes:  <run_dir>/report.html, self-contained, without scripts
 
     python scripts/report.py --run_dir runs/quickstart
+    python scripts/report.py --run_dir runs/quickstart --beside '[runs/train_ppo_gridworld]'
     python scripts/report.py --config configs/report/gridworld_mistral7b.yaml
 """
 
@@ -14,7 +15,7 @@ from lactchain.run import launch
 
 
 def main(config: ReportConfig) -> None:
-    path = write_report(config.run_dir, config.output, config.num_rollouts)
+    path = write_report(config.run_dir, config.output, config.num_rollouts, config.beside)
     print(path)
 
 

@@ -16,13 +16,16 @@ from lactchain.baselines import training
 from lactchain.baselines.evaluation import (
     bootstrap_interval,
     evaluate,
+    evaluate_run,
     interquartile_mean,
     sb3_act,
+    success_return,
 )
 from lactchain.baselines.settings import (
     CQLConfig,
     DDPGConfig,
     DQNConfig,
+    EvaluateAgentConfig,
     LoopConfig,
     PPOConfig,
     TrainCQLConfig,
@@ -54,7 +57,8 @@ CONFIGS = {
     "dqn": TrainDQNConfig(
         environment=WorldConfig("FrozenLake-v1"),  # a loop of single copies, with dice
         agent=DQNConfig(
-            num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, buffer_size=100
+            num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, buffer_size=100,
+            average_weights=0.9,
         ),
         loop=LOOP,
     ),
@@ -327,6 +331,35 @@ def test_other_libraries_models_are_evaluated_by_the_same_evaluator():
             observation, reward, terminated, truncated, _ = env.step(action)
             total, over = total + reward, terminated or truncated
         assert result.returns[0, episode] == pytest.approx(total, rel=1e-4)
+
+
+def test_other_libraries_models_are_reported_beside_our_runs(tmp_path, finished):
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+    model = stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, seed=0)
+    model.learn(8)
+    config = EvaluateAgentConfig(
+        RunConfig(str(tmp_path / "sb3_ppo")), SHORT, num_eval_episodes=4, agent="PPO of SB3"
+    )
+    summary = evaluate_run(sb3_act(model), config, {"num_env_steps": 8, "time/cpu_seconds": 0.5})
+    again = evaluate_run(lambda x: 1 / 0, config)  # finished: nothing is played
+    expected = evaluate(sb3_act(model), SHORT.id, 1, 4, 2_000_000, **SHORT.kwargs).returns
+    assert summary == again and summary["episode_return"] == expected.mean()
+    assert summary["success_rate"] == 0.0  # CartPole's threshold is 475, and 40 steps are played
+    page = write_report(tmp_path / "sb3_ppo", beside=[finished("ppo")]).read_text()
+    ours = json.loads((finished("ppo") / "summary.json").read_text())
+    for shown in ("Beside other runs", "sb3_ppo", finished("ppo").name, ">960<", ">8<"):
+        assert shown in page
+    assert ours["last/success_rate"] == 0.0 and ours["num_env_steps"] == 960
+
+
+def test_success_is_a_return_that_the_world_or_its_config_names():
+    assert success_return(WorldConfig("CartPole-v1")) == 475
+    assert success_return(WorldConfig("CartPole-v1", success_return=20)) == 20
+    assert success_return(WorldConfig("Pendulum-v1")) is None
+    result = evaluate(lambda x: np.ones(x.shape[:2], dtype=np.int64), "CartPole-v1", 1, 20)
+    share = (result.returns[0] >= 10).mean()
+    assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
+    assert "success_rate" not in result.summary()
 
 
 def test_interquartile_mean_and_interval():

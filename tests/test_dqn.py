@@ -90,6 +90,35 @@ def test_the_target_network_moves_when_it_should():
     torch.testing.assert_close(agent.target.flat, (start + agent.parameters.flat) / 2)
 
 
+def test_greedy_play_uses_the_running_average_of_the_weights_and_learning_does_not():
+    config = replace(LINEAR, learning_rate=0.1, average_weights=0.75)
+    agents = [DQN([one_config], LINE, TWO) for one_config in (config, LINEAR)]
+    agents[1].set_configs([replace(LINEAR, learning_rate=0.1)])
+    passed = []
+    for _ in range(5):
+        for agent in agents:
+            agent.update(one(terminated=True, action=1), torch.ones(1, 1))
+        passed.append(agents[0].parameters.flat.clone())
+    assert torch.equal(agents[0].parameters.flat, agents[1].parameters.flat)
+    mean = torch.stack(passed[:4]).mean(0)  # of the first four; then it is forgotten exponentially
+    torch.testing.assert_close(
+        agents[0].parts["average"].flat, 0.75 * mean + 0.25 * passed[4], atol=1e-6, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("average_weights", [0.0, 0.9])
+def test_only_greedy_play_knows_the_average(average_weights):
+    agent = DQN([replace(LINEAR, average_weights=average_weights)], LINE, TWO)
+    agent.parameters.flat.zero_()
+    agent.parameters.views["q"][1].data.copy_(torch.tensor([0.0, 1.0]))
+    if average_weights:
+        agent.parts["average"].flat.zero_()
+        agent.parts["average"].views["q"][1].data.copy_(torch.tensor([1.0, 0.0]))
+    seen = np.zeros((1, 4, 1), np.float32)
+    assert agent.act(seen, greedy=True).flatten().tolist() == [0 if average_weights else 1] * 4
+    assert agent.act(seen).all()
+
+
 def test_members_with_small_batches_count_their_own_rows_only():
     weights = row_weights(np.array([16.0, 4.0]))
     assert weights.shape == (2, 16) and weights.sum(1).tolist() == [1, 1]
@@ -108,7 +137,9 @@ def test_continuous_actions_are_refused():
         DQN([LINEAR], LINE, spaces.Box(-1, 1, (1,)))
 
 
-@pytest.mark.parametrize("wrong", [{"train_every_env_steps": 6, "num_envs": 4}, {"tau": 0.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"train_every_env_steps": 6, "num_envs": 4}, {"tau": 0.0}, {"average_weights": 1.0}]
+)
 def test_senseless_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DQNConfig(**wrong)

@@ -47,6 +47,14 @@ def test_advantages_by_hand_with_one_episode_cut_and_one_ended():
     assert returns.flatten().tolist() == [3.0, 6.0, 1.0]
 
 
+def test_rewards_are_scaled_before_they_are_learnt_from():
+    agent = PPO([replace(LINEAR, reward_scale=0.1)], LINE, TWO)
+    for view in agent.parameters.views["critic"]:
+        view.data.zero_()
+    rollout = rollout_of([1.0], [20.0], [1], [0], last=4.0, finals=[])
+    assert agent.advantages(rollout)[1].flatten().tolist() == [2.0]
+
+
 def test_each_member_has_its_own_discount():
     agent = PPO([LINEAR, replace(LINEAR, gamma=1.0)], LINE, TWO)
     for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):

@@ -123,6 +123,22 @@ def test_the_page_of_a_pipeline_shows_its_parts(grid_page):
     assert list(dict.fromkeys(stages)) == order
 
 
+def test_runs_of_all_kinds_stand_side_by_side(grid_run, tmp_path):
+    config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
+    figures = {"last/success_rate": 0.75, "last/episode_return": 0.5, "num_env_steps": 4321}
+    write_run(tmp_path / "small_network", config, 2, {**figures, "time/cpu_seconds": 6.5})
+    write_run(tmp_path / "unfinished", config, 2, None)
+    others = [tmp_path / "small_network", tmp_path / "unfinished"]
+    page = write_report(grid_run, tmp_path / "page.html", beside=others).read_text()
+    texts = Page(page).texts
+    start = texts.index("Beside other runs")
+    rows = [texts.index(name, start) for name in ("quickstart", "small_network", "unfinished")]
+    assert rows == sorted(rows)
+    first, second = texts[rows[0] : rows[1]], texts[rows[1] : rows[2]]
+    assert "0.99" in first
+    assert {"0.75", "0.5", "6.5"} <= set(second) and {"4,321", "4321"} & set(second)
+
+
 def test_hostile_text_anywhere_is_shown_and_does_nothing(tmp_path):
     run = tmp_path / "<img src=x onerror=alert(1)>"
     config = {

@@ -3,6 +3,10 @@
 Source: Mnih et al. 2015; van Hasselt, Guez & Silver 2016 (the online network chooses the next
 action, the target network values it). The number of updates per environment step is fixed by the
 config; each copy of the environment tosses its own coin when exploring.
+
+The greedy policy of the last weights changes from update to update, and now and then is a bad one
+(it forgets how the edges of the state space are met). `average_weights` lets greedy play use a
+running average of the weights instead (Polyak & Juditsky 1992); learning does not see it.
 """
 
 from __future__ import annotations
@@ -52,6 +56,8 @@ class DQN(Population):
             "optimizer": self.optimizer,
             "replay": self.replay,
         }
+        if config.average_weights:
+            self.parts["average"] = self.parameters.copy()
 
     def act(
         self,
@@ -67,7 +73,9 @@ class DQN(Population):
             epsilon: probability of a random action, a number or one for each member (P, 1).
         """
         with torch.inference_mode():
-            best = self.values(self.inputs.encode(observations)).argmax(-1).numpy()
+            x = self.inputs.encode(observations)
+            acting = self.parts.get("average", self.parameters) if greedy else self.parameters
+            best = self.network(acting.views["q"], x).argmax(-1).numpy()
         if greedy:
             return best
         explores = self.rng.random(best.shape) < epsilon
@@ -145,3 +153,7 @@ class DQN(Population):
         self.num_updates += 1
         if self.num_updates % self.config.target_every_updates == 0:
             self.target.move_towards(self.parameters, self.column("tau")[:, 0])
+        if self.config.average_weights:
+            # At first the plain mean of all weights so far: the initial ones should not linger.
+            share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
+            self.parts["average"].move_towards(self.parameters, share)

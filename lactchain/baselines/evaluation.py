@@ -7,18 +7,23 @@ the same score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from lactchain.baselines.member_envs import make_numeric_env
+from lactchain.baselines.settings import EvaluateAgentConfig, WorldConfig
 from lactchain.errors import Interrupted
-from lactchain.process import stop_requested
+from lactchain.process import seed_everything, stop_requested
+from lactchain.run import Run
 
 # Observations (P, N, …) to actions (P, N, …).
 Act = Callable[[np.ndarray], np.ndarray]
+# Seeds of the episodes that summaries report on; nothing is chosen by these.
+FINAL_SEED = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,23 @@ class Evaluation:
     terminated: np.ndarray
     num_env_steps: int
 
-    def summary(self, member: int = 0) -> dict[str, float]:
-        """Mean, deviation and length of one member's episodes."""
+    def summary(self, member: int = 0, success_return: float | None = None) -> dict[str, float]:
+        """Mean, deviation and length of one member's episodes.
+
+        Args:
+            member: whose.
+            success_return: return from which an episode is a success; with it there is a rate of
+                successes too.
+        """
         returns = self.returns[member]
-        return {
+        figures = {
             "episode_return": float(returns.mean()),
             "episode_return_std": float(returns.std()),
             "episode_length": float(self.lengths[member].mean()),
         }
+        if success_return is not None:
+            figures["success_rate"] = float((returns >= success_return).mean())
+        return figures
 
 
 def evaluate(
@@ -89,6 +103,37 @@ def evaluate(
         return Evaluation(returns, lengths, by_itself, int(lengths.sum()))
     finally:
         envs.close()
+
+
+def evaluate_run(
+    act: Act, config: EvaluateAgentConfig, costs: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Evaluates any agent into a run folder, of which a report can be written; its summary.
+
+    Args:
+        act: observations (1, N, …) to actions (1, N, …), such as `sb3_act(model)`.
+        config: where to, and in which environment.
+        costs: what learning took, for tables beside other runs: `num_env_steps`, environment
+            steps, and `time/cpu_seconds`.
+    """
+    world, count = config.environment, config.num_eval_episodes
+    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+        if run.finished:
+            return run.summary
+        seed_everything(config.run.seed, config.run.threads)
+        result = evaluate(act, world.id, 1, count, FINAL_SEED, **world.kwargs)
+        figures = result.summary(success_return=success_return(world))
+        run.log({f"eval/{key}": value for key, value in figures.items()}, step=0)
+        summary = {"agent": config.agent, "num_episodes": count, **figures, **(costs or {})}
+        run.finish(summary)
+        return summary
+
+
+def success_return(world: WorldConfig) -> float | None:
+    """Return from which an episode of this world is a success; None where nobody has said."""
+    if world.success_return is not None:
+        return world.success_return
+    return gym.spec(world.id).reward_threshold
 
 
 def interquartile_mean(scores: Sequence[float]) -> float:

@@ -129,8 +129,9 @@ class PPO(Population):
                 v_t[rollout.truncated] = self._final_values(rollout)
             gamma, lambda_ = self.column("gamma"), self.column("gae_lambda")
             discount_t = gamma * (1.0 - rollout.terminated.float())
+            rewards = self.config.reward_scale * rollout.rewards
             advantages = generalized_advantages(
-                rollout.rewards, discount_t, v_tm1, v_t, lambda_, rollout.truncated
+                rewards, discount_t, v_tm1, v_t, lambda_, rollout.truncated
             )
             return advantages, advantages + v_tm1
 

@@ -21,6 +21,9 @@ class WorldConfig:
     """Gymnasium id. Continuous actions are rescaled to [-1, 1]."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment, such as {size: 6}."""
+    success_return: float | None = None
+    """Return from which an episode counts as a success; null: the threshold that Gymnasium's
+    registry names for the environment, if it names one."""
 
     def __post_init__(self) -> None:
         check(bool(self.id), "id", "a Gymnasium id", self.id)
@@ -60,11 +63,14 @@ class PPOConfig:
     """Let learning rate and clip range fall linearly to 0 over the run."""
     initial_log_std: float = 0.0
     """Logarithm of the initial deviation of continuous actions."""
+    reward_scale: float = 1.0
+    """Factor on rewards where they are learnt from; figures are of unscaled ones."""
 
     def __post_init__(self) -> None:
         _check_common(self)
         for name in ("num_steps", "num_epochs"):
             check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        check(self.reward_scale > 0, "reward_scale", "a positive number", self.reward_scale)
         check(0 <= self.gae_lambda <= 1, "gae_lambda", "a number in [0, 1]", self.gae_lambda)
         check(self.clip_range > 0, "clip_range", "a positive number", self.clip_range)
         check(self.max_grad_norm > 0, "max_grad_norm", "a positive number", self.max_grad_norm)
@@ -118,12 +124,18 @@ class DQNConfig:
     anneal: bool = False
     """Let the learning rate fall linearly to 0 over the run."""
 
+    average_weights: float = 0.0
+    """Decay, per update, of a running average of the weights that greedy play then uses; 0: greedy
+    play uses the last weights."""
+
     def __post_init__(self) -> None:
         _check_common(self)
         _check_replay(self)
         for name in ("final_exploration", "exploration_fraction"):
             value = getattr(self, name)
             check(0 <= value <= 1, name, "a share in [0, 1]", value)
+        decay = self.average_weights
+        check(0 <= decay < 1, "average_weights", "a number in [0, 1)", decay)
         check(self.max_grad_norm > 0, "max_grad_norm", "a positive number", self.max_grad_norm)
         check(
             self.target_every_updates >= 1,
@@ -327,3 +339,19 @@ class TrainCQLConfig:
     def __post_init__(self) -> None:
         steps = self.num_random_steps
         check(steps >= 1, "num_random_steps", "at least 1", steps)
+
+
+@dataclass(frozen=True)
+class EvaluateAgentConfig:
+    """An evaluation, as a run of its own, of any agent: one of another library, say."""
+
+    run: RunConfig = RunConfig(run_dir="runs/evaluate_agent")
+    environment: WorldConfig = WorldConfig()
+    num_eval_episodes: int = 100
+    """Greedy episodes, from the same seeds as those in other runs' summaries."""
+    agent: str = ""
+    """Who plays, for the reader of the report."""
+
+    def __post_init__(self) -> None:
+        count = self.num_eval_episodes
+        check(count >= 1, "num_eval_episodes", "at least 1", count)

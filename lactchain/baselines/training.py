@@ -20,7 +20,7 @@ import numpy as np
 from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
-from lactchain.baselines.evaluation import Evaluation, evaluate
+from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate, success_return
 from lactchain.baselines.member_envs import MemberEnvs, make_numeric_env
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
@@ -62,7 +62,7 @@ AGENTS: dict[type, type[Population]] = {
 }
 TrainConfig = TrainPPOConfig | TrainDQNConfig | TrainDDPGConfig | TrainCQLConfig
 # Evaluations choose the best on these seeds; the summary's figures are from others.
-EVAL_SEED, FINAL_SEED = 1_000_000, 2_000_000
+EVAL_SEED = 1_000_000
 _HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
 
 
@@ -231,7 +231,7 @@ class Training:
         best = int(means.argmax())
         self.evaluations.append({"step": self.steps, "episode_return": means.tolist()})
         atomic_write(self.run.path("evaluations.json"), json.dumps(self.evaluations, indent=1))
-        record = {f"eval/{key}": value for key, value in result.summary(best).items()}
+        record = {f"eval/{key}": value for key, value in self._figures(result, best).items()}
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
         self._record(record)
@@ -251,6 +251,9 @@ class Training:
             **world.kwargs,
         )
 
+    def _figures(self, result: Evaluation, member: int = 0) -> dict[str, float]:
+        return result.summary(member, success_return(self.config.environment))
+
     def _record(self, record: Mapping[str, float]) -> None:
         self.run.log(record, step=self.steps)
         if self._trackers is not None:
@@ -267,7 +270,7 @@ class Training:
         }
         for name in ("best", "last"):
             agent = load_agent(self.run.path(name))
-            figures = self._play(agent, FINAL_SEED).summary()
+            figures = self._figures(self._play(agent, FINAL_SEED))
             summary |= {f"{name}/{key}": value for key, value in figures.items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
         if self._trackers is not None:

@@ -37,6 +37,9 @@ from lactchain.types import PreferencePair, Trajectory
 MAIN_CURVES = (
     "loss", "margin", "accurac", "logps", "return", "success", "invalid", "chain_length", "r2",
 )  # fmt: skip
+# Names of the same figure in the summaries of pipelines, classic agents and single evaluations.
+SUCCESS = ("success_rate_after", "last/success_rate", "success_rate")
+RETURN = ("last/episode_return", "episode_return")
 NUM_PAIRS = 8
 MAX_ROWS = 24  # of an episode's answers that are shown unfolded
 
@@ -53,6 +56,8 @@ class ReportConfig:
     """The page to write; null: report.html in the run's folder."""
     num_rollouts: int = 8
     """Episodes to draw; up to half of them are failures."""
+    beside: tuple[str, ...] = ()
+    """Folders of other runs, to be set beside this one in a table of success and cost."""
 
     def __post_init__(self) -> None:
         check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)
@@ -60,18 +65,21 @@ class ReportConfig:
 
 
 def write_report(
-    run_dir: str | Path, output: str | Path | None = None, num_rollouts: int = 8
+    run_dir: str | Path,
+    output: str | Path | None = None,
+    num_rollouts: int = 8,
+    beside: Sequence[str | Path] = (),
 ) -> Path:
     """Writes the page of a run folder and returns its path.
 
     Raises:
-        ConfigError: when `run_dir` is no run folder.
+        ConfigError: when `run_dir` or one of `beside` is no run folder.
         DataError: when a file in it is damaged.
         DiskError: when the page cannot be written.
     """
     view = open_run(run_dir)
     path = Path(output or view.directory / "report.html")
-    atomic_write(path, render(view, num_rollouts))
+    atomic_write(path, render(view, num_rollouts, [open_run(other) for other in beside]))
     return path
 
 
@@ -93,8 +101,8 @@ def write_learning_curve(run_dir: str | Path) -> Path | None:
     return path
 
 
-def render(view: RunView, num_rollouts: int = 8) -> str:
-    """The page of a run as HTML."""
+def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ()) -> str:
+    """The page of a run as HTML, with what other runs reached and cost beside it."""
     values_of, values = view.newest("values")
     moves_of, answer_values = view.newest("answer_values")
     grid = view.grid
@@ -103,6 +111,7 @@ def render(view: RunView, num_rollouts: int = 8) -> str:
     _, evaluations = view.newest("episodes")
     sections = (
         _section("Result", _summary(view)),
+        _section("Beside other runs", comparison([view, *beside]) if beside else Markup("")),
         _section("Stages", _stages(view.stages)),
         _section("Curves", curves(view)),
         _section("Success by distance", success(evaluations)),
@@ -118,6 +127,27 @@ def render(view: RunView, num_rollouts: int = 8) -> str:
     )
     name = view.directory.resolve().name
     return page(f"{name} · LactChain", element("h1", name), _subtitle(view), *sections)
+
+
+def comparison(views: Sequence[RunView]) -> Markup:
+    """Success and cost of runs side by side, each row from a run's summary."""
+    headers = ("run", "success", "return", "environment steps", "CPU-seconds", "minutes")
+    rows = [
+        (
+            view.directory.resolve().name,
+            _first(view.summary, SUCCESS),
+            _first(view.summary, RETURN),
+            _first(view.summary, ("num_env_steps",)),
+            _first(view.summary, ("time/cpu_seconds",)),
+            _minutes(view),
+        )
+        for view in views
+    ]
+    note = element(
+        "p", "Success and return are those of the last weights. What a run did not count is left"
+        " empty; environment steps are those that were learnt from.", class_="muted",
+    )  # fmt: skip
+    return join((table(headers, rows), note))
 
 
 def curves(view: RunView) -> Markup:
@@ -260,6 +290,11 @@ def _subtitle(view: RunView) -> Markup:
 
 def _summary(view: RunView) -> Markup:
     return fields(view.summary) if view.summary else Markup("")
+
+
+def _first(summary: Mapping[str, object] | None, names: Sequence[str]) -> object:
+    """The first of some figures that a summary has; None where it has none."""
+    return next((summary[name] for name in names if name in (summary or {})), None)
 
 
 def _stages(stages: Mapping[str, RunView]) -> Markup:
