@@ -13,7 +13,8 @@ Parts:
 - time: CPU-seconds of training until the mean of 50 greedy episodes on CartPole reaches 475.
 - cql: CQL on 20,000 steps of random CartPole play, final weights, 20 episodes.
 - grid: steps per second of 4,096 grid worlds through `VectorEnv.step`.
-- gridworld: PPO and DQN on the language policies' world, beside the run in --language if given.
+- gridworld: PPO and DQN on the language policies' world, beside the run of the recipe in --language
+  if given, which is made by configs/run_pipeline/gridworld_tiny.yaml where it is not there.
 
 One thread, CPU time of the process (`time.process_time`). Each measurement is kept in --folder and
 not made again when it is there; --write appends the tables to benchmarks/RESULTS.md.
@@ -22,6 +23,7 @@ not made again when it is there; --write appends the tables to benchmarks/RESULT
 import argparse
 import datetime
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -57,6 +59,7 @@ RETURNS = {
     "DQN CartPole-v1": ("train_dqn/cartpole", 500),
     "PPO Pendulum-v1": ("train_ppo/pendulum", -175),
     "DDPG Pendulum-v1": ("train_ddpg/pendulum", -155),
+    "PPO LunarLander-v3": ("train_ppo/lunar_lander", 240),
 }
 # rl-baselines3-zoo's settings (hyperparams/*.yml) in our words, and in Stable-Baselines3's.
 ZOO = {
@@ -102,6 +105,18 @@ ZOO = {
         20_000,
     ),
 }  # fmt: skip
+# The zoo's settings that have no like here: generalised state-dependent exploration.
+ZOO_THEIRS = {
+    "PPO Pendulum-v1": (
+        4,
+        {
+            "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0,
+            "learning_rate": 1e-3, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4,
+        },
+        100_000,
+    ),
+}  # fmt: skip
+ZOO_THEIRS |= {name: (ours.num_envs, theirs, steps) for name, (ours, theirs, steps) in ZOO.items()}
 SPEED_TARGETS = {"PPO CartPole-v1": 1.8, "DQN CartPole-v1": 1.5, "DDPG Pendulum-v1": 1.25}
 # Steps of one timing after a warm-up that fills buffers.
 SPEED_STEPS = {"PPO CartPole-v1": 10_240, "DQN CartPole-v1": 4_096, "DDPG Pendulum-v1": 600}
@@ -114,8 +129,11 @@ def main() -> None:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--num_seeds", type=int, default=5)
+    parser.add_argument("--names", nargs="+", choices=RETURNS, default=[*RETURNS])
+    parser.add_argument("--sb3_names", nargs="+", choices=ZOO_THEIRS, default=[*ZOO_THEIRS])
+    parser.add_argument("--sb3_seeds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5, help="timings of each side, in turns")
-    parser.add_argument("--language", help="finished run folder of a language policy's pipeline")
+    parser.add_argument("--language", help="run folder of a language policy; made if not there")
     parser.add_argument("--folder", default="runs/benchmarks/baselines")
     parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
     options = parser.parse_args()
@@ -164,11 +182,11 @@ def make_sb3(name: str, seed: int) -> Any:
     from stable_baselines3.common.noise import NormalActionNoise
 
     algorithm, env_id = name.split()
-    ours, settings, _ = ZOO[name]
+    num_envs, settings, _ = ZOO_THEIRS[name]
     settings = dict(settings)
     if algorithm == "DDPG":
         settings["action_noise"] = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
-    env = make_vec_env(env_id, ours.num_envs, seed=seed)
+    env = make_vec_env(env_id, num_envs, seed=seed)
     return getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
@@ -188,7 +206,8 @@ def greedy(agent: Any) -> Callable:
 def returns_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     yield "| agent, environment | steps | target | IQM | 95% interval | every seed | CPU-seconds |"
     yield "|---|---|---|---|---|---|---|"
-    for name, (config, target) in RETURNS.items():
+    for name in options.names:
+        config, target = RETURNS[name]
         key = f"returns_{name}_{options.num_seeds}"
         found = kept(folder, key, lambda c=config: train_ours(c, options.num_seeds))
         yield returns_row(name, found, target)
@@ -197,13 +216,13 @@ def returns_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
 def sb3_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     yield "| Stable-Baselines3, zoo's settings | steps | IQM | 95% interval | every seed | CPU-s |"
     yield "|---|---|---|---|---|---|"
-    for name in ZOO:
+    for name in options.sb3_names:
         seeds = [
             kept(folder, f"sb3_{name}_{seed}", lambda n=name, s=seed: train_sb3(n, s))
-            for seed in range(options.num_seeds)
+            for seed in range(options.sb3_seeds)
         ]
         found = {
-            "steps": ZOO[name][2],
+            "steps": ZOO_THEIRS[name][2],
             "returns": [seed["return"] for seed in seeds],
             "seconds": sum(seed["seconds"] for seed in seeds),
         }
@@ -244,7 +263,7 @@ def train_sb3(name: str, seed: int) -> dict[str, float]:
 
     model = make_sb3(name, seed)
     began = time.process_time()
-    model.learn(ZOO[name][2])
+    model.learn(ZOO_THEIRS[name][2])
     seconds = time.process_time() - began
     result = play(sb3_act(model), name.split()[1], 1, 100)
     return {"return": float(result.returns.mean()), "seconds": seconds}
@@ -434,24 +453,61 @@ def gridworld_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
     yield "| GridWorld 4x4 | success | environment steps | CPU-seconds |"
     yield "|---|---|---|---|"
     for name in ("train_ppo/gridworld", "train_dqn/gridworld"):
-        key = f"gridworld_{name.replace('/', '_')}"
-        found = kept(folder, key, lambda n=name: train_ours(n, 1))
-        agent = name[6:9].upper()
+        key = f"gridworld_{name.replace('/', '_')}_{options.num_seeds}"
+        found = kept(folder, key, lambda n=name: train_ours(n, options.num_seeds))
+        every = ", ".join(f"{value:.3f}" for value in found["returns"])
         yield (
-            f"| {agent}, small network | {np.mean(found['returns']):.3f} | {found['steps']:,} "
-            f"| {found['seconds']:.1f} |"
+            f"| {name[6:9].upper()}, {options.num_seeds} small networks | "
+            f"{np.mean(found['returns']):.3f} ({every}) | {found['steps']:,} each "
+            f"| {found['seconds'] / options.num_seeds:.1f} each |"
         )
     if options.language:
-        yield language_row(Path(options.language))
+        run_dir = Path(options.language)
+        row = kept(folder, f"language_{run_dir.name}", lambda: language_row(run_dir))
+        yield (
+            f"| language policy, {row['rounds']} rounds | {row['success']:.3f} "
+            f"| {row['steps']:,} | {row['seconds']:,.0f} |"
+        )
 
 
-def language_row(run_dir: Path) -> str:
-    """A pipeline's figures; it counts neither environment steps nor CPU-seconds."""
+def language_row(run_dir: Path) -> dict[str, Any]:
+    """Runs the recipe, in one process, and counts what it cost."""
+    config = ROOT / "configs" / "run_pipeline" / "gridworld_tiny.yaml"
+    command = [sys.executable, str(ROOT / "scripts" / "run_pipeline.py"), "--config", str(config)]
+    if (run_dir / "summary.json").exists():
+        raise SystemExit(f"{run_dir}: its CPU-seconds were not counted; name a new folder")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*command, "--run.run_dir", str(run_dir)], check=True, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     summary = json.loads((run_dir / "summary.json").read_text())
-    return (
-        f"| language policy, `{run_dir.name}` | {summary['success_rate_after']:.3f} | not counted "
-        f"| {summary['wall_seconds']:.0f} (wall, all processes) |"
-    )
+    return {
+        "success": summary["success_rate_after"],
+        "rounds": summary["num_rounds"],
+        "steps": language_steps(run_dir),
+        "seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+    }
+
+
+def language_steps(run_dir: Path) -> int:
+    """Actions that were played to learn from: cloned chains, the critics' episodes, candidates.
+
+    Evaluations do not count, for anybody.
+    """
+    from lactchain.data.trajectories import read_trajectories
+    from lactchain.inspection.run_view import open_run
+
+    steps = 0
+    for view in open_run(run_dir).stages.values():
+        folder = view.directory / "trajectories"
+        if folder.is_dir():
+            steps += sum(sum(episode.num_actions) for episode in read_trajectories(folder))
+        played = next((r for r in view.metrics if "rollout/chain_length" in r), None)
+        if "simpo" in view.config and played:
+            settings = view.config["preferences"]
+            answers = settings["num_states"] * settings["num_candidates"]
+            legal = answers * (1 - played["rollout/invalid_rate"])
+            steps += round(legal * played["rollout/chain_length"])
+    return steps
 
 
 PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[str]]] = {
