@@ -160,6 +160,18 @@ def test_merged_decisions_give_the_loss_of_all_of_them(kind, weights, run_dir):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+def test_prompts_that_a_batch_does_not_answer_are_valued_all_the_same(weights, run_dir):
+    """Group by group, each with what follows it beside its trees: together the loss of all."""
+    with open_run(run_dir) as run:
+        trainer = shaken(MAKERS["ilql"](weights, run, lora=False, ilql=ILQL))
+    rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
+    batches = [trainer.data_collator([row]) for row in rows]
+    assert sum("behind_nodes" in batch for batch in batches) > len(batches) / 2
+    losses = [trainer.compute_loss(trainer.values, batch).item() for batch in batches]
+    together = np.average(losses, weights=[len(batch["action"]) for batch in batches])
+    np.testing.assert_allclose(together, loss_of(trainer), rtol=1e-5)
+
+
 def test_the_cloning_term_is_the_likelihood_of_the_data(weights, run_dir):
     with open_run(run_dir) as run:
         alone_, shared = (

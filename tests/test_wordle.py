@@ -9,8 +9,10 @@ from lactchain.environments.floors import wordle_return
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.vector import make_vector_env
 from lactchain.environments.wordle import (
+    CLUES_TEMPLATE,
     Wordle,
     board_text,
+    clues,
     pattern_marks,
     pattern_number,
     read_board,
@@ -200,6 +202,36 @@ def test_the_numbers_tell_what_the_text_tells():
     assert (observation[-1], info["num_fitting"]) == (2, 1)  # geese
     yellow = Wordle(words=WORDS).reset(options=state(shirt="ybbbb"))[0][:-1].reshape(26, 5)
     assert yellow[ord("s") - ord("a")].tolist() == [0, 1, 1, 1, 1]
+
+
+def test_the_clues_say_what_the_knowledge_says():
+    env = Wordle(words=WORDS)
+    env.reset(options=state(shirt="ybbbb", creep="bbgyb"))
+    assert clues(env.knowledge) == {
+        "known": "_ _ e _ _",
+        "misplaced": "e 4 s 1",
+        "absent": "C H I P R T",
+    }
+
+
+def test_no_two_states_of_knowledge_have_the_same_clues():
+    """Games with the same clues have the same words left, however they came there."""
+    rng = np.random.default_rng(0)
+    env, left = Wordle(words=FEW), {}
+    for game in range(300):
+        env.reset(seed=game)
+        for _ in range(3):
+            env.step(int(rng.integers(len(FEW))))
+            said = tuple(clues(env.knowledge).values())
+            assert (left.setdefault(said, env.fits.copy()) == env.fits).all()
+
+
+def test_clues_may_stand_for_the_board():
+    env = language_env("lactchain/Wordle-v0", {"words": WORDS}, template=CLUES_TEMPLATE)
+    assert env.reset(seed=0)[0] == "6 tries\nknown _ _ _ _ _\nmisplaced -\nabsent -\n"
+    assert env.reset(options=state(shirt="ggggb"))[0] == (
+        "5 tries\nknown s h i r _\nmisplaced -\nabsent T\n"
+    )
 
 
 def test_a_board_can_be_read_back():

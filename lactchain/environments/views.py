@@ -21,7 +21,7 @@ from lactchain.environments.exact import TabularModel, tabular_model
 from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_FIELDS, GridWorld
 from lactchain.environments.maze import ACTION_NAMES as MAZE_ACTION_NAMES
 from lactchain.environments.maze import Maze
-from lactchain.environments.wordle import Wordle
+from lactchain.environments.wordle import Wordle, clues
 from lactchain.errors import ConfigError
 
 State = Mapping[str, Any]
@@ -140,14 +140,17 @@ def maze_view(world: Maze) -> TextView:
 def wordle_view(world: Wordle) -> TextView:
     """Wordle in LMRL-Gym's words, the whole game in every observation.
 
-    Fields: board (the game so far), tries_left. The only state that it lists is the empty game.
+    Fields: board (the game so far), tries_left, and what `wordle.clues` says of the letters (known,
+    misplaced, absent): `wordle.CLUES_TEMPLATE` shows these alone. The only state that it lists is
+    the empty game.
     """
 
     def describe(
         env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]
     ) -> dict[str, object]:
         tries_left = world.num_tries - len(env.unwrapped.guesses)
-        return {"board": env.unwrapped.render(), "tries_left": tries_left}
+        said = {"board": env.unwrapped.render(), "tries_left": tries_left}
+        return said | clues(env.unwrapped.knowledge)
 
     return TextView(
         action_names=world.tables.spelled,

@@ -21,6 +21,7 @@ NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
 OPENING = "Wordle:\n"
+CLUES_TEMPLATE = "{tries_left} tries\nknown {known}\nmisplaced {misplaced}\nabsent {absent}\n"
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _PLACE_VALUES = 3 ** np.arange(NUM_LETTERS)
@@ -103,6 +104,30 @@ def board_text(guesses: Sequence[str], feedback: Sequence[str]) -> str:
     """The whole game as LMRL-Gym writes it: a line for each guess, and one for its marks."""
     turns = zip(guesses, feedback, strict=True)
     return OPENING + "".join(f"{' '.join(guess)}\n{' '.join(marks)}\n" for guess, marks in turns)
+
+
+def clues(knowledge: np.ndarray) -> dict[str, str]:
+    """What is known of the letters, in words; it says all that the marks say.
+
+    Args:
+        knowledge: (26, 5), as `Wordle` observes it.
+
+    Returns:
+        known: the letter of each place, or `_`; misplaced: letters of the word, each with places
+        (1 to 5) where it is not, `h 2 t 5`; absent: letters that the word has not, as capitals;
+        `-` where there are none.
+    """
+    known = ["_"] * NUM_LETTERS
+    for letter, place in np.argwhere(knowledge == 2).tolist():
+        known[place] = _ALPHABET[letter]
+    absent = ~knowledge.any(axis=1)
+    misplaced = np.argwhere((knowledge == 0) & ~absent[:, None])
+    said = {
+        "known": known,
+        "misplaced": [f"{_ALPHABET[letter]} {place + 1}" for letter, place in misplaced],
+        "absent": [_ALPHABET[letter].upper() for letter in np.flatnonzero(absent)],
+    }
+    return {name: " ".join(letters) or "-" for name, letters in said.items()}
 
 
 def read_board(text: str) -> tuple[list[str], list[str]]:

@@ -215,6 +215,15 @@ class ValueModel(nn.Module):
         return values
 
     @torch.no_grad()
+    def state_values(self, trees: dict[str, Tensor], nodes: Tensor) -> Tensor:
+        """V at W nodes (W,), without dropout."""
+        was_training = self.training
+        self.eval()
+        values = self.v_head(self.hidden(**trees)[nodes]).squeeze(-1)
+        self.train(was_training)
+        return values
+
+    @torch.no_grad()
     def target_q(self, trees: dict[str, Tensor], state_nodes: Tensor) -> Tensor:
         """Least value min_i Q̂_i (U, V) of the target network, without dropout."""
         was_training = self.training

@@ -1,7 +1,8 @@
 """What the trainers of token values share: batches of prefix trees, and a trainer over them.
 
 A row of the data set is a group of decisions that are read together (`ValueConfig.group_by`). A
-batch holds every text once that its decisions and the targets behind them need.
+batch holds every text once that its decisions need, and apart from them what only targets need: it
+takes no gradient, and no target network.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ class TreeCollator:
 
     Tensors: `input_ids`, `position_ids`, `subtree_ends` (R, L), see `PrefixTrees`; `state_nodes`
     (U,) and `next_nodes` (W,), places in the flattened rows where Q and V, and V of what follows,
-    are wanted; and for each of T tokens `state` (of U), `next` (of W), `action` (the token),
-    `reward`, `discount` and `weight`, whose mean over the data is 1.
+    are wanted; where some decision leads to a prompt that the batch does not answer, the same for
+    these as `behind_input_ids`, …, and `behind_nodes` (X,); and for each of T tokens `state` (of
+    U), `next` (of W and then X), `action` (the token), `reward`, `discount` and `weight`, whose
+    mean over the data is 1.
 
     Args:
         steps: what follows the tokens of an answer, as the method has it.
@@ -84,31 +87,53 @@ class TreeCollator:
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch of these groups."""
         decisions = np.concatenate([row["decisions"] for row in rows])
-        trees, states, ends = self._lay_out(decisions)
+        trees, states, behind, ends = self._lay_out(decisions)
         batch = self._tokens(decisions, states, ends)
-        for name in ("state", "next"):
-            batch[f"{name}_nodes"], batch[name] = np.unique(batch[name], return_inverse=True)
+        batch["state_nodes"], batch["state"] = np.unique(batch["state"], return_inverse=True)
+        nodes, batch["next"] = np.unique(batch["next"], return_inverse=True)
+        size = trees.input_ids.size
+        batch["next_nodes"] = nodes[nodes < size]
         batch |= {name: getattr(trees, name) for name in TREES}
+        if behind is not None:
+            batch |= {f"behind_{name}": getattr(behind, name) for name in TREES}
+            batch["behind_nodes"] = nodes[nodes >= size] - size
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         return {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
 
-    def _lay_out(self, decisions: np.ndarray) -> tuple[PrefixTrees, list[np.ndarray], np.ndarray]:
-        """The texts of M decisions as trees, the states of each answer, and where `after` ends."""
+    def _lay_out(
+        self, decisions: np.ndarray
+    ) -> tuple[PrefixTrees, list[np.ndarray], PrefixTrees | None, np.ndarray]:
+        """The texts of M decisions.
+
+        Returns:
+            The trees of what was said; the states of each answer in them; the trees of prompts that
+            follow and are not answered here, if there are any; and where `after` ends, counted
+            through both.
+        """
         prompts, targets = self.view.prompts, self.targets
         count = len(self.view.answers)
         keys = targets.prompt[decisions] * count + targets.answer[decisions]
         keys, which = np.unique(keys, return_inverse=True)
         said = [divmod(key, count) for key in keys.tolist()]
-        after, behind = np.unique(targets.after[decisions], return_inverse=True)
         # The last token of an answer is an action, and never a state.
-        texts = [prompts[prompt] + self.view.answers[answer][:-1] for prompt, answer in said]
-        trees = prefix_trees([*texts, *(prompts[prompt] for prompt in after)], self.pad_token_id)
+        trees = prefix_trees(
+            [prompts[prompt] + self.view.answers[answer][:-1] for prompt, answer in said],
+            self.pad_token_id,
+        )
         states = [
             places[len(prompts[prompt]) - 1 :]
-            for (prompt, _), places in zip(said, trees.places, strict=False)
+            for (prompt, _), places in zip(said, trees.places, strict=True)
         ]
-        ends = np.array([places[-1] for places in trees.places[len(said) :]])
-        return trees, [states[text] for text in which], ends[behind]
+        end = {prompt: places[0] for (prompt, _), places in zip(said, states, strict=True)}
+        after, following = np.unique(targets.after[decisions], return_inverse=True)
+        unanswered = [prompt for prompt in after.tolist() if prompt not in end]
+        behind = None
+        if unanswered:
+            behind = prefix_trees([prompts[prompt] for prompt in unanswered], self.pad_token_id)
+            last = [trees.input_ids.size + places[-1] for places in behind.places]
+            end |= dict(zip(unanswered, last, strict=True))
+        ends = np.array([end[prompt] for prompt in after.tolist()])
+        return trees, [states[text] for text in which], behind, ends[following]
 
     def _tokens(
         self, decisions: np.ndarray, states: Sequence[np.ndarray], ends: np.ndarray
@@ -197,6 +222,9 @@ class TokenValueTrainer(RunTrainer):
         values = model(
             trees(inputs), inputs["state_nodes"], inputs["next_nodes"], self.trains_policy
         )
+        if "behind_nodes" in inputs:
+            behind = self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
+            values["v_next"] = torch.cat([values["v_next"], behind])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
@@ -225,9 +253,9 @@ class TokenValueTrainer(RunTrainer):
         self.values.load_weights(checkpoint)
 
 
-def trees(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The texts of a batch, as the value model takes them."""
-    return {name: inputs[name] for name in TREES}
+    return {name: inputs[prefix + name] for name in TREES}
 
 
 def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
