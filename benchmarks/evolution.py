@@ -3,22 +3,30 @@
     python benchmarks/evolution.py
     python benchmarks/evolution.py --world Acrobot-v1
 
-The same agent (PPO), the ranges of rl-baselines3-zoo's sampler and the same counter for all: every
-step of training and of selecting evaluations (5 greedy episodes each) counts. Whoever has a member
-or trial whose selecting evaluation reaches the threshold (CartPole 475, Acrobot -100) has it
-certified by 50 fresh episodes, which count for nobody; the clock stops at the first that passes.
+The same agent (PPO, rollouts of 8 × 32 steps, the zoo's for CartPole), the ranges of
+rl-baselines3-zoo's sampler and the same counter for all: every step of training and of selecting
+evaluations (two greedy episodes each) counts. Whoever has a member or trial whose selecting
+evaluation reaches the threshold (CartPole 475, Acrobot -100) has it certified by 50 fresh episodes,
+which count for nobody; the clock stops at the first that passes.
 
 - evolution: generations of a small population; asked after each generation;
 - random search, TPE, TPE with median pruning (Optuna): trials of 100,000 steps at most, asked on
-  the way, at every 10,000 steps. With --to_the_end also, from the same trials without pruning, a
-  second clock for who asks at the end of each trial only, as the zoo does: evaluations on the way
-  are not on it. That takes three times as long.
+  the way, at every 10,000 steps;
+- random search and TPE asked at the end of each trial only, as they are normally used: a second
+  clock of the same runs, which evaluations on the way are not on.
+
+The ranges are those of the zoo's sampler today (`current`) or until 2024 (`former`: learning rates
+up to 1). Departures from it, for all alike: rollouts have one length; the discount, the decay of
+advantages, the size of batches and the number of epochs are any numbers between the zoo's least and
+greatest, not those of a list.
 
 A run that is not certified within --budget steps stands for more than that. Each leaves a file in
 --folder and is not done again when it is there. Writes the budget curves as a picture (return of
 the best selecting evaluation so far; mean over seeds, 95% bootstrap interval) and, with --write,
 appends the table to benchmarks/RESULTS.md.
 """
+
+from __future__ import annotations
 
 import argparse
 import datetime
@@ -30,41 +38,90 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lactchain.baselines.settings import PPOConfig, WorldConfig
 from lactchain.genes import gene
-from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig, TrialsConfig
+
+if TYPE_CHECKING:
+    from lactchain.search.trials import Report, Trials
 
 ROOT = Path(__file__).parent.parent
 THRESHOLDS = {"CartPole-v1": 475.0, "Acrobot-v1": -100.0}
 WORST = {"CartPole-v1": 8.0, "Acrobot-v1": -500.0}
-METHODS = ("evolution", "random", "tpe", "tpe_pruned")
+METHODS = ("evolution", "random", "tpe")
 NAMES = {
     "evolution": "evolution",
-    "random": "random search",
+    "random": "random search, asked on the way",
     "random_final": "random search, asked at the end of trials",
-    "tpe": "TPE",
+    "tpe": "TPE, asked on the way",
     "tpe_final": "TPE, asked at the end of trials",
-    "tpe_pruned": "TPE, median pruning",
+    "tpe_pruned": "TPE with median pruning, asked on the way",
 }
+NUM_EPISODES = 2
 EVOLUTION = EvolutionConfig(
-    population_size=6, tournament_size=3, num_generations=1000, steps_per_generation=512
+    population_size=6,
+    tournament_size=3,
+    num_generations=1000,
+    steps_per_generation=512,
+    num_episodes=NUM_EPISODES,
+    elite="generation",
+    mutation=MutationConfig(
+        weights={"none": 0.2, "hyper": 0.7, "architecture": 0.05, "activation": 0.05},
+        gene_step=0.2,
+        num_genes=9,
+    ),
 )
-TRIALS = TrialsConfig(num_trials=1000, num_episodes=5)
-SPACE = SpaceConfig(architectures=[[64], [64, 64], [256, 256]], activations=["tanh", "relu"])
+TRIALS = TrialsConfig(num_trials=1000, num_episodes=NUM_EPISODES)
+NEVER_PRUNED = 5
+"""Trials that Optuna's median pruner spares at the start: until then TPE with it is TPE."""
 
 
 @dataclass(frozen=True)
-class RacePPOConfig(PPOConfig):
-    """PPO with the zoo's range of learning rates; its other genes have the zoo's ranges anyway."""
+class CurrentPPOConfig(PPOConfig):
+    """PPO with the ranges of rl_zoo3/hyperparams_opt.py at 0a9df50."""
+
+    learning_rate: float = gene(3e-4, 1e-5, 2e-3, log=True)
+    gamma: float = gene(0.99, 0.97, 0.9999)
+    gae_lambda: float = gene(0.95, 0.9, 0.9999)
+    entropy_coef: float = gene(0.0, 1e-8, 0.1, log=True)
+    max_grad_norm: float = gene(0.5, 0.3, 2.0)
+    batch_size: int = gene(64, 32, 512, log=True, integer=True)
+
+
+@dataclass(frozen=True)
+class FormerPPOConfig(PPOConfig):
+    """PPO with the ranges of rl_zoo3/hyperparams_opt.py at d477a07; the others are PPO's own."""
 
     learning_rate: float = gene(3e-4, 1e-5, 1.0, log=True)
+    entropy_coef: float = gene(0.0, 1e-8, 0.1, log=True)
 
 
-# 512 rows a rollout, so that every batch of the range fits.
-AGENT = RacePPOConfig(num_envs=8, num_steps=64)
+# 256 rows a rollout; larger batches do not fit, and are drawn again.
+AGENTS = {
+    "current": CurrentPPOConfig(num_envs=8, num_steps=32),
+    "former": FormerPPOConfig(num_envs=8, num_steps=32),
+}
+CURRENT_GENES = [
+    "learning_rate",
+    "gamma",
+    "gae_lambda",
+    "clip_range",
+    "entropy_coef",
+    "max_grad_norm",
+    "batch_size",
+    "num_epochs",
+]
+GENES = {"current": CURRENT_GENES, "former": [*CURRENT_GENES, "value_coef"]}
+
+
+def space(ranges: str) -> SpaceConfig:
+    """What is searched: the zoo's genes, networks and activations."""
+    networks = [[64], [64, 64], [256, 256]]
+    return SpaceConfig(GENES[ranges], architectures=networks, activations=["tanh", "relu"])
 
 
 def main() -> None:
@@ -72,23 +129,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--world", default="CartPole-v1", choices=THRESHOLDS)
+    parser.add_argument("--ranges", default="current", choices=AGENTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--budget", type=int, default=400_000, help="environment steps of a run")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", default="runs/benchmarks/evolution")
-    parser.add_argument("--to_the_end", action="store_true", help="the second clock as well")
     parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
     options = parser.parse_args()
-    folder = ROOT / options.folder / options.world
+    folder = ROOT / options.folder / options.world / options.ranges
     folder.mkdir(parents=True, exist_ok=True)
     jobs = [(options, folder, method, seed) for seed in options.seeds for method in options.methods]
     # Each worker imports torch for itself: a forked one may hang in its threads.
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         results = pool.starmap(race, jobs, chunksize=1)
-    clocks = by_clock(results, options)
+    clocks = by_clock(results, options.budget)
     lines = markdown(clocks, options.budget, results)
-    picture = ROOT / "benchmarks" / f"evolution_{options.world.partition('-')[0].lower()}.svg"
+    picture = ROOT / "benchmarks" / f"evolution_{stem(options)}.svg"
     picture.write_text(chart(clocks, options.world))
     sys.stdout.write("\n".join([*lines, f"curves: {picture}", ""]))
     if options.write:
@@ -104,16 +161,15 @@ def race(options: argparse.Namespace, folder: Path, method: str, seed: int) -> d
 
     torch.set_num_threads(1)
     path = folder / f"{method}_{seed}.json"
-    needs = {"budget": options.budget, "to_the_end": options.to_the_end}
     if path.exists():
         result = json.loads(path.read_text())
-        if all(result[name] >= need for name, need in needs.items()):
+        if result["budget"] >= options.budget:
             return result
     started, cpu = time.perf_counter(), time.process_time()
     run = evolve if method == "evolution" else try_out
     result = run(options, method, seed)
     result |= {
-        **needs,
+        "budget": options.budget,
         "method": method,
         "seed": seed,
         "wall_seconds": time.perf_counter() - started,
@@ -128,8 +184,8 @@ def evolve(options: argparse.Namespace, _: str, seed: int) -> dict:
     from lactchain.search.agents import AgentSpecies
     from lactchain.search.evolution import Evolution, credit
 
-    world = WorldConfig(id=options.world)
-    species = AgentSpecies(AGENT, world, SPACE, EVOLUTION, seed)
+    agent, world = AGENTS[options.ranges], WorldConfig(id=options.world)
+    species = AgentSpecies(agent, world, space(options.ranges), EVOLUTION, seed)
     evolution = Evolution(species, EVOLUTION, seed, THRESHOLDS[options.world])
     points, lineage, solved = [], [], None
     for generation in evolution:
@@ -143,33 +199,43 @@ def evolve(options: argparse.Namespace, _: str, seed: int) -> dict:
 
 
 def try_out(options: argparse.Namespace, method: str, seed: int) -> dict:
-    """Trials until a trial's end is certified; with pruning, until any evaluation is."""
+    """Trials until the end of one is certified; TPE also with pruning."""
+    trials = trials_of_race(options, method, seed, prune=False)
+    on_the_way, final = Clock(options.world), Clock(options.world)
+    follow(trials, on_the_way, final, options.budget)
+    clocks = {method: on_the_way, f"{method}_final": final}
+    if method == "tpe":
+        clocks["tpe_pruned"] = on_the_way
+        if on_the_way.solved is None or on_the_way.num_trials >= NEVER_PRUNED:
+            pruned = clocks["tpe_pruned"] = Clock(options.world)
+            follow(trials_of_race(options, method, seed, prune=True), pruned, None, options.budget)
+    return {"clocks": {name: [clock.points, clock.solved] for name, clock in clocks.items()}}
+
+
+def trials_of_race(options: argparse.Namespace, method: str, seed: int, prune: bool) -> Trials:
+    """The trials of a sampler."""
     from lactchain.search.trials import trials_of
 
-    pruned = method == "tpe_pruned"
-    world, settings = WorldConfig(id=options.world), replace(TRIALS, prune=pruned)
-    trials = trials_of(
-        "random" if method == "random" else "tpe", AGENT, world, SPACE, settings, seed
-    )
-    clock = Clock(options.world)
-    final = Clock(options.world)
+    agent, world = AGENTS[options.ranges], WorldConfig(id=options.world)
+    settings = replace(TRIALS, prune=prune)
+    return trials_of(method, agent, world, space(options.ranges), settings, seed)
+
+
+def follow(trials: Trials, on_the_way: Clock, final: Clock | None, budget: int) -> None:
+    """Lets the clocks hear of trials until the slower one has stopped, or is beyond the budget."""
     for report in trials:
 
-        def certified(report=report) -> bool:
-            return trials.certify(report, clock.threshold)
+        def certified(report: Report = report) -> bool:
+            return trials.certify(report, on_the_way.threshold)
 
-        clock.hear(report.num_env_steps, report.fitness, certified)
-        if report.is_final:
-            final.hear(report.num_final_env_steps, report.fitness, certified)
-        both = options.to_the_end and not pruned
-        over = final.solved if both else clock.solved
-        steps = report.num_final_env_steps if both else report.num_env_steps
-        if over or steps >= options.budget:
-            break
-    clocks = {method: [clock.points, clock.solved]}
-    if both:
-        clocks[f"{method}_final"] = [final.points, final.solved]
-    return {"clocks": clocks}
+        on_the_way.hear(report.num_env_steps, report.fitness, certified, report.trial)
+        steps, slower = report.num_env_steps, on_the_way
+        if final is not None:
+            steps, slower = report.num_final_env_steps, final
+            if report.is_final:
+                final.hear(steps, report.fitness, certified, report.trial)
+        if slower.solved is not None or steps >= budget:
+            return
 
 
 class Clock:
@@ -179,11 +245,15 @@ class Clock:
         self.threshold, self.worst = THRESHOLDS[world], WORST[world]
         self.points: list[list[float]] = []
         self.solved: int | None = None
+        self.num_trials = 0
 
-    def hear(self, steps: int, fitness: float, certified: Callable[[], bool]) -> None:
-        """An evaluation, made after so many steps."""
+    def hear(
+        self, steps: int, fitness: float, certified: Callable[[], bool], trial: int = 0
+    ) -> None:
+        """An evaluation, made after so many steps, in the trial of that number."""
         if self.solved is not None:
             return
+        self.num_trials = trial + 1
         best = max(fitness, self.points[-1][1] if self.points else self.worst)
         self.points.append([steps, best])
         if certified():
@@ -193,15 +263,15 @@ class Clock:
 # --- what came out -------------------------------------------------------------------------------
 
 
-def by_clock(results: list[dict], options: argparse.Namespace) -> dict[str, list[list]]:
+def by_clock(results: list[dict], budget: int) -> dict[str, list[list]]:
     """Clock → points and steps of each seed, within the budget, in the order of `NAMES`."""
     found: dict[str, list[list]] = {}
     for name in NAMES:
         for result in results:
-            if name in result["clocks"] and (options.to_the_end or name in METHODS):
+            if name in result["clocks"]:
                 points, solved = result["clocks"][name]
-                within = [point for point in points if point[0] <= options.budget]
-                in_time = solved is not None and solved <= options.budget
+                within = [point for point in points if point[0] <= budget]
+                in_time = solved is not None and solved <= budget
                 found.setdefault(name, []).append(
                     [within or points[:1], solved if in_time else None]
                 )
@@ -276,13 +346,19 @@ def best_by(points: list[list[float]], step: float) -> float:
     return max(fitness for s, fitness in points if s <= step)
 
 
+def stem(options: argparse.Namespace) -> str:
+    """Of the picture's name: the world, and the ranges if they are not the current ones."""
+    world = options.world.partition("-")[0].lower()
+    return world if options.ranges == "current" else f"{world}_{options.ranges}"
+
+
 def append(options: argparse.Namespace, lines: list[str], picture: Path) -> None:
     """Adds the tables to RESULTS.md, with what it takes to make them again."""
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    heading = f"## Search race, {options.world}, {datetime.date.today()}"
-    command = f"python benchmarks/evolution.py --world {options.world} --budget {options.budget}"
-    command += " --to_the_end" * options.to_the_end
+    heading = f"## Search race, {options.world}, {options.ranges} ranges, {datetime.date.today()}"
+    command = f"python benchmarks/evolution.py --world {options.world} --ranges {options.ranges}"
+    command += f" --budget {options.budget} --seeds {' '.join(map(str, options.seeds))}"
     about = (
         f"Commit {commit.strip()}, `{command}`, 2 cores. Curves: [{picture.name}]({picture.name})."
     )

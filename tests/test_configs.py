@@ -1,6 +1,7 @@
 """Every shipped configuration is one of its script, and says what the others of its kind say."""
 
 import importlib
+import sys
 import typing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,9 @@ from lactchain.models.memory import SHAPES, estimate_memory
 from lactchain.models.prompting import PromptTemplate
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import evolution as race  # noqa: E402
+
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 CLASSIC = {"train_cql", "train_ddpg", "train_dqn", "train_ppo"}  # no language model, one size
 FILES = sorted(f for f in (ROOT / "configs").glob("*/*.yaml") if f.parent.name != "accelerate")
@@ -89,6 +93,17 @@ def test_the_large_stages_are_those_of_the_large_pipeline():
         assert name in without_actor or config.actor.model in SHAPES
     assert load("report/gridworld_mistral7b").run_dir == whole.run.run_dir
     assert load("search/gridworld_mistral7b").language.train.actor.model in SHAPES
+
+
+def test_the_search_on_cartpole_has_the_settings_of_the_race():
+    config, agent = load("search/cartpole"), race.AGENTS["current"]
+    assert replace(config.evolution, num_generations=1) == replace(
+        race.EVOLUTION, num_generations=1
+    )
+    assert config.trials.num_episodes == race.TRIALS.num_episodes
+    assert replace(config.space, genes=[]) == replace(race.space("current"), genes=[])
+    assert (config.ppo.num_envs, config.ppo.num_steps) == (agent.num_envs, agent.num_steps)
+    assert config.target == race.THRESHOLDS[config.environment.id]
 
 
 def test_the_large_stages_fit_on_one_gpu():

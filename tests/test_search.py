@@ -198,6 +198,14 @@ def test_a_gene_moves_on_its_scale_within_its_range():
     assert seen == set(genes(PPOConfig))
 
 
+def test_a_mutation_moves_as_many_genes_as_it_is_told():
+    rng = np.random.default_rng(0)
+    for asked, moved in ((1, 1), (3, 3), (99, len(genes(PPOConfig)))):
+        _, change = mutate_gene(SMALL, ALL, MutationConfig(num_genes=asked), rng)
+        assert len(change) == moved
+    assert sum(before != after for before, after in change.values()) > 5  # 0 may stay at its bound
+
+
 def test_only_the_named_genes_are_searched():
     space = SpaceConfig(genes=["gamma"], architectures=[[4], [5, 5]], activations=["elu"])
     rng = np.random.default_rng(0)
@@ -212,7 +220,11 @@ def test_only_the_named_genes_are_searched():
 def test_combinations_that_the_config_refuses_are_drawn_again_not_clipped():
     rng = np.random.default_rng(0)
     drawn = [draw_config(SMALL, ALL, rng) for _ in range(50)]  # 64 rows, batches of up to 512
-    assert max(config.batch_size for config in drawn) <= 64
+    assert max(config.batch_size for config in drawn) < 64
+    space, large = SpaceConfig(genes=["batch_size"]), MutationConfig(gene_step=0.3)
+    full = replace(SMALL, batch_size=64)
+    mutants = [mutate_gene(full, space, large, rng)[0].batch_size for _ in range(50)]
+    assert max(mutants) < 64  # steps upwards are not cut to 64, which would be no step
 
 
 # --- bad input ------------------------------------------------------------------------------------

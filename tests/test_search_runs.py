@@ -18,8 +18,9 @@ from lactchain.baselines.training import load_agent
 from lactchain.config import dump
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.run import read_metrics
-from lactchain.search import agents, runs
+from lactchain.search import agents, runs, trials
 from lactchain.search.evolution import Evolution, Individual, credit
+from lactchain.search.mutations import check_genes
 from lactchain.search.runs import read_lines, search
 from lactchain.search.settings import (
     EvolutionConfig,
@@ -30,6 +31,9 @@ from lactchain.search.settings import (
 from lactchain.settings import RunConfig
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import evolution as race  # noqa: E402
+
 SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 60})
 PPO = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))
 DQN = DQNConfig(
@@ -244,6 +248,20 @@ def test_the_champion_is_kept_as_it_was_though_training_spoils_it():
         assert evolution.members[0].state == best and evolution.members[0].mutation == "elite"
 
 
+def test_the_elite_of_a_generation_goes_on_as_it_is_while_the_champion_is_kept():
+    settings = replace(SMALL, population_size=4, elite="generation")
+    evolution, best = Evolution(Sums(), settings, seed=3), -np.inf
+    for generation in evolution:
+        fittest = max(generation.members, key=lambda m: np.nan_to_num(m.fitness, nan=-9.0))
+        best = max(best, fittest.state)
+        assert generation.champion.fitness == generation.champion.state == best
+        elite = evolution.members[0]
+        assert elite.mutation == "elite" and elite.change == {}
+        assert (elite.parent, elite.state) == (fittest.id, fittest.state)
+        ids = {member.id for member in generation.members}
+        assert {member.parent for member in evolution.members} <= ids  # the champion is no rival
+
+
 def test_a_champion_by_luck_is_found_out():
     class Dice(Sums):
         def evaluate(self, members, generation):
@@ -270,6 +288,18 @@ def test_a_target_that_is_certified_ends_the_search():
     generations = list(evolution)
     assert generations[-1].certified == 2.5 and len(generations) == 1
     assert isinstance(generations[-1].champion, Individual)
+
+
+def test_a_champion_whose_later_evaluations_meet_the_target_is_certified():
+    class Modest(Sums):
+        def evaluate(self, members, generation):
+            return [2.0 if generation == 0 else 4.0 if m.fitness else 0.0 for m in members]
+
+        def certify(self, member):
+            return 3.0
+
+    first, second = Evolution(Modest(), replace(SMALL, num_generations=9), seed=3, target=3.0)
+    assert second.certified == 3.0 and second.champion.id == first.champion.id
 
 
 # --- trials ---------------------------------------------------------------------------------------
@@ -345,20 +375,49 @@ def test_one_thing_is_searched_at_a_time(tmp_path, changes, said):
 
 
 def test_the_race_has_the_same_agent_and_ranges_for_all():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    import evolution as race
-
-    assert race.TRIALS.num_episodes == race.EVOLUTION.num_episodes
+    for ranges, agent in race.AGENTS.items():
+        searched = race.space(ranges).genes
+        check_genes(replace(agent, entropy_coef=0.01), searched)
+        assert {"learning_rate", "batch_size", "num_epochs"} < set(searched)
     assert race.TRIALS.steps_per_trial == 100_000
+
+
+def test_a_clock_stops_at_the_first_evaluation_that_is_certified():
     clock = race.Clock("CartPole-v1")
     for steps, fitness in ((10, 20.0), (20, 480.0), (30, 15.0), (40, 500.0), (50, 1.0)):
         clock.hear(steps, fitness, lambda fitness=fitness: fitness == 500.0)
     assert clock.solved == 40
     assert clock.points == [[10, 20.0], [20, 480.0], [30, 480.0], [40, 500.0]]
-    lines = race.markdown(
-        {"evolution": [[[[40, 1.0]], 40]], "random": [[[[9, 1.0]], None]]}, 90, []
-    )
-    assert "| random search | > 90 | 0 of 1 | 90 | 90 – 90 | 2.2 |" in lines
+
+
+def test_who_is_asked_at_the_end_of_trials_pays_for_no_evaluation_on_the_way():
+    on_the_way, final = race.Clock("CartPole-v1"), race.Clock("CartPole-v1")
+    race.follow(Heard(), on_the_way, final, budget=1000)
+    assert on_the_way.points == [[60, 480.0]] and on_the_way.solved == 60
+    assert final.points == [[110, 20.0], [220, 500.0]] and final.solved == 220
+    late = race.Clock("CartPole-v1")
+    race.follow(Heard(), late, race.Clock("CartPole-v1"), budget=50)
+    assert late.points == [[60, 480.0]]  # the first that is beyond the budget is the last heard
+
+
+class Heard:
+    """Two trials of two evaluations of 10 steps each, the first good one on the way."""
+
+    def __iter__(self):
+        for trial, fitness, steps in ((0, 480, 60), (0, 20, 120), (1, 30, 180), (1, 500, 240)):
+            final = fitness in (20, 500)
+            yield trials.Report(
+                trial, 0, None, float(fitness), steps, steps - 10 * (trial + 1), final, None
+            )
+
+    def certify(self, report, target):
+        return report.fitness >= target
+
+
+def test_the_race_makes_a_table_and_a_picture():
+    clocks = {"evolution": [[[[40, 1.0]], 40]], "random": [[[[9, 1.0]], None]]}
+    row = "| random search, asked on the way | > 90 | 0 of 1 | 90 | 90 – 90 | 2.2 |"
+    assert row in race.markdown(clocks, 90, [])
     picture = race.chart({"evolution": [[[[40, 1.0], [80, 2.0]], 40]]}, "CartPole-v1")
     assert picture.startswith("<svg") and "evolution" in picture
 

@@ -1,10 +1,10 @@
 """Evolution: a population trains, is evaluated, and the fitter ones have mutated children.
 
 Source: Franke et al. 2021 (SEARL), and AgileRL, with these departures: the fittest member so far,
-the champion, is kept as it was evaluated, is evaluated again beside each generation, goes on
-unmutated in its first place, and is what a search returns; what members have learnt passes to their
-children whole, optimisers included; and every step of training and of selecting evaluations is
-counted.
+the champion, is kept as it was evaluated, is evaluated again beside each generation, and is what a
+search returns; the first place of a generation is an unmutated elite, the champion or (as in SEARL)
+the fittest of the generation before; what members have learnt passes to their children whole,
+optimisers included; and every step of training and of selecting evaluations is counted.
 
 What evolves is a `Species`: classic agents (`lactchain.search.agents`) or language trainers
 (`lactchain.search.language`). All chance comes from the seed and the number of the generation, so
@@ -199,7 +199,7 @@ class Evolution:
         # The luck of an evaluation would otherwise crown a champion for ever.
         self.champion = judged[-1] if self.champion else None
         self._crown(evaluated)
-        self._certify(evaluated)
+        self._certify(judged)
         generation = Generation(
             self.number,
             tuple(evaluated),
@@ -225,11 +225,11 @@ class Evolution:
         if self.champion is None or _rank(best) >= _rank(self.champion):
             self.champion = best
 
-    def _certify(self, evaluated: Sequence[Individual]) -> None:
-        """Lets members that seem to meet the target prove it, the fittest first."""
+    def _certify(self, judged: Sequence[Individual]) -> None:
+        """Lets those that seem to meet the target prove it, the fittest first."""
         if self.target is None:
             return
-        for member in sorted(evaluated, key=_rank, reverse=True):
+        for member in sorted(judged, key=_rank, reverse=True):
             if _rank(member) < self.target:
                 return
             outcome = self.species.certify(member)
@@ -238,13 +238,13 @@ class Evolution:
                 return
 
     def _children(self, evaluated: Sequence[Individual]) -> list[Individual]:
-        """The next generation: the champion unchanged, and mutants of winners of tournaments.
-
-        The champion is a rival too, as it was when it was evaluated.
-        """
+        """The next generation: the elite unchanged, and mutants of winners of tournaments."""
         rng, size = self._rng(), self.config.population_size
-        first, pool = self.number * size, [*evaluated, self.champion]
-        children = [self._child(first, self.champion, ELITE, rng)]
+        first, pool, elite = self.number * size, [*evaluated], max(evaluated, key=_rank)
+        if self.config.elite == "champion":
+            elite = self.champion
+            pool.append(elite)  # a rival as it was when it was evaluated
+        children = [self._child(first, elite, ELITE, rng)]
         for place in range(1, size):
             rivals = rng.choice(len(pool), self.config.tournament_size, replace=False)
             parent = max((pool[rival] for rival in rivals), key=_rank)

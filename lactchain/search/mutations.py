@@ -94,14 +94,18 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
 def mutate_gene(
     config: Any, space: SpaceConfig, settings: MutationConfig, rng: np.random.Generator
 ) -> tuple[Any, Change]:
-    """The config with one gene moved by a Gaussian step on its own scale."""
-    ranges = present_genes(config, space)
+    """The config with `settings.num_genes` genes moved by Gaussian steps on their own scales."""
+    ranges, before = present_genes(config, space), gene_values(config)
+    count = min(settings.num_genes, len(ranges))
 
     def draw() -> tuple[Any, Change]:
-        name = list(ranges)[rng.integers(len(ranges))]
-        before = gene_values(config)[name]
-        after = ranges[name].step(before, settings.gene_step * rng.standard_normal())
-        return with_genes(config, {name: after}), {name: [before, after]}
+        names = rng.choice(list(ranges), count, replace=False).tolist()
+        steps = (settings.gene_step * rng.standard_normal(count)).tolist()
+        after = {
+            name: ranges[name].step(before[name], step)
+            for name, step in zip(names, steps, strict=True)
+        }
+        return with_genes(config, after), {name: [before[name], after[name]] for name in names}
 
     return _first_accepted(draw)
 

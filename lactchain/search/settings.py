@@ -28,6 +28,8 @@ class MutationConfig:
     or fewer; parameters: Gaussian noise on the weights; activation: another one; hyper: a gene."""
     gene_step: float = 0.15
     """Deviation of a gene's step, as a share of its range (on its own scale)."""
+    num_genes: int = 1
+    """Genes that one mutation of kind hyper moves, or all where there are fewer."""
     noise: float = 0.1
     """Deviation of the noise on weights, in units of their root mean square, array by array."""
     growth_share: float = 0.75
@@ -45,7 +47,7 @@ class MutationConfig:
         for name in ("gene_step", "noise"):
             check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
         check(0 <= self.growth_share <= 1, "growth_share", "a share in [0, 1]", self.growth_share)
-        for name in ("max_units", "max_layers"):
+        for name in ("num_genes", "max_units", "max_layers"):
             check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
 
 
@@ -78,6 +80,10 @@ class EvolutionConfig:
     start: Literal["drawn", "given"] = "drawn"
     """drawn: the first members' genes are drawn from their ranges; given: the first member has the
     given config, and the others are mutants of it."""
+    elite: Literal["champion", "generation"] = "champion"
+    """Who goes on unmutated in the first place. champion: the fittest so far, as it was when it was
+    evaluated, which is a rival in tournaments too; nothing that was found is lost, but what it has
+    learnt since. generation: the fittest of each generation, as it is (Franke et al. 2021)."""
     mutation: MutationConfig = MutationConfig()
 
     def __post_init__(self) -> None:
