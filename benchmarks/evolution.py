@@ -206,7 +206,7 @@ def try_out(options: argparse.Namespace, method: str, seed: int) -> dict:
     clocks = {method: on_the_way, f"{method}_final": final}
     if method == "tpe":
         clocks["tpe_pruned"] = on_the_way
-        if on_the_way.solved is None or on_the_way.num_trials >= NEVER_PRUNED:
+        if on_the_way.solved is None or on_the_way.num_trials > NEVER_PRUNED:
             pruned = clocks["tpe_pruned"] = Clock(options.world)
             follow(trials_of_race(options, method, seed, prune=True), pruned, None, options.budget)
     return {"clocks": {name: [clock.points, clock.solved] for name, clock in clocks.items()}}

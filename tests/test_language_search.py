@@ -7,8 +7,9 @@ import pytest
 import script_setups
 import torch
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
-from transformers import MistralForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
+from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, genes
 from lactchain.jobs import EvaluationConfig, TrainSimPOConfig
 from lactchain.models.growth import add_layer, add_mlp_units, disturb, read_model, write_model
@@ -72,6 +73,13 @@ def test_growth_leaves_its_model_alone_and_learns_in_what_is_new(model):
         if name.startswith(last) and "layernorm" not in name:
             assert not torch.equal(weight, start[name]), name
     assert all(torch.equal(weight, before[n]) for n, weight in model.state_dict().items())
+
+
+def test_a_model_of_another_build_is_refused():
+    other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=16))
+    for grow in (add_layer, lambda model: add_mlp_units(model, 4)):
+        with pytest.raises(ConfigError, match="built like Llama to grow, got GPT2LMHeadModel"):
+            grow(other)
 
 
 def test_noise_is_relative_to_each_weight(model):

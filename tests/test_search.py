@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
+from lactchain.baselines.evaluation import Evaluation
 from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.settings import DQNConfig, PPOConfig
+from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, genes
+from lactchain.search.agents import CERTIFYING_EPISODES, Arena
 from lactchain.search.members import JoinedEnvs, batches, join, take
 from lactchain.search.mutations import (
     check_genes,
@@ -31,8 +35,20 @@ GROW, CUT = MutationConfig(growth_share=1.0), MutationConfig(growth_share=0.0)
 ALL = SpaceConfig()
 
 
+SMALL_DDPG = DDPGConfig(
+    num_envs=4,
+    train_every_env_steps=8,
+    learning_starts=16,
+    batch_size=16,
+    hidden=(8, 6),
+    buffer_size=64,
+)
+AGENTS = [(PPO, SMALL), (DQN, SMALL_DQN), (DDPG, SMALL_DDPG)]
+
+
 def trained(config, kind=PPO, num_members=1, seed=0):
-    envs = MemberEnvs("CartPole-v1", num_members, config.num_envs, seed=seed)
+    world = "Pendulum-v1" if kind is DDPG else "CartPole-v1"
+    envs = MemberEnvs(world, num_members, config.num_envs, seed=seed)
     spaces = envs.observation_space, envs.action_space
     population = kind([config] * num_members, *spaces, seed)
     for _ in range(3):
@@ -41,14 +57,18 @@ def trained(config, kind=PPO, num_members=1, seed=0):
 
 
 def outputs(kind, config, learnt, spaces):
-    """What the networks of a member say about some states."""
+    """What the networks and targets of a member say about some states, and actions."""
     population = join(kind, [config], [learnt], *spaces, seed=0)
-    x = torch.from_numpy(np.random.default_rng(5).standard_normal((1, 50, 4)).astype(np.float32))
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy(rng.standard_normal((1, 50, *spaces[0].shape)).astype(np.float32))
+    actions = torch.from_numpy(rng.uniform(-1, 1, (1, 50, 1)).astype(np.float32))
     found = []
-    for part in ("parameters", "target"):
-        if part in population.parts:
-            for name, views in population.parts[part].views.items():
-                net = {"actor": "actor", "critic": "critic", "q": "network"}[name]
+    for part in population.parts.values():
+        for name, views in part.views.items() if isinstance(part, Parameters) else ():
+            if kind is DDPG and name != "pi":
+                found.append(population.critic(views, x, actions).detach())
+            else:
+                net = {"actor": "actor", "critic": "critic", "q": "network", "pi": "actor"}[name]
                 found.append(getattr(population, net)(views, x).detach())
     return found
 
@@ -56,7 +76,7 @@ def outputs(kind, config, learnt, spaces):
 # --- taking out and joining -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "config"), [(PPO, SMALL), (DQN, SMALL_DQN)])
+@pytest.mark.parametrize(("kind", "config"), AGENTS)
 def test_members_that_are_joined_again_are_what_they_were(kind, config):
     population, _, spaces = trained(config, kind, num_members=3)
     learnt = [take(population, member) for member in (2, 0)]
@@ -110,11 +130,45 @@ def test_joined_environments_play_what_they_would_play_alone():
     assert joined.pop_episodes() == expected and expected
 
 
+@pytest.mark.parametrize(("kind", "config"), AGENTS)
+def test_a_generation_begins_with_all_that_the_last_one_ended_with(kind, config):
+    world = "Pendulum-v1" if kind is DDPG else "CartPole-v1"
+    arena = Arena(WorldConfig(world), seed=0)
+    envs = [arena.make_envs(config, place) for place in range(2)]
+    learnt = [arena.newborn(config, [0, place]) for place in range(2)]
+    learnt = arena.train([config] * 2, learnt, envs, 128, [0, 0])
+    again = arena.train([config] * 2, learnt, envs, 0, [0, 1])  # joined, and taken out
+    for one, other in zip(learnt, again, strict=True):
+        for name, part in one.parts.items():
+            for key, value in part.items():
+                np.testing.assert_array_equal(other.parts[name][key], value)
+    optimizer = next(part for name, part in again[0].parts.items() if "optimizer" in name)
+    assert optimizer["steps"] > 0 and np.abs(optimizer["mean"]).max() > 0
+
+
+def test_no_two_uses_of_episodes_meet(monkeypatch):
+    seeds = []
+
+    def evaluate(act, id, num_members, num_episodes, seed, **kwargs):
+        seeds.append(range(seed, seed + num_episodes))
+        return Evaluation(*np.zeros((3, num_members, num_episodes)), num_env_steps=1)
+
+    monkeypatch.setattr("lactchain.search.agents.evaluate", evaluate)
+    for seed in (0, 1):
+        arena = Arena(WorldConfig("CartPole-v1"), seed)
+        learnt = arena.newborn(SMALL, [0])
+        for generation in (0, 1, 999):
+            arena.judge([SMALL], [learnt], 10, arena.selecting_seed(generation))
+        arena.certify(SMALL, learnt)
+        assert len(seeds[-1]) == CERTIFYING_EPISODES and arena.num_env_steps == 3
+    assert len({start for episodes in seeds for start in episodes}) == sum(map(len, seeds))
+
+
 # --- architecture ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
-@pytest.mark.parametrize(("kind", "config"), [(PPO, SMALL), (DQN, SMALL_DQN)])
+@pytest.mark.parametrize(("kind", "config"), AGENTS)
 def test_growth_leaves_the_function_as_it_is(kind, config, activation):
     config = replace(config, activation=activation)
     population, _, spaces = trained(config, kind)

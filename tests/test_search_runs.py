@@ -138,11 +138,12 @@ def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
     assert texts(tmp_path / "whole", "lineage.jsonl") == [lineage.read_text()]
 
 
-def test_the_returned_agent_is_the_one_that_was_judged(tmp_path):
-    summary = run(tmp_path / "run")
+@pytest.mark.parametrize("seed", [0, 1, 2])  # by one seed's luck a child may be its parent's twin
+def test_the_returned_agent_is_the_one_that_was_judged(tmp_path, seed):
+    summary = run(tmp_path / "run", run=RunConfig(run_dir=str(tmp_path / "run"), seed=seed))
     lines = read_lines(tmp_path / "run" / "lineage.jsonl")
     first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
-    agent, arena = load_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, 0)
+    agent, arena = load_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, seed)
     means = []
     for generation in range(first["generation"], SMALL.num_generations):
         seed = arena.selecting_seed(generation)
@@ -290,6 +291,16 @@ def test_a_target_that_is_certified_ends_the_search():
     assert isinstance(generations[-1].champion, Individual)
 
 
+def test_a_target_that_fresh_episodes_do_not_confirm_is_not_met():
+    class Lucky(Sums):
+        def certify(self, member):
+            return 1.0
+
+    generations = list(Evolution(Lucky(), SMALL, seed=3, target=1.5))
+    assert len(generations) == SMALL.num_generations
+    assert generations[-1].champion.fitness >= 1.5 and generations[-1].certified is None
+
+
 def test_a_champion_whose_later_evaluations_meet_the_target_is_certified():
     class Modest(Sums):
         def evaluate(self, members, generation):
@@ -326,6 +337,19 @@ def test_the_median_pruner_gives_trials_up(tmp_path):
     run(tmp_path / "run", method="tpe", trials=trials)
     lines = read_lines(tmp_path / "run" / "trials.jsonl")
     assert any(line["is_final"] and line["steps"] == 64 for line in lines)
+
+
+def test_optuna_hears_what_became_of_every_trial():
+    optuna = pytest.importorskip("optuna")
+    sampler = trials.TPESampler(PPO, SPACE, seed=0, prune=True)
+    for number in range(6):
+        sampler.ask()
+        given_up = sampler.report(64, -1.0 if number == 5 else float(number))
+        sampler.tell(10.0 * number)
+    assert given_up
+    heard = [trial for trial in sampler.study.trials if trial.state != optuna.trial.TrialState.FAIL]
+    assert [trial.value for trial in heard] == [0.0, 10.0, 20.0, 30.0, 40.0, -1.0]
+    assert heard[-1].state == optuna.trial.TrialState.PRUNED
 
 
 def test_evaluations_on_the_way_are_counted_apart(tmp_path):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from lactchain.errors import ConfigError
 from lactchain.models.loading import load_actor, quiet
 from lactchain.settings import ActorConfig
 
@@ -23,7 +24,12 @@ SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 
 def add_layer(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with a copy of its last layer on top, which adds nothing yet."""
+    """The model with a copy of its last layer on top, which adds nothing yet.
+
+    Raises:
+        ConfigError: the model is not built like Llama.
+    """
+    _check_family(model)
     config = copy.deepcopy(model.config)
     last = config.num_hidden_layers - 1
     config.num_hidden_layers += 1
@@ -37,7 +43,12 @@ def add_layer(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def add_mlp_units(model: PreTrainedModel, count: int, seed: int = 0) -> PreTrainedModel:
-    """The model with `count` more units in every MLP, which nobody hears yet."""
+    """The model with `count` more units in every MLP, which nobody hears yet.
+
+    Raises:
+        ConfigError: the model is not built like Llama.
+    """
+    _check_family(model)
     config = copy.deepcopy(model.config)
     config.intermediate_size += count
     generator = torch.Generator().manual_seed(seed)
@@ -85,6 +96,13 @@ def write_model(model: PreTrainedModel, actor: ActorConfig, folder: str | Path) 
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _check_family(model: PreTrainedModel) -> None:
+    names = {f"model.layers.0.{name}" for name in (*SILENT, "mlp.gate_proj.weight")}
+    if not names <= model.state_dict().keys():
+        kind = type(model).__name__
+        raise ConfigError(f"architecture: expected a model built like Llama to grow, got {kind}")
 
 
 def _rebuilt(model: PreTrainedModel, config: object, weights: dict[str, Tensor]) -> PreTrainedModel:

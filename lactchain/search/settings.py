@@ -35,9 +35,9 @@ class MutationConfig:
     growth_share: float = 0.75
     """Probability that an architecture grows rather than shrinks."""
     max_units: int = 256
-    """Widest layer that growth makes."""
+    """Widest layer that growth makes, of classic agents."""
     max_layers: int = 3
-    """Most hidden layers that growth makes."""
+    """Most hidden layers that growth makes, of classic agents."""
 
     def __post_init__(self) -> None:
         weights = self.weights
