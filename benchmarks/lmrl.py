@@ -67,6 +67,7 @@ class World:
 
     Attributes:
         base: name of the configuration of the untrained models.
+        data: name of the configuration of the behaviour data, of which the floors are as well.
         floors: scripted policies to play, and what the table calls them.
         num_floor_games: episodes of each.
         filtered: settings that make %BC of cloning.
@@ -78,6 +79,7 @@ class World:
     """
 
     base: str
+    data: str
     floors: Mapping[str, str]
     num_floor_games: int
     filtered: Mapping[str, object]
@@ -90,6 +92,7 @@ class World:
 
 MAZE = World(
     "maze_tiny",
+    "maze",
     {"random": "uniform random", "legal": "legal random", "optimal": "shortest paths"},
     num_floor_games=800,
     filtered={"only_successes": True},
@@ -103,11 +106,13 @@ WORLDS = {
     "maze": MAZE,
     "maze_partial": replace(
         MAZE,
+        data="maze_partial",
         published={"BC": -79.5, "%BC": -82.9, "MC": -80.3, "ILQL": -52.9},
         note="The floors see where they are, the others do not; best in LMRL-Gym's data -25.75.",
     ),
     "wordle": World(
         "wordle_tiny",
+        "wordle_clues",
         {"consistent": "consistent random", "informed": "greedy information gain"},
         num_floor_games=4096,
         filtered={"best_fraction": 0.3},
@@ -158,7 +163,7 @@ class Runs:
 
     def data(self) -> Path:
         """The behaviour data."""
-        return self._stage("make_offline_data", "data", {}, config=self.name)
+        return self._stage("make_offline_data", "data", {}, config=self.world.data)
 
     def floor(self, policy: str) -> Path:
         """A scripted policy that plays by itself, everywhere and to the end."""
@@ -168,7 +173,7 @@ class Runs:
             "environment.max_chains": None,
             "collect.num_episodes": self.world.num_floor_games,
         }
-        return self._stage("make_offline_data", f"floor_{policy}", settings, config=self.name)
+        return self._stage("make_offline_data", f"floor_{policy}", settings, config=self.world.data)
 
     def base(self) -> Path:
         """The untrained model."""

@@ -68,7 +68,7 @@ def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypa
     assert command[1:4] == [
         "scripts/make_offline_data.py",
         "--config",
-        "configs/make_offline_data/wordle.yaml",
+        "configs/make_offline_data/wordle_clues.yaml",
     ]
     settings = dict(zip(command[4::2], command[5::2], strict=True))
     assert json.loads(settings["--behavior.policies"]) == {"consistent": 1.0}

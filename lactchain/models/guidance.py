@@ -30,6 +30,9 @@ MAX_ANSWERS = 4096
 ROWS = 4096
 """Rows of a batch in which answers are read, about."""
 
+MEMORY = 4_000_000
+"""Advantages that are kept, about: a policy without dice meets the same states again and again."""
+
 
 class TrainedValues:
     """The values in a folder, loaded when they are needed, to act with.
@@ -144,10 +147,19 @@ class AnswerRanking:
         prefix = template.prefix_ids
         self._trunks = [CascadeTrunk(model.trunk, prefix) for model in (target, online)]
         self._target, self._online = target, online
+        self._known: dict[str, np.ndarray] = {}
 
-    @torch.inference_mode()
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
         """Σ_t (min_i Q̂_i − V) of each answer in each of B states, (B, C)."""
+        if len(self._known) * len(self.actions) > MEMORY:
+            self._known.clear()
+        new = [text for text in dict.fromkeys(observations) if text not in self._known]
+        if new:
+            self._known |= zip(new, self._advantages(new), strict=True)
+        return np.stack([self._known[text] for text in observations])
+
+    @torch.inference_mode()
+    def _advantages(self, observations: Sequence[str]) -> np.ndarray:
         prompts = self._template.encode_batch(observations)
         size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
         parts = [
