@@ -43,7 +43,8 @@ SMALL_DDPG = DDPGConfig(
     hidden=(8, 6),
     buffer_size=64,
 )
-AGENTS = [(PPO, SMALL), (DQN, SMALL_DQN), (DDPG, SMALL_DDPG)]
+AVERAGED = replace(SMALL_DQN, average_weights=0.9)
+AGENTS = [(PPO, SMALL), (DQN, SMALL_DQN), (DQN, AVERAGED), (DDPG, SMALL_DDPG)]
 
 
 def trained(config, kind=PPO, num_members=1, seed=0):
