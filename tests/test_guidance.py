@@ -88,23 +88,24 @@ def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values
 
 
 @torch.no_grad()
-def test_scored_decoding_takes_the_answer_with_the_greatest_sum_of_advantages(weights, values):
+def test_scored_decoding_takes_the_answer_whose_last_token_has_the_greatest_value(weights, values):
     actor = LanguageActor.from_config(config_of(weights, values, decoding="scored"), GRAMMAR)
     table, tokenizer = ValueModel.load(values), actor.tokenizer
     texts = list(GRAMMAR.answers())
     assert len(texts) == GRAMMAR.num_answers == 14
-    sums = np.zeros((3, len(texts)))
+    advantages = np.zeros((3, len(texts)))
     for row, state in enumerate(STATES[:3]):
         prompt = actor.template.encode(state)
         for column, text in enumerate(texts):
             said = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             q, _ = alone(table, prompt + said, target=True)
             _, v = alone(table, prompt + said)
-            for place, token in enumerate(said, len(prompt) - 1):
-                sums[row, column] += (q[:, place, token].amin(0) - v[place]).item()
-    np.testing.assert_allclose(actor.ranking.advantages(STATES[:3]), sums, atol=2e-4)
+            last = q[:, len(prompt) + len(said) - 2, said[-1]].amin()
+            discounted = table.meaning.gamma ** (len(said) - 1) * last
+            advantages[row, column] = discounted - v[len(prompt) - 1]
+    np.testing.assert_allclose(actor.ranking.advantages(STATES[:3]), advantages, atol=2e-4)
     said = [answer.text for answer in actor.act([*STATES[:3], STATES[0]], range(4))]
-    best = [texts[column] for column in sums.argmax(axis=1)]
+    best = [texts[column] for column in advantages.argmax(axis=1)]
     assert said == [*best, best[0]]
 
 

@@ -5,7 +5,14 @@ import pytest
 
 from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.maze import ACTION_NAMES, LAYOUTS, PARTIAL_TEMPLATE, Maze, MazeTables
+from lactchain.environments.maze import (
+    ACTION_NAMES,
+    LAYOUTS,
+    PARTIAL_TEMPLATE,
+    TERSE_TEMPLATE,
+    Maze,
+    MazeTables,
+)
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
@@ -59,6 +66,14 @@ def test_a_transcript_of_the_partially_observed_maze():
     assert text.count("\n") == 40 and text.startswith("move up\n")
     assert env.step("up!")[0] == "There are walls above you, below you.\n"  # wiped
     assert env.step("move up\n")[0].count("\n") == 3
+
+
+def test_walls_may_be_told_in_letters():
+    env = spoken(template=TERSE_TEMPLATE)
+    said = [env.reset(options=at(*cell))[0] for cell in ((1, 1), (1, 3), (2, 3))]
+    assert said == ["L A B\n", "A\n", "R L\n"]
+    open_space = spoken(env_kwargs={"layout": ["000"] * 3, "goal": [0, 0]}, template=TERSE_TEMPLATE)
+    assert open_space.reset(options=at(1, 1))[0] == "-\n"
 
 
 def test_digits_of_a_coordinate_stand_apart():

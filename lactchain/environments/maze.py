@@ -17,10 +17,12 @@ from lactchain.environments.exact import TabularModel, shortest_paths
 
 ACTION_NAMES = ("move up", "move down", "move left", "move right")
 PARTIAL_TEMPLATE = "{walls}\n"
+TERSE_TEMPLATE = "{sides}\n"
 STUMBLE_REWARD = -4.0
 
 _STEPS = np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])  # (rows, columns) of the actions
 _SIDES = ((3, "to your right"), (2, "to your left"), (0, "above you"), (1, "below you"))
+_SIDE_LETTERS = ((3, "R"), (2, "L"), (0, "A"), (1, "B"))
 
 LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
     "double_t": (
@@ -75,6 +77,7 @@ class MazeTables:
         terminal: (S,), whether the cell is the goal.
         rewards: (S, 4), 0 for reaching the goal, else −1.
         walls: a sentence for each state.
+        sides: the same in letters, `R L A B`: right, left, above, below.
         start_states: the states that an episode may start in, ascending.
         model: the same, as `exact.py` has it.
 
@@ -97,6 +100,7 @@ class MazeTables:
         self.next_state, self.bumped = self._moves()
         self.rewards = np.where(self.terminal[self.next_state], 0.0, -1.0)
         self.walls = [_wall_sentence(sides) for sides in self.bumped]
+        self.sides = [_wall_letters(sides) for sides in self.bumped]
         self.model = self._model()
         self.start_states = self._starts(start)
 
@@ -323,6 +327,11 @@ def _goal(layout: str | Sequence[str], goal: Sequence[int] | None) -> Sequence[i
     if isinstance(layout, str):
         return LAYOUTS[layout][1]
     raise ValueError("goal: expected row, column for a layout of your own, got none")
+
+
+def _wall_letters(sides: np.ndarray) -> str:
+    """The walls on the four sides, a letter each, `-` for none."""
+    return " ".join(letter for action, letter in _SIDE_LETTERS if sides[action]) or "-"
 
 
 def _wall_sentence(sides: np.ndarray) -> str:

@@ -106,17 +106,20 @@ def gridworld_view(world: GridWorld) -> TextView:
 
 
 def maze_view(world: Maze) -> TextView:
-    """Maze in LMRL-Gym's words, fully observed; `maze.PARTIAL_TEMPLATE` shows the walls alone.
+    """Maze in LMRL-Gym's words, fully observed.
+
+    `maze.PARTIAL_TEMPLATE` shows the walls alone, `maze.TERSE_TEMPLATE` in letters.
 
     Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
-    (a sentence).
+    (a sentence), sides (the walls as letters, `R L A B`).
     """
     goal_row, goal_column = map(_spelled, world.tables.goal)
 
     def describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:
         row, column = map(_spelled, observation.tolist())
-        walls = world.tables.walls[env.unwrapped.state]
-        place = {"row": row, "column": column, "walls": walls}
+        tables, state = world.tables, env.unwrapped.state
+        walls = {"walls": tables.walls[state], "sides": tables.sides[state]}
+        place = {"row": row, "column": column} | walls
         return place | {"goal_row": goal_row, "goal_column": goal_column}
 
     return TextView(

@@ -1,13 +1,16 @@
 """Acting by token values: beside an actor's logits, or alone, over all legal answers.
 
 Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
-al. 2022, section 4.3). Scored decoding ranks answers u by their advantages, Σ_{t ∈ u} (min_i Q̂_i −
-V), which is exact: every answer of the grammar is valued, and what answers share is read once.
+al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages; what
+they share is read once. The value of an answer is that of its last token, before which the model
+has read it whole. Where values are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the sum of LMRL-Gym,
+Σ_t (min_i Q̂_i − V), is the same but for γ; where they are learnt, it adds up the errors of all
+tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -144,13 +147,15 @@ class AnswerRanking:
         self._columns = torch.tensor(columns, device=target.trunk.device)
         self._levels = _levels(ids, columns, target.trunk.device)
         self._template = template
-        prefix = template.prefix_ids
-        self._trunks = [CascadeTrunk(model.trunk, prefix) for model in (target, online)]
+        self._discount = target.meaning.gamma
+        self._trunks = [
+            CascadeTrunk(model.trunk, template.prefix_ids) for model in (target, online)
+        ]
         self._target, self._online = target, online
         self._known: dict[str, np.ndarray] = {}
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
-        """Σ_t (min_i Q̂_i − V) of each answer in each of B states, (B, C)."""
+        """γ^{n-1} min_i Q̂_i(n-th token) − V(s) of each answer of n tokens in B states, (B, C)."""
         if len(self._known) * len(self.actions) > MEMORY:
             self._known.clear()
         new = [text for text in dict.fromkeys(observations) if text not in self._known]
@@ -158,16 +163,11 @@ class AnswerRanking:
             self._known |= zip(new, self._advantages(new), strict=True)
         return np.stack([self._known[text] for text in observations])
 
-    @torch.inference_mode()
     def _advantages(self, observations: Sequence[str]) -> np.ndarray:
-        prompts = self._template.encode_batch(observations)
         size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
-        parts = [
-            self._sums(prompts[i : i + size], self._trunks[0], self._q)
-            - self._sums(prompts[i : i + size], self._trunks[1], self._v)
-            for i in range(0, len(prompts), size)
-        ]
-        return torch.cat(parts).cpu().numpy()
+        parts = [observations[i : i + size] for i in range(0, len(observations), size)]
+        values = np.concatenate([self._answer_values(part) for part in parts])
+        return values - self.state_values(observations)[:, None]
 
     @torch.inference_mode()
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
@@ -177,36 +177,25 @@ class AnswerRanking:
             _, _, hidden = trunk.read(prompts, room=1)
         return self._online.v_head(hidden)[:, 0].cpu().numpy()
 
-    def _q(self, hidden: Tensor) -> Tensor:
-        return self._target.least_q(hidden, self._columns)
-
-    def _v(self, hidden: Tensor) -> Tensor:
-        return self._online.v_head(hidden).expand(-1, len(self._columns))
-
-    def _sums(
-        self,
-        prompts: Sequence[Sequence[int]],
-        trunk: CascadeTrunk,
-        values: Callable[[Tensor], Tensor],
-    ) -> Tensor:
-        """Sums (B, C) of the values of an answer's tokens, each read from the state before it."""
-        count = len(prompts)
-        sums = torch.empty(count, len(self.actions), device=self._columns.device)
+    @torch.inference_mode()
+    def _answer_values(self, observations: Sequence[str]) -> np.ndarray:
+        """Values (B, C) of the last tokens of all answers, discounted to their first."""
+        prompts, trunk = self._template.encode_batch(observations), self._trunks[0]
+        count, device = len(prompts), self._columns.device
+        values = torch.empty(count, len(self.actions), device=device)
         with use_cascade(trunk.model):
             cache, lengths, hidden = trunk.read(prompts, room=len(self._levels))
-            reached = torch.zeros(count, 1, device=hidden.device)
-            for level in self._levels:
-                step = values(hidden).view(count, reached.shape[1], -1)
-                first = torch.arange(count, device=hidden.device)[:, None] * reached.shape[1]
-                reached = reached[:, level.parents] + step[:, level.parents, level.tokens]
-                sums[:, level.answers] = reached[:, level.ends]
+            for depth, level in enumerate(self._levels):
+                q = self._target.least_q(hidden, self._columns).view(count, -1, len(self._columns))
+                last = level.parents[level.ends], level.tokens[level.ends]
+                values[:, level.answers] = self._discount**depth * q[:, last[0], last[1]]
                 if len(level.goes_on):
+                    first = torch.arange(count, device=device)[:, None] * q.shape[1]
                     rows = (first + level.parents[level.goes_on]).flatten()
                     blocks = self._columns[level.tokens[level.goes_on]].repeat(count)[:, None]
                     cache, lengths = cache.select(rows), lengths[rows]
                     hidden, lengths = trunk.feed(blocks, lengths, cache)
-                    reached = reached[:, level.goes_on]
-        return sums
+        return values.cpu().numpy()
 
 
 def _levels(
