@@ -106,7 +106,9 @@ WORLDS = {
     "maze": MAZE,
     "maze_partial": replace(
         MAZE,
+        base="maze_partial_tiny",
         data="maze_partial",
+        betas=(2, 4, 16),
         published={"BC": -79.5, "%BC": -82.9, "MC": -80.3, "ILQL": -52.9},
         note="The floors see where they are, the others do not; best in LMRL-Gym's data -25.75.",
     ),
