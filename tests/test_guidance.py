@@ -87,9 +87,11 @@ def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values
     assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
 
 
+@pytest.mark.parametrize("ranking", ["sum", "last"])
 @torch.no_grad()
-def test_scored_decoding_takes_the_answer_whose_last_token_has_the_greatest_value(weights, values):
-    actor = LanguageActor.from_config(config_of(weights, values, decoding="scored"), GRAMMAR)
+def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, weights, values):
+    config = config_of(weights, values, decoding="scored", value_ranking=ranking)
+    actor = LanguageActor.from_config(config, GRAMMAR)
     table, tokenizer = ValueModel.load(values), actor.tokenizer
     texts = list(GRAMMAR.answers())
     assert len(texts) == GRAMMAR.num_answers == 14
@@ -100,9 +102,13 @@ def test_scored_decoding_takes_the_answer_whose_last_token_has_the_greatest_valu
             said = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             q, _ = alone(table, prompt + said, target=True)
             _, v = alone(table, prompt + said)
-            last = q[:, len(prompt) + len(said) - 2, said[-1]].amin()
-            discounted = table.meaning.gamma ** (len(said) - 1) * last
-            advantages[row, column] = discounted - v[len(prompt) - 1]
+            places = range(len(prompt) - 1, len(prompt) + len(said) - 1)
+            least = [q[:, place, token].amin() for place, token in zip(places, said, strict=True)]
+            if ranking == "sum":
+                advantages[row, column] = sum(least) - sum(v[place] for place in places)
+            else:
+                discount = table.meaning.gamma ** (len(said) - 1)
+                advantages[row, column] = discount * least[-1] - v[places[0]]
     np.testing.assert_allclose(actor.ranking.advantages(STATES[:3]), advantages, atol=2e-4)
     said = [answer.text for answer in actor.act([*STATES[:3], STATES[0]], range(4))]
     best = [texts[column] for column in advantages.argmax(axis=1)]

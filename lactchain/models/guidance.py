@@ -2,15 +2,14 @@
 
 Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
 al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages; what
-they share is read once. The value of an answer is that of its last token, before which the model
-has read it whole. Where values are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the sum of LMRL-Gym,
-Σ_t (min_i Q̂_i − V), is the same but for γ; where they are learnt, it adds up the errors of all
-tokens.
+they share is read once. Where values are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an
+answer is the sum over its tokens and, but for γ, also the value of its last token less V(s); learnt
+ones differ, see `ActorConfig.value_ranking`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +41,7 @@ class TrainedValues:
 
     Attributes:
         weight: β.
+        ranking: how answers are ranked, "sum" or "last".
 
     Raises:
         ConfigError: they were trained with another instruction than the actor is given.
@@ -49,7 +49,7 @@ class TrainedValues:
     """
 
     def __init__(self, config: ActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.weight = config.value_weight
+        self.weight, self.ranking = config.value_weight, config.value_ranking
         self._config = config
         self._directory = Path(config.values)
         meaning, theirs = self.target.meaning, self.target.tokenizer
@@ -147,7 +147,7 @@ class AnswerRanking:
         self._columns = torch.tensor(columns, device=target.trunk.device)
         self._levels = _levels(ids, columns, target.trunk.device)
         self._template = template
-        self._discount = target.meaning.gamma
+        self._discount = target.meaning.gamma if values.ranking == "last" else None
         self._trunks = [
             CascadeTrunk(model.trunk, template.prefix_ids) for model in (target, online)
         ]
@@ -155,7 +155,11 @@ class AnswerRanking:
         self._known: dict[str, np.ndarray] = {}
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
-        """γ^{n-1} min_i Q̂_i(n-th token) − V(s) of each answer of n tokens in B states, (B, C)."""
+        """What each answer is worth in each of B states, (B, C).
+
+        By the ranking "sum" Σ_t (min_i Q̂_i − V); by "last" γ^{n−1} min_i Q̂_i of the n-th token, the
+        last one, minus V(s).
+        """
         if len(self._known) * len(self.actions) > MEMORY:
             self._known.clear()
         new = [text for text in dict.fromkeys(observations) if text not in self._known]
@@ -163,11 +167,16 @@ class AnswerRanking:
             self._known |= zip(new, self._advantages(new), strict=True)
         return np.stack([self._known[text] for text in observations])
 
+    @torch.inference_mode()
     def _advantages(self, observations: Sequence[str]) -> np.ndarray:
+        prompts = self._template.encode_batch(observations)
         size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
-        parts = [observations[i : i + size] for i in range(0, len(observations), size)]
-        values = np.concatenate([self._answer_values(part) for part in parts])
-        return values - self.state_values(observations)[:, None]
+        parts = [prompts[i : i + size] for i in range(0, len(prompts), size)]
+        values = torch.cat([self._answer_values(part, self._trunks[0], self._q) for part in parts])
+        if self._discount is not None:
+            return values.cpu().numpy() - self.state_values(observations)[:, None]
+        values -= torch.cat([self._answer_values(part, self._trunks[1], self._v) for part in parts])
+        return values.cpu().numpy()
 
     @torch.inference_mode()
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
@@ -177,25 +186,40 @@ class AnswerRanking:
             _, _, hidden = trunk.read(prompts, room=1)
         return self._online.v_head(hidden)[:, 0].cpu().numpy()
 
-    @torch.inference_mode()
-    def _answer_values(self, observations: Sequence[str]) -> np.ndarray:
-        """Values (B, C) of the last tokens of all answers, discounted to their first."""
-        prompts, trunk = self._template.encode_batch(observations), self._trunks[0]
+    def _q(self, hidden: Tensor) -> Tensor:
+        return self._target.least_q(hidden, self._columns)
+
+    def _v(self, hidden: Tensor) -> Tensor:
+        return self._online.v_head(hidden).expand(-1, len(self._columns))
+
+    def _answer_values(
+        self,
+        prompts: Sequence[Sequence[int]],
+        trunk: CascadeTrunk,
+        values: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Sums (B, C) of the values of an answer's tokens, or the last one's, discounted."""
         count, device = len(prompts), self._columns.device
-        values = torch.empty(count, len(self.actions), device=device)
+        totals = torch.empty(count, len(self.actions), device=device)
         with use_cascade(trunk.model):
             cache, lengths, hidden = trunk.read(prompts, room=len(self._levels))
+            reached = torch.zeros(count, 1, device=device)
             for depth, level in enumerate(self._levels):
-                q = self._target.least_q(hidden, self._columns).view(count, -1, len(self._columns))
-                last = level.parents[level.ends], level.tokens[level.ends]
-                values[:, level.answers] = self._discount**depth * q[:, last[0], last[1]]
+                step = values(hidden).view(count, reached.shape[1], -1)
+                first = torch.arange(count, device=device)[:, None] * reached.shape[1]
+                step = step[:, level.parents, level.tokens]
+                if self._discount is None:
+                    reached = reached[:, level.parents] + step
+                else:
+                    reached = self._discount**depth * step
+                totals[:, level.answers] = reached[:, level.ends]
                 if len(level.goes_on):
-                    first = torch.arange(count, device=device)[:, None] * q.shape[1]
                     rows = (first + level.parents[level.goes_on]).flatten()
                     blocks = self._columns[level.tokens[level.goes_on]].repeat(count)[:, None]
                     cache, lengths = cache.select(rows), lengths[rows]
                     hidden, lengths = trunk.feed(blocks, lengths, cache)
-        return values.cpu().numpy()
+                    reached = reached[:, level.goes_on]
+        return totals
 
 
 def _levels(
