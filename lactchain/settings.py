@@ -142,9 +142,9 @@ class ActorConfig:
     """Factor beta on the advantages under free and constrained decoding (LMRL-Gym: 16 for ILQL in
     the maze, 32 in Wordle)."""
     value_ranking: Literal["sum", "last"] = "sum"
-    """How values rank answers. sum: the advantages of all tokens, as in LMRL-Gym; last: the value of
-    the last token, before which the answer has been read whole, which is better where answers are
-    spelt out and the conservative term is small (Wordle)."""
+    """How values rank answers. sum: the advantages of all tokens, as in LMRL-Gym; last: the value
+    of the last token, before which the answer has been read whole, which is better where answers
+    are spelt out and the conservative term is small (Wordle)."""
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
