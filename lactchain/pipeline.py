@@ -124,10 +124,16 @@ class Stages:
             _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
         )
 
-    def summary(self, wall_seconds: float) -> dict[str, Any]:
-        """What `summary.json` holds: the figures before and after, and those of every round."""
+    def summary(self, wall_seconds: float, cpu_seconds: float) -> dict[str, Any]:
+        """What `summary.json` holds: the figures before and after, and those of every round.
+
+        Args:
+            wall_seconds: on the clock, since the run began or went on.
+            cpu_seconds: of this process and its threads, since then.
+        """
         before, after = self.evaluations[0], self.evaluations[-1]
         first = self.critic_summaries[0]
+        stages = self.actor_summaries + self.critic_summaries
         return {
             "seed": self.config.run.seed,
             "success_rate_before": before["success_rate"],
@@ -138,9 +144,13 @@ class Stages:
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
             "critic_r2": first.get("critic_r2"),
             "critic_rmse": first.get("critic_rmse"),
-            "num_pairs": sum(s.get("num_pairs", 0) for s in self.actor_summaries),
+            "num_pairs": sum(stage.get("num_pairs", 0) for stage in stages),
+            "num_cloned_chains": sum(stage.get("num_examples", 0) for stage in stages),
+            # Actions that were played to learn from; evaluations do not count, for any agent.
+            "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
             "rollouts_per_second": first.get("time/chains_per_second"),
             "wall_seconds": wall_seconds,
+            "time/cpu_seconds": cpu_seconds,
             "num_rounds": len(self.critic_summaries),
             "target_met": self.target_is_met(),
             "actor": {"model": self.actor.model, "adapter": self.actor.adapter},

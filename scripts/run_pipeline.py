@@ -29,7 +29,7 @@ def main(config: RunPipelineConfig) -> dict:
     from lactchain.inspection.report import write_report
     from lactchain.pipeline import Stages, gather_results
 
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
         if run.finished:
             return run.summary
@@ -46,7 +46,7 @@ def main(config: RunPipelineConfig) -> dict:
             stages.take_evaluation(evaluate.main(stages.evaluation(number)))
             if stages.target_is_met():
                 break
-        summary = stages.summary(time.perf_counter() - start)
+        summary = stages.summary(time.perf_counter() - start, time.process_time() - cpu_start)
         if distributed.is_main():
             gather_results(run, number)
         run.finish(summary)

@@ -39,7 +39,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.jobs import PlayConfig
+from lactchain.jobs import PlayConfig, RunPipelineConfig
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, RunConfig
 
@@ -175,12 +175,24 @@ def test_missing_weights_are_named_with_the_command_that_makes_them(script, weig
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+def played_actions(folder: Path, config: RunPipelineConfig) -> int:
+    """Actions of a round's episodes, and of its candidates that are chains."""
+    episodes = sum(sum(t.num_actions) for t in read_trajectories(folder / "critic/trajectories"))
+    settings, simpo = config.simpo.preferences, read_summary(folder / "simpo")
+    answers = settings.num_states * settings.num_candidates
+    legal = answers * (1 - simpo["rollout/invalid_rate"])
+    return episodes + round(legal * simpo["rollout/chain_length"])
+
+
 def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_path, monkeypatch):
     config = config_of("run_pipeline", weights, tmp_path / "run")
     summary, first = run_here("run_pipeline", config), read_summary(tmp_path / "run")
     assert summary["num_rounds"] == 2 and not summary["target_met"]
     stages = [f.parent for f in (tmp_path / "run").rglob("summary.json")]
     assert len(stages) == 1 + 1 + 3 + 2 * 2  # itself, warm start, evaluations, critics, SimPOs
+    assert summary["num_env_steps"] == sum(
+        played_actions(tmp_path / f"run/round_{number}", config) for number in (1, 2)
+    )
     names = {"report.html", "episodes.json", "episodes_before.json", "values.json"}
     assert names <= {path.name for path in (tmp_path / "run").iterdir()}
     redone = [tmp_path / "run", tmp_path / "run/round_2/simpo", tmp_path / "run/round_2/evaluation"]

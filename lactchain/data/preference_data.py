@@ -99,6 +99,7 @@ def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dic
     drops = {f"pairs/{name}": n for name, n in tally.items() if name.startswith("dropped_")}
     return {
         "num_pairs": len(pairs),
+        "num_env_steps": tally["num_actions"],
         "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
         **drops,
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_answers"],

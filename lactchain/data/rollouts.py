@@ -290,6 +290,7 @@ def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "num_episodes": len(trajectories),
         "num_chains": len(infos),
+        "num_env_steps": sum(sum(t.num_actions) for t in trajectories),
         "rollout/episode_return": float(np.mean([t.episode_return for t in trajectories])),
         "rollout/success_rate": float(np.mean([t.infos[-1]["success"] for t in trajectories])),
         "rollout/chain_length": float(np.mean(lengths)) if lengths else 0.0,
