@@ -49,6 +49,11 @@ def test_each_member_has_its_own_discount():
     assert agent.targets(one(members=2)).flatten().tolist() == [2.5, 4.0]
 
 
+def test_rewards_are_scaled_before_they_are_learnt_from():
+    agent = with_values([0.0, 1.0], [7.0, 3.0], [replace(LINEAR, reward_scale=0.25)])
+    assert agent.targets(one()).item() == 0.25 * 1 + 0.5 * 3.0
+
+
 def test_every_copy_tosses_its_own_coin():
     agent = with_values([0.0, 1.0], [0.0, 0.0])
     actions = agent.act(np.zeros((1, 10_000, 1), np.float32), epsilon=0.2)
@@ -138,7 +143,13 @@ def test_continuous_actions_are_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"train_every_env_steps": 6, "num_envs": 4}, {"tau": 0.0}, {"average_weights": 1.0}]
+    "wrong",
+    [
+        {"train_every_env_steps": 6, "num_envs": 4},
+        {"tau": 0.0},
+        {"average_weights": 1.0},
+        {"reward_scale": 0.0},
+    ],
 )
 def test_senseless_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -139,7 +139,7 @@ class DQN(Population):
             q_target = self.network(self.target.views["q"], x)
             q_online = self.values(x) if self.config.double else q_target
             alive = torch.from_numpy(~batch.terminated).float()
-            rewards = torch.from_numpy(batch.rewards)
+            rewards = self.config.reward_scale * torch.from_numpy(batch.rewards)
             return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
 
     def values(self, x: Tensor) -> Tensor:

@@ -123,7 +123,8 @@ class DQNConfig:
     """Gradients are scaled down to this norm."""
     anneal: bool = False
     """Let the learning rate fall linearly to 0 over the run."""
-
+    reward_scale: float = 1.0
+    """Factor on rewards where they are learnt from; figures are of unscaled ones."""
     average_weights: float = 0.0
     """Decay, per update, of a running average of the weights that greedy play then uses; 0: greedy
     play uses the last weights."""
@@ -134,6 +135,7 @@ class DQNConfig:
         for name in ("final_exploration", "exploration_fraction"):
             value = getattr(self, name)
             check(0 <= value <= 1, name, "a share in [0, 1]", value)
+        check(self.reward_scale > 0, "reward_scale", "a positive number", self.reward_scale)
         decay = self.average_weights
         check(0 <= decay < 1, "average_weights", "a number in [0, 1)", decay)
         check(self.max_grad_norm > 0, "max_grad_norm", "a positive number", self.max_grad_norm)
