@@ -145,6 +145,10 @@ class ActorConfig:
     """How values rank answers. sum: the advantages of all tokens, as in LMRL-Gym; last: the value
     of the last token, before which the answer has been read whole, which is better where answers
     are spelt out and the conservative term is small (Wordle)."""
+    policy_weight: float = 0.0
+    """Factor on the actor's own log probabilities beside the advantages that rank answers: with
+    1 / value_weight it is the policy of free decoding whose best answer is taken, with 0 the
+    values rank alone, as in LMRL-Gym."""
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
@@ -160,6 +164,7 @@ class ActorConfig:
         check(self.max_new_tokens >= 1, "max_new_tokens", "at least 1", self.max_new_tokens)
         check(self.num_candidates >= 1, "num_candidates", "at least 1", self.num_candidates)
         check(self.value_weight >= 0, "value_weight", "at least 0", self.value_weight)
+        check(self.policy_weight >= 0, "policy_weight", "at least 0", self.policy_weight)
         check(
             not (self.load_in_4bit and self.load_in_8bit),
             "load_in_8bit",

@@ -12,6 +12,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
 from lactchain.models.guidance import TrainedValues
 from lactchain.models.loading import load_actor
+from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
 from lactchain.settings import ActorConfig
@@ -113,6 +114,24 @@ def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, w
     said = [answer.text for answer in actor.act([*STATES[:3], STATES[0]], range(4))]
     best = [texts[column] for column in advantages.argmax(axis=1)]
     assert said == [*best, best[0]]
+
+
+def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(weights, values):
+    config = config_of(weights, values, decoding="scored", policy_weight=0.25)
+    ranking = LanguageActor.from_config(config, GRAMMAR).ranking
+    model, tokenizer = load_actor(replace(config, values=None))
+    template = PromptTemplate.for_grammar(tokenizer, config.strategy, GRAMMAR)
+    expected = ranking.advantages(STATES[:3]).copy()
+    with torch.no_grad():
+        for row, state in enumerate(STATES[:3]):
+            prompt = template.encode(state)
+            for column, answer in enumerate(ranking.actions):
+                ids = torch.tensor([prompt + list(answer.token_ids)])
+                logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
+                places = range(len(prompt) - 1, ids.shape[1] - 1)
+                said = [logprobs[place, ids[0, place + 1]].item() for place in places]
+                expected[row, column] += 0.25 * sum(said)
+    np.testing.assert_allclose(ranking.scores(STATES[:3]), expected, atol=2e-4)
 
 
 def test_the_same_weights_are_asked_in_another_way(weights, values):

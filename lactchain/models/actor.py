@@ -59,7 +59,6 @@ class LanguageActor:
             values = values or TrainedValues(config, tokenizer)
         ranked = values is not None and config.decoding == "scored"
         unbound = ranked or config.decoding == "free"
-        self.ranking = AnswerRanking(values, grammar, self.template) if ranked else None
         self.decoder = Decoder(
             merged_copy(model),
             tokenizer.eos_token_id,
@@ -69,6 +68,9 @@ class LanguageActor:
             automaton=None if unbound else build_automaton(grammar, tokenizer),
             guide=None if values is None or ranked else ValueGuide(values),
         )
+        self.ranking = None
+        if ranked:
+            self.ranking = AnswerRanking(values, grammar, self.template, self.decoder.model)
         self._context = model.config.max_position_embeddings
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self._scorer = scorer
@@ -139,11 +141,11 @@ class LanguageActor:
         return prompts
 
     def _best_ranked(self, observations: Sequence[str]) -> list[Action]:
-        """The best of all legal answers by their advantages; the same for the same state."""
+        """The best of all legal answers by their scores; the same for the same state."""
         new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
         if new:
             self._prompts(new)  # refuses what does not fit
-            best = self.ranking.advantages(new).argmax(axis=1)
+            best = self.ranking.scores(new).argmax(axis=1)
             answers = [self.ranking.actions[number] for number in best]
             self._ranked |= dict(zip(new, answers, strict=True))
         return [self._ranked[text] for text in observations]

@@ -42,6 +42,7 @@ class TrainedValues:
     Attributes:
         weight: β.
         ranking: how answers are ranked, "sum" or "last".
+        policy_weight: factor on the log probabilities of the cloned policy in that.
 
     Raises:
         ConfigError: they were trained with another instruction than the actor is given.
@@ -50,6 +51,7 @@ class TrainedValues:
 
     def __init__(self, config: ActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.weight, self.ranking = config.value_weight, config.value_ranking
+        self.policy_weight = config.policy_weight
         self._config = config
         self._directory = Path(config.values)
         meaning, theirs = self.target.meaning, self.target.tokenizer
@@ -120,6 +122,12 @@ class _Level:
 class AnswerRanking:
     """Advantages of all answers of a grammar, in any state.
 
+    Args:
+        values: what the answers are worth.
+        grammar: the answers.
+        template: what the model is asked.
+        policy: the cloned policy, whose log probabilities count beside the advantages.
+
     Attributes:
         actions: the C answers.
 
@@ -128,7 +136,11 @@ class AnswerRanking:
     """
 
     def __init__(
-        self, values: TrainedValues, grammar: ChainGrammar, template: PromptTemplate
+        self,
+        values: TrainedValues,
+        grammar: ChainGrammar,
+        template: PromptTemplate,
+        policy: PreTrainedModel,
     ) -> None:
         if grammar.num_answers > MAX_ANSWERS:
             raise ConfigError(
@@ -152,7 +164,15 @@ class AnswerRanking:
             CascadeTrunk(model.trunk, template.prefix_ids) for model in (target, online)
         ]
         self._target, self._online = target, online
+        self._policy, self._policy_weight = policy, values.policy_weight
         self._known: dict[str, np.ndarray] = {}
+
+    def scores(self, observations: Sequence[str]) -> np.ndarray:
+        """What the answers are ranked by in each of B states, (B, C): A + weight · log π_β."""
+        scores = self.advantages(observations)
+        if self._policy_weight:
+            scores = scores + self._policy_weight * self._log_probs(observations)
+        return scores
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
         """What each answer is worth in each of B states, (B, C).
@@ -169,14 +189,17 @@ class AnswerRanking:
 
     @torch.inference_mode()
     def _advantages(self, observations: Sequence[str]) -> np.ndarray:
-        prompts = self._template.encode_batch(observations)
-        size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
-        parts = [prompts[i : i + size] for i in range(0, len(prompts), size)]
-        values = torch.cat([self._answer_values(part, self._trunks[0], self._q) for part in parts])
+        target, online = self._trunks
+        values = self._answer_values(observations, target, self._q, self._discount)
         if self._discount is not None:
-            return values.cpu().numpy() - self.state_values(observations)[:, None]
-        values -= torch.cat([self._answer_values(part, self._trunks[1], self._v) for part in parts])
-        return values.cpu().numpy()
+            return values - self.state_values(observations)[:, None]
+        return values - self._answer_values(observations, online, self._v)
+
+    @torch.inference_mode()
+    def _log_probs(self, observations: Sequence[str]) -> np.ndarray:
+        """How probable the cloned policy finds the answers in B states, (B, C)."""
+        trunk = CascadeTrunk(self._policy, self._template.prefix_ids)
+        return self._answer_values(observations, trunk, self._log_prob)
 
     @torch.inference_mode()
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
@@ -192,13 +215,33 @@ class AnswerRanking:
     def _v(self, hidden: Tensor) -> Tensor:
         return self._online.v_head(hidden).expand(-1, len(self._columns))
 
+    def _log_prob(self, hidden: Tensor) -> Tensor:
+        logits = self._policy.get_output_embeddings()(hidden)
+        return logits.float().log_softmax(-1)[:, self._columns]
+
     def _answer_values(
+        self,
+        observations: Sequence[str],
+        trunk: CascadeTrunk,
+        values: Callable[[Tensor], Tensor],
+        discount: float | None = None,
+    ) -> np.ndarray:
+        """Sums (B, C) of its tokens' values for each answer; given a discount, the last one's."""
+        prompts = self._template.encode_batch(observations)
+        size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
+        parts = [
+            self._values_of_some(prompts[i : i + size], trunk, values, discount)
+            for i in range(0, len(prompts), size)
+        ]
+        return torch.cat(parts).cpu().numpy()
+
+    def _values_of_some(
         self,
         prompts: Sequence[Sequence[int]],
         trunk: CascadeTrunk,
         values: Callable[[Tensor], Tensor],
+        discount: float | None,
     ) -> Tensor:
-        """Sums (B, C) of the values of an answer's tokens, or the last one's, discounted."""
         count, device = len(prompts), self._columns.device
         totals = torch.empty(count, len(self.actions), device=device)
         with use_cascade(trunk.model):
@@ -208,10 +251,10 @@ class AnswerRanking:
                 step = values(hidden).view(count, reached.shape[1], -1)
                 first = torch.arange(count, device=device)[:, None] * reached.shape[1]
                 step = step[:, level.parents, level.tokens]
-                if self._discount is None:
+                if discount is None:
                     reached = reached[:, level.parents] + step
                 else:
-                    reached = self._discount**depth * step
+                    reached = discount**depth * step
                 totals[:, level.answers] = reached[:, level.ends]
                 if len(level.goes_on):
                     rows = (first + level.parents[level.goes_on]).flatten()
