@@ -377,6 +377,9 @@ class ValueConfig:
     softmax (LMRL-Gym: 0.5 in the maze, 0.01 in Wordle); it belongs to `error_weight`."""
     error_weight: float = 0.5
     """Factor on the squared errors of Q and V: 0.5 in LMRL-Gym, 1 elsewhere."""
+    cloning_weight: float = 0.0
+    """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
+    is an actor too; at 0 the values have their own."""
     head_size: int | None = None
     """Width of the heads' hidden layer; null: twice that of the trunk."""
     group_by: Literal["prompt", "episode"] = "prompt"
@@ -388,6 +391,7 @@ class ValueConfig:
         check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
         check(self.cql_weight >= 0, "cql_weight", "at least 0", self.cql_weight)
         check(self.error_weight > 0, "error_weight", "a positive number", self.error_weight)
+        check(self.cloning_weight >= 0, "cloning_weight", "at least 0", self.cloning_weight)
         size = self.head_size
         check(size is None or size >= 1, "head_size", "at least 1 or null", size)
 
@@ -401,15 +405,11 @@ class ILQLConfig(ValueConfig):
     maze, 0.7 in Wordle; towards 1, V is the best action's value."""
     tau: float = 0.005
     """Share of the trained parameters that the target network takes at each update (Polyak)."""
-    cloning_weight: float = 0.0
-    """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
-    is an actor too; at 0 the values have their own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(0 < self.expectile < 1, "expectile", "a number in (0, 1)", self.expectile)
         check(0 < self.tau <= 1, "tau", "a number in (0, 1]", self.tau)
-        check(self.cloning_weight >= 0, "cloning_weight", "at least 0", self.cloning_weight)
 
 
 @dataclass(frozen=True)

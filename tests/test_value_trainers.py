@@ -172,11 +172,12 @@ def test_prompts_that_a_batch_does_not_answer_are_valued_all_the_same(weights, r
     np.testing.assert_allclose(together, loss_of(trainer), rtol=1e-5)
 
 
-def test_the_cloning_term_is_the_likelihood_of_the_data(weights, run_dir):
+@pytest.mark.parametrize(("kind", "plain"), [("ilql", ILQL), ("mc", MC)])
+def test_the_cloning_term_is_the_likelihood_of_the_data(kind, plain, weights, run_dir):
     with open_run(run_dir) as run:
         alone_, shared = (
-            shaken(MAKERS["ilql"](weights, run, lora=False, ilql=settings))
-            for settings in (ILQL, replace(ILQL, cloning_weight=3.0))
+            shaken(MAKERS[kind](weights, run, lora=False, **{kind: settings}))
+            for settings in (plain, replace(plain, cloning_weight=3.0))
         )
     view, logps = alone_.data_collator.view, []
     for row in range(len(view)):
@@ -258,7 +259,8 @@ def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
         train(trainer)
         save_result(trainer, run.path("values"))
     values = TrainedValues(config, tokenizer)
-    ranking = AnswerRanking(values, ChainGrammar(("l", "r"), 1, "", "", ""), template)
+    grammar = ChainGrammar(("l", "r"), 1, "", "", "")
+    ranking = AnswerRanking(values, grammar, template, values.target.trunk)
     advantages = ranking.advantages(CELLS[:4])
     assert (advantages.argmax(axis=1) == 1).all()
     found = np.array([

@@ -228,9 +228,9 @@ def test_no_two_states_of_knowledge_have_the_same_clues():
 
 def test_clues_may_stand_for_the_board():
     env = language_env("lactchain/Wordle-v0", {"words": WORDS}, template=CLUES_TEMPLATE)
-    assert env.reset(seed=0)[0] == "6 tries\nknown _ _ _ _ _\nmisplaced -\nabsent -\n"
+    assert env.reset(seed=0)[0] == "6 tries\nmisplaced -\nabsent -\nknown _ _ _ _ _\n"
     assert env.reset(options=state(shirt="ggggb"))[0] == (
-        "5 tries\nknown s h i r _\nmisplaced -\nabsent T\n"
+        "5 tries\nmisplaced -\nabsent T\nknown s h i r _\n"
     )
 
 

@@ -234,7 +234,14 @@ def make_mc(
     """Monte-Carlo values of 19 decisions."""
     seed_everything(0, threads=1)
     config, view = value_data(weights, lora)
-    model = ValueModel.from_actor(config, method="mc", gamma=mc.gamma, num_q_heads=1, start=-1.0)
+    model = ValueModel.from_actor(
+        config,
+        method="mc",
+        gamma=mc.gamma,
+        num_q_heads=1,
+        start=-1.0,
+        train_policy=mc.cloning_weight > 0,
+    )
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return MonteCarloTrainer(model, args, view, mc, run=run, keep_checkpoints=keep_checkpoints)
 

@@ -21,7 +21,7 @@ NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
 OPENING = "Wordle:\n"
-CLUES_TEMPLATE = "{tries_left} tries\nknown {known}\nmisplaced {misplaced}\nabsent {absent}\n"
+CLUES_TEMPLATE = "{tries_left} tries\nmisplaced {misplaced}\nabsent {absent}\nknown {known}\n"
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _PLACE_VALUES = 3 ** np.arange(NUM_LETTERS)

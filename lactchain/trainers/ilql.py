@@ -14,7 +14,6 @@ from transformers import TrainerCallback
 
 from lactchain.data.token_view import TokenView, mean_return, one_step_targets
 from lactchain.functional.token_losses import ilql_losses
-from lactchain.functional.tokens import token_logprobs
 from lactchain.jobs import TrainILQLConfig
 from lactchain.models.values import ValueModel
 from lactchain.run import Run
@@ -25,11 +24,7 @@ from lactchain.types import ChainGrammar
 
 
 class ILQLTrainer(TokenValueTrainer):
-    """Double Q with a target network, V by expectile regression, a conservative term.
-
-    With `settings.cloning_weight` the trunk is the policy's too, and `loss/cloning` is the mean
-    negative log-likelihood of the tokens in the data.
-    """
+    """Double Q with a target network, V by expectile regression, a conservative term."""
 
     settings: ILQLConfig
 
@@ -66,18 +61,13 @@ class ILQLTrainer(TokenValueTrainer):
         )
         self.add_callback(TargetCallback(model, settings.tau))
 
-    @property
-    def trains_policy(self) -> bool:
-        """Whether there is a cloning term."""
-        return self.settings.cloning_weight > 0
-
     def token_losses(
         self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """ILQL's three losses, and the cloning loss where the trunk is shared."""
+        """ILQL's three losses."""
         state, action = inputs["state"], inputs["action"]
         target_q = self.values.target_q(trees(inputs), inputs["state_nodes"])
-        losses = ilql_losses(
+        return ilql_losses(
             q,
             logsumexp,
             values["v"][state],
@@ -87,13 +77,6 @@ class ILQLTrainer(TokenValueTrainer):
             values["v_next"][inputs["next"]],
             self.settings.expectile,
         )
-        if self.trains_policy:
-            losses["cloning"] = -token_logprobs(values["logits"][state], action)
-        return losses
-
-    def loss_factors(self) -> dict[str, float]:
-        """What each loss counts."""
-        return super().loss_factors() | {"cloning": self.settings.cloning_weight}
 
 
 class TargetCallback(TrainerCallback):

@@ -75,6 +75,7 @@ def mc_trainer(config: TrainMCConfig, grammar: ChainGrammar, run: Run) -> MonteC
         num_q_heads=1,
         head_size=config.mc.head_size,
         start=mean_return(view, config.mc.gamma),
+        train_policy=config.mc.cloning_weight > 0,
     )
     args = training_arguments(
         config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to

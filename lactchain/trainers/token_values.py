@@ -21,6 +21,7 @@ from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
 from lactchain.data.token_view import TokenView, ValueTargets, token_view
 from lactchain.data.trajectories import read_trajectories
 from lactchain.functional.token_losses import weighted_mean
+from lactchain.functional.tokens import token_logprobs
 from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.values import ValueModel
@@ -164,6 +165,8 @@ class TokenValueTrainer(RunTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
     A subclass computes the losses of the tokens, of which the trainer takes means and their sum.
+    With `settings.cloning_weight` the trunk is the policy's too, and `loss/cloning` is the mean
+    negative log-likelihood of the tokens in the data.
 
     Metrics, means over the logging window: `loss/q`, `loss/v`, `loss/cql`, and `values/q` and
     `values/v`, the mean values of the tokens in the data and of their states.
@@ -207,8 +210,8 @@ class TokenValueTrainer(RunTrainer):
 
     @property
     def trains_policy(self) -> bool:
-        """Whether the trunk is the policy's too."""
-        return False
+        """Whether the trunk is the policy's too, which there is a cloning term for."""
+        return self.settings.cloning_weight > 0
 
     def compute_loss(
         self,
@@ -228,6 +231,8 @@ class TokenValueTrainer(RunTrainer):
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
+        if self.trains_policy:
+            losses["cloning"] = -token_logprobs(values["logits"][state], action)
         means = {name: weighted_mean(loss, weight) for name, loss in losses.items()}
         self.record(
             **{f"loss/{name}": mean for name, mean in means.items()},
@@ -239,7 +244,7 @@ class TokenValueTrainer(RunTrainer):
     def loss_factors(self) -> dict[str, float]:
         """What each loss counts."""
         error, cql = self.settings.error_weight, self.settings.cql_weight
-        return {"q": error, "v": error, "cql": cql}
+        return {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
 
     def row_length(self, row: dict[str, Any]) -> int:
         """Tokens of the longest prompt of a group."""
