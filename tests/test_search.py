@@ -186,14 +186,17 @@ def test_growth_leaves_the_function_as_it_is(kind, config, activation):
 
 
 def test_growth_keeps_the_moments_and_new_weights_have_none():
-    population, _, spaces = trained(SMALL)
-    learnt = take(population, 0)
-    mutant = mutate_architecture(SMALL, learnt, GROW, np.random.default_rng(0))
-    for key in ("mean", "square"):
-        old, new = learnt.parts["optimizer"][key], mutant.learnt.parts["optimizer"][key]
-        assert new.size > old.size and np.count_nonzero(new) == np.count_nonzero(old)
-        assert new.sum() == pytest.approx(old.sum(), rel=1e-5)
-    assert mutant.learnt.parts["optimizer"]["steps"] == learnt.parts["optimizer"]["steps"]
+    config = replace(SMALL, activation="relu")
+    learnt, rng, seen = take(trained(config)[0], 0), np.random.default_rng(0), set()
+    for _ in range(8):
+        mutant = mutate_architecture(config, learnt, GROW, rng)
+        seen.add(len(mutant.config.hidden))
+        for key in ("mean", "square"):
+            old, new = learnt.parts["optimizer"][key], mutant.learnt.parts["optimizer"][key]
+            assert new.size > old.size and np.count_nonzero(new) == np.count_nonzero(old)
+            assert new.sum() == pytest.approx(old.sum(), rel=1e-5)
+        assert mutant.learnt.parts["optimizer"]["steps"] == learnt.parts["optimizer"]["steps"]
+    assert seen == {2, 3}
 
 
 def test_grown_members_go_on_learning_in_their_new_units():
@@ -217,6 +220,23 @@ def test_shrinking_gives_a_smaller_network_and_leaves_the_parent_alone():
         outputs(PPO, mutant.config, mutant.learnt, spaces)
     assert seen == {(8,), (6, 6), (8, 5)}
     assert np.array_equal(learnt.parts["parameters"]["flat"], before)
+
+
+def test_moments_are_cut_as_the_weights_they_belong_to_and_those_of_a_merged_layer_are_zero():
+    learnt, rng, seen = take(trained(SMALL)[0], 0), np.random.default_rng(0), set()
+    learnt.parts["optimizer"]["mean"][:] = learnt.parts["parameters"]["flat"]
+    for _ in range(12):
+        mutant = mutate_architecture(SMALL, learnt, CUT, rng)
+        weights, moments = (
+            mutant.learnt.parts[part][name].ravel()
+            for part, name in (("parameters", "flat"), ("optimizer", "mean"))
+        )
+        merged = len(mutant.config.hidden) < len(SMALL.hidden)
+        kept = moments != 0 if merged else slice(None)
+        assert np.array_equal(moments[kept], weights[kept])
+        assert (np.count_nonzero(moments) < np.count_nonzero(weights)) == merged
+        seen.add(merged)
+    assert seen == {False, True}
 
 
 def test_a_network_without_hidden_layers_has_no_architecture_to_change():

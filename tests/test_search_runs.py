@@ -196,11 +196,12 @@ def test_credit_is_the_mean_gain_of_each_kind():
         {"mutation": "newcomer", "gain": None},
         {"mutation": "hyper", "gain": 4.0},
         {"mutation": "hyper", "gain": -2.0},
-        {"mutation": "none", "gain": 1.0},
+        {"mutation": "none", "gain": 2.0},
+        {"mutation": "none", "gain": 0.0},
     ]
     assert credit(lines) == {
         "hyper": {"count": 2, "mean_gain": 1.0, "improved": 0.5},
-        "none": {"count": 1, "mean_gain": 1.0, "improved": 1.0},
+        "none": {"count": 2, "mean_gain": 1.0, "improved": 0.5},
     }
 
 
