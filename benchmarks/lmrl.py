@@ -5,8 +5,9 @@
     python benchmarks/lmrl.py --worlds wordle --word-list words.txt
 
 For each world and seed: offline data, an untrained base model, cloning of all episodes (BC) or of
-the best (%BC), Monte-Carlo values and ILQL to act beside BC; in the maze also the recipe of
-run_pipeline.py (critic, pairs, SimPO), which plays for itself. All by the scripts and
+the best (%BC), Monte-Carlo values and ILQL to act beside BC (Wordle: beside the policy that they
+clone in their own trunk); in the maze also the recipe of run_pipeline.py (critic, pairs, SimPO),
+which plays for itself. All by the scripts and
 configurations of the repository. Every stage is a run folder under --folder; what is finished there
 is not made again, and what was interrupted goes on.
 
@@ -75,6 +76,8 @@ class World:
         num_games: episodes from each start, with dice and without.
         published: LMRL-Gym's raw returns.
         note: what else is known.
+        shares_trunk: whether MC and ILQL learn the cloned policy themselves, and act beside it
+            instead of BC.
     """
 
     base: str
@@ -86,6 +89,7 @@ class World:
     num_games: tuple[int, int]
     published: Mapping[str, float]
     note: str
+    shares_trunk: bool = False
 
 
 MAZE = World(
@@ -120,6 +124,7 @@ WORLDS = {
         published={"BC": -2.81, "%BC": -2.85, "MC": -2.16, "ILQL": -2.04},
         note="With LMRL-Gym's 431 words: best policy known -1.900, greedy information gain -1.957, "
         "consistent random -2.36, behaviour data -4.12.",
+        shares_trunk=True,
     ),
 }
 
@@ -283,9 +288,11 @@ def actor_rows(runs: Runs, method: str) -> Iterator[dict]:
 
 
 def value_rows(runs: Runs, method: str) -> Iterator[dict]:
-    """The rows of values beside BC, over beta, and alone."""
+    """The rows of values beside the cloned policy, over beta, and of ranked answers."""
     trained = runs.values(method)
-    actor = {"model": runs.cloned("bc") / "actor", "values": trained / "values"}
+    shared = runs.world.shares_trunk
+    policy = trained / "values" if shared else runs.cloned("bc") / "actor"
+    actor = {"model": policy, "values": trained / "values"}
     for beta in runs.world.betas:
         settings = actor | {"decoding": "free", "value_weight": beta}
         folder = runs.evaluation(f"{method}_free_{beta}", True, settings)
