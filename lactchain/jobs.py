@@ -125,6 +125,9 @@ class TrainBCConfig:
     """Of the episodes, those that reached their goal (%BC in LMRL-Gym's maze)."""
     best_fraction: float = 1.0
     """Of these, the share with the best returns, in (0, 1] (%BC; 0.3 in LMRL-Gym's Wordle)."""
+    only_final_answers: bool = False
+    """Of each, its last answer alone: of a success the one that reached the goal, however poor
+    those before it were."""
 
     def __post_init__(self) -> None:
         check(

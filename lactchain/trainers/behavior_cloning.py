@@ -112,15 +112,16 @@ def decision_rows(
     template: PromptTemplate,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None = None,
+    only_final: bool = False,
 ) -> list[CloningRow]:
-    """A row for each decision of recorded episodes: all their answers, verbatim.
+    """A row for each decision of recorded episodes, or for the last of each: answers verbatim.
 
     Raises:
         DataError: a decision does not fit the model; see `token_view`.
     """
     view = token_view(trajectories, template, tokenizer, max_length)
     rows = []
-    for number in range(len(view)):
+    for number in np.flatnonzero(view.last) if only_final else range(len(view)):
         ids, answered = view.mask(number)
         rows.append({"input_ids": ids, "labels": np.where(answered, ids, -100).tolist()})
     return rows
@@ -137,7 +138,8 @@ def training_rows(
     episodes = chosen_episodes(
         read_trajectories(config.trajectories), config.only_successes, config.best_fraction
     )
-    return decision_rows(episodes, template, tokenizer, context), Counter()
+    only_final = config.only_final_answers
+    return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
 
 
 def cloning_trainer(
