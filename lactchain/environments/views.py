@@ -144,8 +144,8 @@ def wordle_view(world: Wordle) -> TextView:
     """Wordle in LMRL-Gym's words, the whole game in every observation.
 
     Fields: board (the game so far), tries_left, and what `wordle.clues` says of the letters (known,
-    misplaced, absent): `wordle.CLUES_TEMPLATE` shows these alone. The only state that it lists is
-    the empty game.
+    misplaced, elsewhere, absent): `wordle.CLUES_TEMPLATE` shows these alone. The only state that it
+    lists is the empty game.
     """
 
     def describe(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
 OPENING = "Wordle:\n"
-CLUES_TEMPLATE = "{tries_left} tries\nmisplaced {misplaced}\nabsent {absent}\nknown {known}\n"
+CLUES_TEMPLATE = (
+    "{tries_left} tries\nabsent {absent}\nmisplaced {misplaced}\n{elsewhere}\nknown {known}\n"
+)
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _PLACE_VALUES = 3 ** np.arange(NUM_LETTERS)
@@ -113,21 +116,29 @@ def clues(knowledge: np.ndarray) -> dict[str, str]:
         knowledge: (26, 5), as `Wordle` observes it.
 
     Returns:
-        known: the letter of each place, or `_`; misplaced: letters of the word, each with places
-        (1 to 5) where it is not, `h 2 t 5`; absent: letters that the word has not, as capitals;
-        `-` where there are none.
+        known: the letter of each place, or `_`; misplaced: letters of the word that were guessed in
+        a wrong place; elsewhere: of these, by place, which are not there, `elsewhere _ h _ _ t`, in
+        as many lines as it takes; absent: letters that the word has not, as capitals. `-` where
+        there are no letters.
     """
+    absent = ~knowledge.any(axis=1)
+    misplaced = (knowledge == 0) & ~absent[:, None]
     known = ["_"] * NUM_LETTERS
     for letter, place in np.argwhere(knowledge == 2).tolist():
         known[place] = _ALPHABET[letter]
-    absent = ~knowledge.any(axis=1)
-    misplaced = np.argwhere((knowledge == 0) & ~absent[:, None])
-    said = {
-        "known": known,
-        "misplaced": [f"{_ALPHABET[letter]} {place + 1}" for letter, place in misplaced],
-        "absent": [_ALPHABET[letter].upper() for letter in np.flatnonzero(absent)],
+    by_place = [[_ALPHABET[letter] for letter in np.flatnonzero(column)] for column in misplaced.T]
+    lines = [*zip_longest(*by_place, fillvalue="_")] or [("_",) * NUM_LETTERS]
+    return {
+        "known": " ".join(known),
+        "misplaced": _listed(misplaced.any(axis=1)),
+        # The first letters come last, always as far from the answer.
+        "elsewhere": "\n".join(f"elsewhere {' '.join(line)}" for line in reversed(lines)),
+        "absent": _listed(absent).upper(),
     }
-    return {name: " ".join(letters) or "-" for name, letters in said.items()}
+
+
+def _listed(letters: np.ndarray) -> str:
+    return " ".join(_ALPHABET[letter] for letter in np.flatnonzero(letters)) or "-"
 
 
 def read_board(text: str) -> tuple[list[str], list[str]]:
