@@ -5,11 +5,11 @@
     python benchmarks/lmrl.py --worlds wordle --word-list words.txt
 
 For each world and seed: offline data, an untrained base model, cloning of all episodes (BC) or of
-the best (%BC), Monte-Carlo values and ILQL to act beside BC (Wordle: beside the policy that they
-clone in their own trunk); in the maze also the recipe of run_pipeline.py (critic, pairs, SimPO),
-which plays for itself. All by the scripts and
-configurations of the repository. Every stage is a run folder under --folder; what is finished there
-is not made again, and what was interrupted goes on.
+the best (%BC), Monte-Carlo values and ILQL to act beside BC (in Wordle beside a clone of the
+answers that won, with which they begin); in the maze also the recipe of run_pipeline.py (critic,
+pairs, SimPO), which plays for itself. All by the scripts and configurations of the repository.
+Every stage is a run folder under --folder; what is finished there is not made again, and what was
+interrupted goes on.
 
 Evaluated are free answers at temperature 1, for MC and ILQL over several beta, and the best of all
 legal answers: ranked by values where there are any, greedy under constrained decoding elsewhere. In
@@ -43,7 +43,14 @@ from lactchain.environments.maze import MazeTables
 from lactchain.types import Trajectory
 
 ROOT = Path(__file__).parent.parent
-NAMES = {"bc": "BC", "filtered_bc": "%BC", "mc": "MC", "ilql": "ILQL", "simpo": "critic, SimPO"}
+NAMES = {
+    "bc": "BC",
+    "filtered_bc": "%BC",
+    "policy": "BC of final answers",
+    "mc": "MC",
+    "ilql": "ILQL",
+    "simpo": "critic, SimPO",
+}
 T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's quantiles for 1 to 9 degrees of freedom; the last one serves for more."""
 FIGURES = {
@@ -76,8 +83,8 @@ class World:
         num_games: episodes from each start, with dice and without.
         published: LMRL-Gym's raw returns.
         note: what else is known.
-        shares_trunk: whether MC and ILQL learn the cloned policy themselves, and act beside it
-            instead of BC.
+        policy: settings of the cloning that MC and ILQL begin with and act beside; None: they begin
+            with the untrained model, and act beside BC.
     """
 
     base: str
@@ -89,7 +96,7 @@ class World:
     num_games: tuple[int, int]
     published: Mapping[str, float]
     note: str
-    shares_trunk: bool = False
+    policy: Mapping[str, object] | None = None
 
 
 MAZE = World(
@@ -124,7 +131,13 @@ WORLDS = {
         published={"BC": -2.81, "%BC": -2.85, "MC": -2.16, "ILQL": -2.04},
         note="With LMRL-Gym's 431 words: best policy known -1.900, greedy information gain -1.957, "
         "consistent random -2.36, behaviour data -4.12.",
-        shares_trunk=True,
+        policy={
+            "only_successes": True,
+            "only_final_answers": True,
+            "training.num_epochs": 6,
+            "training.batch_size": 32,
+            "training.extra": {"adam_beta2": 0.99},
+        },
     ),
 }
 
@@ -187,14 +200,19 @@ class Runs:
         return folder / "tiny-base"
 
     def cloned(self, method: str) -> Path:
-        """BC or %BC."""
-        filtered = self.world.filtered if method == "filtered_bc" else {}
-        return self._stage("train_bc", method, self._learning(self.base()) | filtered)
+        """BC, %BC, or the policy that values begin with."""
+        chosen = {"bc": {}, "filtered_bc": self.world.filtered, "policy": self.world.policy}
+        return self._stage("train_bc", method, self._learning(self.base()) | chosen[method])
+
+    def policy(self) -> Path:
+        """What MC and ILQL act beside."""
+        return self.cloned("bc" if self.world.policy is None else "policy")
 
     def values(self, method: str) -> Path:
         """MC or ILQL."""
-        # Not with the clone: a random policy is cloned best by not looking where one is.
-        return self._stage(f"train_{method}", method, self._learning(self.base()))
+        # Not with BC: a random policy is cloned best by not looking where one is.
+        start = self.base() if self.world.policy is None else self.policy() / "actor"
+        return self._stage(f"train_{method}", method, self._learning(start))
 
     def pipeline(self) -> Path:
         """Critic, pairs and SimPO, in rounds."""
@@ -269,6 +287,8 @@ def rows(runs: Runs, methods: Sequence[str]) -> Iterator[dict]:
     for method in methods:
         if method == "simpo" and runs.name != "maze":
             continue
+        if method == "policy" and runs.world.policy is None:
+            continue
         if method in ("mc", "ilql"):
             yield from value_rows(runs, method)
         else:
@@ -290,9 +310,7 @@ def actor_rows(runs: Runs, method: str) -> Iterator[dict]:
 def value_rows(runs: Runs, method: str) -> Iterator[dict]:
     """The rows of values beside the cloned policy, over beta, and of ranked answers."""
     trained = runs.values(method)
-    shared = runs.world.shares_trunk
-    policy = trained / "values" if shared else runs.cloned("bc") / "actor"
-    actor = {"model": policy, "values": trained / "values"}
+    actor = {"model": runs.policy() / "actor", "values": trained / "values"}
     for beta in runs.world.betas:
         settings = actor | {"decoding": "free", "value_weight": beta}
         folder = runs.evaluation(f"{method}_free_{beta}", True, settings)

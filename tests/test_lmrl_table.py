@@ -80,3 +80,22 @@ def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypa
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text("{}")
     assert runs.floor("consistent") == folder and len(commands) == 1
+
+
+@pytest.mark.parametrize(
+    ("world", "begins", "stands_beside"),
+    [("maze", "base/tiny-base", "bc"), ("wordle", "policy/actor", "policy")],
+    [("maze", "base/tiny-base", "bc"), ("wordle", "policy/actor", "policy")],
+)
+def test_values_begin_untrained_or_with_the_policy_that_they_stand_beside(
+    lmrl, monkeypatch, tmp_path, world, begins, stands_beside
+):
+    commands = []
+    monkeypatch.setattr(lmrl.subprocess, "run", lambda command, **_: commands.append(command))
+    runs = lmrl.Runs(world, tmp_path, 0, None)
+    runs.values("mc")
+    settings = dict(zip(commands[-1][4::2], commands[-1][5::2], strict=True))
+    assert settings["--actor.model"] == str(runs.folder / begins)
+    assert runs.policy() == runs.folder / stands_beside
+    cloning = dict(zip(commands[-1][4::2], commands[-1][5::2], strict=True))
+    assert ("--only_final_answers" in cloning) == (world == "wordle")
