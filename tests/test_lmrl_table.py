@@ -85,7 +85,6 @@ def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypa
 @pytest.mark.parametrize(
     ("world", "begins", "stands_beside"),
     [("maze", "base/tiny-base", "bc"), ("wordle", "policy/actor", "policy")],
-    [("maze", "base/tiny-base", "bc"), ("wordle", "policy/actor", "policy")],
 )
 def test_values_begin_untrained_or_with_the_policy_that_they_stand_beside(
     lmrl, monkeypatch, tmp_path, world, begins, stands_beside
