@@ -1,8 +1,8 @@
 """Acting by token values: beside an actor's logits, or alone, over all legal answers.
 
 Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
-al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages; what
-they share is read once. Where values are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an
+al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages, beside
+which the policy's log probabilities may count; what they share is read once. Where values are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an
 answer is the sum over its tokens and, but for γ, also the value of its last token less V(s); learnt
 ones differ, see `ActorConfig.value_ranking`.
 """
@@ -226,7 +226,7 @@ class AnswerRanking:
         values: Callable[[Tensor], Tensor],
         discount: float | None = None,
     ) -> np.ndarray:
-        """Sums (B, C) of its tokens' values for each answer; given a discount, the last one's."""
+        """Values (B, C): of an answer's tokens the sum; given a discount, of the last one alone."""
         prompts = self._template.encode_batch(observations)
         size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
         parts = [
