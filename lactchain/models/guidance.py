@@ -2,9 +2,10 @@
 
 Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
 al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages, beside
-which the policy's log probabilities may count; what they share is read once. Where values are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an
-answer is the sum over its tokens and, but for γ, also the value of its last token less V(s); learnt
-ones differ, see `ActorConfig.value_ranking`.
+which the policy's log probabilities may count; what they share is read once. Where values are
+exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an answer is the sum over its tokens and,
+but for γ, also the value of its last token less V(s); learnt ones differ, see
+`ActorConfig.value_ranking`.
 """
 
 from __future__ import annotations
