@@ -243,6 +243,7 @@ def test_conservatism_is_judged():
     assert check_conservatism(right).expected == check_conservatism(right).got
     assert not check_conservatism(less_the_mean).passed
     assert not check_conservatism(lambda q, actions: -right(q, actions)).passed
+    assert not check_conservatism(lambda q, actions: q.sum(1)).passed  # pushes all of them down
 
 
 class Adapter:
