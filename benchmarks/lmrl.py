@@ -173,9 +173,7 @@ class Runs:
             f"{name}_{Path(words).stem}" if words else name
         )  # each list has runs of its own
         self.folder = folder.absolute() / folder_name / str(seed)
-        self._words = (
-            {"environment.kwargs": {"words": str(Path(words).absolute())}} if words else {}
-        )
+        self._words = {"environment.kwargs.words": Path(words).absolute()} if words else {}
 
     def data(self) -> Path:
         """The behaviour data."""

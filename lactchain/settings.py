@@ -405,6 +405,10 @@ class ILQLConfig(ValueConfig):
     maze, 0.7 in Wordle; towards 1, V is the best action's value."""
     tau: float = 0.005
     """Share of the trained parameters that the target network takes at each update (Polyak)."""
+    bootstrap: Literal["token", "answer"] = "token"
+    """Whose value the target of a token is. token: of the next one, as in the paper, which may
+    piece an answer together; answer: of the text behind the answer, discounted for the tokens up to
+    it (multi-step returns), for answers of which the first token is the decision."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -72,7 +72,7 @@ def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypa
     ]
     settings = dict(zip(command[4::2], command[5::2], strict=True))
     assert json.loads(settings["--behavior.policies"]) == {"consistent": 1.0}
-    assert json.loads(settings["--environment.kwargs"])["words"].endswith("/words.txt")
+    assert settings["--environment.kwargs.words"].endswith("/words.txt")
     assert (settings["--run.seed"], settings["--run.run_dir"]) == ("3", str(folder))
     assert folder == tmp_path / "wordle_words" / "3" / "floor_consistent"
     wall, processors = lmrl.seconds(folder)

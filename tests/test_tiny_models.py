@@ -64,6 +64,13 @@ def test_digits_stand_alone():
     assert tokens("12 345") == ["1", "2", "Ġ3", "4", "5"]
 
 
+def test_a_square_is_one_token_and_a_name_with_a_number_is_not():
+    tokenizer = build_tiny_tokenizer(["A1 h2 x25 ab3"] * 3)
+    ids = tokenizer("A1 h2 x25 ab3")["input_ids"]
+    said = ["A1", "Ġh2", "Ġx", "2", "5", "Ġab", "3"]
+    assert tokenizer.convert_ids_to_tokens(ids) == said
+
+
 @settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_every_text_comes_back_verbatim(text):

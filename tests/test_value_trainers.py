@@ -73,7 +73,7 @@ def decisions_of(view):
 
 @torch.no_grad()
 def ilql_by_loops(model, view, settings):
-    """ILQL's loss as the paper has it, a token at a time."""
+    """ILQL's loss as the paper has it, a token at a time; if so set, over the rest of an answer."""
     parts = []
     for prompt, answer, after, reward, terminated, _ in decisions_of(view):
         q, v = alone(model, prompt + answer)
@@ -82,8 +82,12 @@ def ilql_by_loops(model, view, settings):
         for i, token in enumerate(answer):
             here = len(prompt) - 1 + i
             last = i == len(answer) - 1
-            following = v_after[-1] * (not terminated) if last else v[here + 1]
+            behind = v_after[-1] * (not terminated)
+            following = behind if last else v[here + 1]
             y = (reward if last else 0.0) + settings.gamma * following
+            if settings.bootstrap == "answer":
+                discount = settings.gamma ** (len(answer) - i)
+                y = discount / settings.gamma * reward + discount * behind
             error = min(head[here, token] for head in target) - v[here]
             side = settings.expectile if error >= 0 else 1 - settings.expectile
             loss = settings.error_weight * side * error**2
@@ -126,9 +130,14 @@ def loss_of(trainer, order=None):
 
 @pytest.mark.parametrize("group_by", ["prompt", "episode"])
 @pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
-@pytest.mark.parametrize("kind", ["ilql", "mc"])
-def test_the_loss_is_that_of_a_loop_over_tokens(kind, options, group_by, weights, run_dir):
-    settings = {"ilql": ILQL, "mc": MC}[kind]
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("ilql", ILQL), ("ilql", replace(ILQL, bootstrap="answer")), ("mc", MC)],
+    ids=["ilql", "ilql over answers", "mc"],
+)
+def test_the_loss_is_that_of_a_loop_over_tokens(
+    kind, settings, options, group_by, weights, run_dir
+):
     settings = replace(settings, group_by=group_by)
     with open_run(run_dir) as run:
         trainer = shaken(MAKERS[kind](weights, run, **options, **{kind: settings}))

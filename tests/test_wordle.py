@@ -208,17 +208,10 @@ def test_the_clues_say_what_the_knowledge_says():
     env = Wordle(words=WORDS)
     env.reset(options=state(shirt="ybbbb", creep="bbgyb"))
     assert clues(env.knowledge) == {
-        "known": "_ _ e _ _",
-        "misplaced": "e s",
-        "elsewhere": "elsewhere s _ _ e _",
+        "known": "E3",
+        "elsewhere": "e4 s1",
         "absent": "C H I P R T",
     }
-
-
-def test_letters_that_share_a_place_where_they_are_not_take_two_lines():
-    knowledge = np.ones((26, 5), int)
-    knowledge[[4, 18]] = [[0, 1, 1, 1, 0], [0, 1, 1, 1, 1]]  # e, s
-    assert clues(knowledge)["elsewhere"] == "elsewhere s _ _ _ _\nelsewhere e _ _ _ e"
 
 
 def test_no_two_states_of_knowledge_have_the_same_clues():
@@ -235,12 +228,19 @@ def test_no_two_states_of_knowledge_have_the_same_clues():
 
 def test_clues_may_stand_for_the_board():
     env = language_env("lactchain/Wordle-v0", {"words": WORDS}, template=CLUES_TEMPLATE)
-    assert env.reset(seed=0)[0] == (
-        "6 tries\nabsent -\nmisplaced -\nelsewhere _ _ _ _ _\nknown _ _ _ _ _\n"
-    )
+    assert env.reset(seed=0)[0] == ("6 tries\nabsent -\nelsewhere -\nknown -\n")
     assert env.reset(options=state(shirt="ggggb"))[0] == (
-        "5 tries\nabsent T\nmisplaced -\nelsewhere _ _ _ _ _\nknown s h i r _\n"
+        "5 tries\nabsent T\nelsewhere -\nknown H2 I3 R4 S1\n"
     )
+
+
+def test_guesses_may_be_said_as_words():
+    env = language_env("lactchain/Wordle-v0", {"words": WORDS, "letters_apart": False})
+    env.reset(options=state(shirt="ggggb"))
+    assert env.grammar.action_names == WORDS
+    text, *_, info = env.step('["motto"]')
+    assert info["executed"] == ["motto"]
+    assert text == board_text(["shirt", "motto"], ["ggggb", "bbbbb"])
 
 
 def test_a_board_can_be_read_back():

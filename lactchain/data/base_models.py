@@ -125,8 +125,10 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
 
 
 def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
-    """Texts for a tokenizer: what is said in the environment, and the menu of strategies."""
+    """Texts for a tokenizer: what is said in the environment, all actions, and all strategies."""
     env = make_language_env(environment)
     texts = list(sample_texts(env, seed=seed))
+    answers = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
+    strategies = [resolve_strategy(name, env.view.action_names) for name in STRATEGIES]
     # Twice: what occurs once is not worth a token.
-    return texts + [resolve_strategy(name, env.view.action_names) for name in STRATEGIES] * 2
+    return texts + [*answers, *strategies] * 2

@@ -144,8 +144,8 @@ def wordle_view(world: Wordle) -> TextView:
     """Wordle in LMRL-Gym's words, the whole game in every observation.
 
     Fields: board (the game so far), tries_left, and what `wordle.clues` says of the letters (known,
-    misplaced, elsewhere, absent): `wordle.CLUES_TEMPLATE` shows these alone. The only state that it
-    lists is the empty game.
+    elsewhere, absent): `wordle.CLUES_TEMPLATE` shows these alone. The only state that it lists is
+    the empty game.
     """
 
     def describe(
@@ -156,7 +156,7 @@ def wordle_view(world: Wordle) -> TextView:
         return said | clues(env.unwrapped.knowledge)
 
     return TextView(
-        action_names=world.tables.spelled,
+        action_names=world.tables.spelled if world.letters_apart else world.tables.words,
         template="{board}",
         describe=describe,
         get_state=lambda env: env.unwrapped.state,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
 OPENING = "Wordle:\n"
-CLUES_TEMPLATE = (
-    "{tries_left} tries\nabsent {absent}\nmisplaced {misplaced}\n{elsewhere}\nknown {known}\n"
-)
+CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _PLACE_VALUES = 3 ** np.arange(NUM_LETTERS)
@@ -50,7 +47,7 @@ class WordTables:
 
     Attributes:
         words: the W words.
-        spelled: the same, letters apart: what a player says.
+        spelled: the same, letters apart.
         index: the number of each word.
         letters: (W, 5), 0 for a to 25 for z.
     """
@@ -116,29 +113,23 @@ def clues(knowledge: np.ndarray) -> dict[str, str]:
         knowledge: (26, 5), as `Wordle` observes it.
 
     Returns:
-        known: the letter of each place, or `_`; misplaced: letters of the word that were guessed in
-        a wrong place; elsewhere: of these, by place, which are not there, `elsewhere _ h _ _ t`, in
-        as many lines as it takes; absent: letters that the word has not, as capitals. `-` where
-        there are no letters.
+        known: letters with their places, `H2 E5`; elsewhere: letters of the word with a place where
+        each is not, `s1`; absent: letters that the word has not, as capitals. `-` where there are
+        none.
     """
     absent = ~knowledge.any(axis=1)
-    misplaced = (knowledge == 0) & ~absent[:, None]
-    known = ["_"] * NUM_LETTERS
-    for letter, place in np.argwhere(knowledge == 2).tolist():
-        known[place] = _ALPHABET[letter]
-    by_place = [[_ALPHABET[letter] for letter in np.flatnonzero(column)] for column in misplaced.T]
-    lines = [*zip_longest(*by_place, fillvalue="_")] or [("_",) * NUM_LETTERS]
+    elsewhere = (knowledge == 0) & ~absent[:, None]
     return {
-        "known": " ".join(known),
-        "misplaced": _listed(misplaced.any(axis=1)),
-        # The first letters come last, always as far from the answer.
-        "elsewhere": "\n".join(f"elsewhere {' '.join(line)}" for line in reversed(lines)),
-        "absent": _listed(absent).upper(),
+        "known": _squares(knowledge == 2).upper() or "-",
+        "elsewhere": _squares(elsewhere) or "-",
+        "absent": " ".join(_ALPHABET[row] for row in np.flatnonzero(absent)).upper() or "-",
     }
 
 
-def _listed(letters: np.ndarray) -> str:
-    return " ".join(_ALPHABET[letter] for letter in np.flatnonzero(letters)) or "-"
+def _squares(chosen: np.ndarray) -> str:
+    """Letters with their places, counted from 1, of (26, 5) what is chosen."""
+    squares = np.argwhere(chosen).tolist()
+    return " ".join(f"{_ALPHABET[letter]}{place + 1}" for letter, place in squares)
 
 
 def read_board(text: str) -> tuple[list[str], list[str]]:
@@ -189,6 +180,8 @@ class Wordle(gym.Env[np.ndarray, int]):
     - `require_words`: whether other five letters than those of a word are invalid; if not, they are
       marked, and rewarded as invalid all the same.
     - `invalid_reward`: −1; LMRL-Gym trains with −10.
+    - `letters_apart`: whether text spells guesses `s h i r e`, as LMRL-Gym's, for tokens that are
+      letters; if not, a guess is `shire`, for vocabularies of words.
     - `render_mode`: "ansi" or None.
 
     Raises `ValueError` or `DataError` if a word has other than five letters a-z.
@@ -205,6 +198,7 @@ class Wordle(gym.Env[np.ndarray, int]):
         num_tries: int = 6,
         require_words: bool = True,
         invalid_reward: float = -1.0,
+        letters_apart: bool = True,
         render_mode: str | None = None,
     ) -> None:
         if not isinstance(num_tries, int) or num_tries < 1:
@@ -213,6 +207,7 @@ class Wordle(gym.Env[np.ndarray, int]):
         self.num_tries = num_tries
         self.require_words = require_words
         self.invalid_reward = invalid_reward
+        self.letters_apart = letters_apart
         self.render_mode = render_mode
         self.action_space = spaces.Discrete(len(self.tables.words))
         places = len(_ALPHABET) * NUM_LETTERS

@@ -26,11 +26,12 @@ BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]",
 # What one token can at most hold. An action of a JSON list with the punctuation behind it is one
 # piece (`"turn left", ` or, at the end, `"turn left"]`), so a chain of k actions costs k + 2 tokens
 # with `[` and the end of sequence, and the same tokens may follow after every action. Digits stand
-# alone but for a minus sign, as numbers of any size must be readable; a word takes its leading
-# space with it.
+# alone but for a minus sign, as numbers of any size must be readable, and but for the letter of a
+# square such as `e4`; a word takes its leading space with it.
 PIECES = (
     r'"[^"\\\n]*"(?:, (?=")|\])'
     r"|\["
+    r"| ?\p{L}\p{N}(?![\p{L}\p{N}])"
     r"| ?\p{L}+"
     r"| ?-?\p{N}"
     r"| ?[^\s\p{L}\p{N}]+"

@@ -19,7 +19,13 @@ from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ILQLConfig
 from lactchain.trainers.base import training_arguments
-from lactchain.trainers.token_values import TokenValueTrainer, read_view, trees
+from lactchain.trainers.token_values import (
+    Steps,
+    TokenValueTrainer,
+    multi_step,
+    read_view,
+    trees,
+)
 from lactchain.types import ChainGrammar
 
 
@@ -39,22 +45,7 @@ class ILQLTrainer(TokenValueTrainer):
         **kwargs: Any,
     ) -> None:
         gamma = settings.gamma
-
-        def steps(
-            states: np.ndarray,
-            to_come: np.ndarray,
-            ends: np.ndarray,
-            rewards: np.ndarray,
-            discounts: np.ndarray,
-        ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """A token leads to itself, an answer's last token to what follows the answer."""
-            last = to_come == 0
-            return (
-                np.where(last, ends, np.roll(states, -1)),
-                np.where(last, rewards, 0.0),
-                np.where(last, discounts, gamma),
-            )
-
+        steps = one_step(gamma) if settings.bootstrap == "token" else multi_step(gamma)
         model.start_target()
         super().__init__(
             model, args, view, one_step_targets(view, gamma), settings, steps, run=run, **kwargs
@@ -77,6 +68,26 @@ class ILQLTrainer(TokenValueTrainer):
             values["v_next"][inputs["next"]],
             self.settings.expectile,
         )
+
+
+def one_step(gamma: float) -> Steps:
+    """A token leads to the one behind it, an answer's last token to what follows the answer."""
+
+    def steps(
+        states: np.ndarray,
+        to_come: np.ndarray,
+        ends: np.ndarray,
+        rewards: np.ndarray,
+        discounts: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        last = to_come == 0
+        return (
+            np.where(last, ends, np.roll(states, -1)),
+            np.where(last, rewards, 0.0),
+            np.where(last, discounts, gamma),
+        )
+
+    return steps
 
 
 class TargetCallback(TrainerCallback):

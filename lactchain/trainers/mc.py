@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from lactchain.data.token_view import TokenView, mean_return, monte_carlo_targets
@@ -19,7 +18,7 @@ from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ValueConfig
 from lactchain.trainers.base import training_arguments
-from lactchain.trainers.token_values import TokenValueTrainer, read_view
+from lactchain.trainers.token_values import TokenValueTrainer, multi_step, read_view
 from lactchain.types import ChainGrammar
 
 
@@ -37,20 +36,15 @@ class MonteCarloTrainer(TokenValueTrainer):
         **kwargs: Any,
     ) -> None:
         gamma = settings.gamma
-
-        def steps(
-            states: np.ndarray,
-            to_come: np.ndarray,
-            ends: np.ndarray,
-            rewards: np.ndarray,
-            discounts: np.ndarray,
-        ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            """Every token leads to the end of the episode; those before the last one discount."""
-            powers = gamma**to_come
-            return ends, powers * rewards, powers * discounts
-
         super().__init__(
-            model, args, view, monte_carlo_targets(view, gamma), settings, steps, run=run, **kwargs
+            model,
+            args,
+            view,
+            monte_carlo_targets(view, gamma),
+            settings,
+            multi_step(gamma),
+            run=run,
+            **kwargs,
         )
 
     def token_losses(

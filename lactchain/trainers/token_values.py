@@ -263,6 +263,22 @@ def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     return {name: inputs[prefix + name] for name in TREES}
 
 
+def multi_step(gamma: float) -> Steps:
+    """Every token of an answer leads to what follows the answer."""
+
+    def steps(
+        states: np.ndarray,
+        to_come: np.ndarray,
+        ends: np.ndarray,
+        rewards: np.ndarray,
+        discounts: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        powers = gamma**to_come
+        return ends, powers * rewards, powers * discounts
+
+    return steps
+
+
 def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
     """The token view of recorded episodes, as an actor reads and writes them.
 
