@@ -222,6 +222,23 @@ def test_cloning_learns_completions_only(tokenizer):
     assert dropped == {"empty completion": 1}
 
 
+def test_the_cloning_loss_is_that_of_each_answer_by_itself(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_cloning(weights, run, lora=False)
+    trainer.model.eval()
+    rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
+    assert len({len(row["input_ids"]) for row in rows}) > 1
+    logps = []
+    for row in rows:
+        logits = trainer.model(torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1)
+        labels = enumerate(row["labels"])
+        logps += [logits[i - 1, label].item() for i, label in labels if label != -100]
+    batch = trainer.data_collator(rows)
+    assert batch["logits_to_keep"] < batch["input_ids"].shape[1]
+    loss = trainer.compute_loss(trainer.model, batch).item()
+    np.testing.assert_allclose(loss, -np.mean(logps), rtol=1e-5)
+
+
 # The critic's targets
 
 

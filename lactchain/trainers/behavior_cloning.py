@@ -1,7 +1,8 @@
-"""Behaviour cloning: (prompt, answer) → an actor that answers alike, by TRL's SFTTrainer.
+"""Behaviour cloning: (prompt, answer) → an actor that answers alike.
 
-Only completions are learnt. Rows are token ids, so that TRL tokenises nothing: what the actor is
-asked later is, token for token, what it was trained on.
+Only completions are learnt. Rows are token ids: what the actor is asked later is, token for token,
+what it was trained on. TRL's SFTTrainer would do the same, but where there is no Triton it scores
+all tokens of the prompts as well, which takes most of a tiny model's time on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from torch import Tensor
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+)
 
 from lactchain.data.offline import chosen_episodes, cloning_examples
 from lactchain.data.token_view import token_view
@@ -27,8 +34,11 @@ from lactchain.settings import TrainingConfig
 from lactchain.trainers.base import GuardedTrainer, training_arguments
 from lactchain.types import Action, Trajectory
 
+IGNORED = -100
+"""Label of tokens that are not learnt, as transformers has it."""
+
 CloningRow = dict[str, list[int]]
-"""`input_ids`, and `labels` that are -100 on the prompt."""
+"""`input_ids`, and `labels` that are `IGNORED` on the prompt."""
 
 
 def cloning_rows(
@@ -56,11 +66,40 @@ def cloning_rows(
         elif max_length is not None and len(prompt) + len(completion) > max_length:
             dropped["over-long"] += 1
         else:
-            labels = [-100] * len(prompt) + completion
+            labels = [IGNORED] * len(prompt) + completion
             rows.append({"input_ids": prompt + completion, "labels": labels})
     if examples and not rows:
         raise DataError(f"all {len(examples)} examples were dropped: {dict(dropped)}")
     return rows, dropped
+
+
+class AnswerCollator:
+    """Rows → a batch padded on the left, so that logits are wanted of the last columns alone.
+
+    Args:
+        tokenizer: pads; its `padding_side` is "left".
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._pad = DataCollatorForSeq2Seq(tokenizer)
+
+    def __call__(self, rows: Sequence[CloningRow]) -> dict[str, Tensor | int]:
+        """The batch of these rows.
+
+        Returns:
+            `input_ids`, `attention_mask`, `position_ids` (B, L); `logits_to_keep`, K, one more than
+            the longest answer has tokens; `labels` (B, K).
+        """
+        batch = self._pad(rows)
+        mask, labels = batch["attention_mask"], batch["labels"]
+        kept = 1 + int((labels != IGNORED).sum(dim=1).max())
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        cut = {"position_ids": positions, "labels": labels[:, -kept:], "logits_to_keep": kept}
+        return {**batch, **cut}
+
+
+class BehaviorCloningTrainer(GuardedTrainer, Trainer):
+    """Mean negative log-likelihood of the answers' tokens."""
 
 
 def behavior_cloning_trainer(
@@ -75,31 +114,17 @@ def behavior_cloning_trainer(
     report_to: Sequence[str] = (),
     bf16: bool = False,
     **kwargs: Any,
-) -> Trainer:
-    """A guarded `SFTTrainer` over the rows; start it with `lactchain.trainers.base.train`.
+) -> BehaviorCloningTrainer:
+    """A trainer over the rows; start it with `lactchain.trainers.base.train`.
 
     Args: as of `training_arguments` and `GuardedTrainer`.
     """
     from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
 
-    class BehaviorCloningTrainer(GuardedTrainer, SFTTrainer):
-        """TRL's trainer with checked steps and verified checkpoints."""
-
-    args = training_arguments(
-        settings,
-        output_dir,
-        seed,
-        report_to=report_to,
-        bf16=bf16,
-        arguments_class=SFTConfig,
-        packing=False,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )
     return BehaviorCloningTrainer(
         model=model,
-        args=args,
+        args=training_arguments(settings, output_dir, seed, report_to=report_to, bf16=bf16),
+        data_collator=AnswerCollator(tokenizer),
         train_dataset=Dataset.from_list(list(rows)),
         processing_class=tokenizer,
         run=run,
@@ -123,7 +148,7 @@ def decision_rows(
     rows = []
     for number in np.flatnonzero(view.last) if only_final else range(len(view)):
         ids, answered = view.mask(number)
-        rows.append({"input_ids": ids, "labels": np.where(answered, ids, -100).tolist()})
+        rows.append({"input_ids": ids, "labels": np.where(answered, ids, IGNORED).tolist()})
     return rows
 
 
