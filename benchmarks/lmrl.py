@@ -126,7 +126,7 @@ WORLDS = {
         {"consistent": "consistent random", "informed": "greedy information gain"},
         num_floor_games=4096,
         filtered={"best_fraction": 0.3},
-        betas=(16, 32, 64),
+        betas=(4, 8, 16),
         num_games=(2048, 2048),
         published={"BC": -2.81, "%BC": -2.85, "MC": -2.16, "ILQL": -2.04},
         note="With LMRL-Gym's 431 words: best policy known -1.900, greedy information gain -1.957, "
@@ -134,8 +134,10 @@ WORLDS = {
         policy={
             "only_successes": True,
             "only_final_answers": True,
-            "training.num_epochs": 6,
-            "training.batch_size": 32,
+            "training.num_epochs": 4,
+            "training.max_steps": -1,
+            "training.batch_size": 64,
+            "training.learning_rate": 0.003,
             "training.extra": {"adam_beta2": 0.99},
         },
     ),
@@ -270,7 +272,7 @@ def seconds(run_dir: Path) -> np.ndarray:
 
 def ilql_cost(runs: Sequence[Runs]) -> str:
     """What it takes from nothing to evaluated ILQL, for each seed."""
-    stages = ("data", "base", "bc", "ilql", "evaluate_ilql*")
+    stages = ("data", "base", runs[0].policy().name, "ilql", "evaluate_ilql*")
     files = [[f for stage in stages for f in r.folder.glob(f"{stage}.seconds")] for r in runs]
     totals = [sum(map(seconds, some)) / 60 for some in files]
     costs = ", ".join(f"{wall:.1f} ({processors:.1f})" for wall, processors in totals)
