@@ -12,8 +12,9 @@ Every stage is a run folder under --folder; what is finished there is not made a
 interrupted goes on.
 
 Evaluated are free answers at temperature 1, for MC and ILQL over several beta, and the best of all
-legal answers: ranked by values where there are any, greedy under constrained decoding elsewhere. In
-the maze from each of the 25 cells, 32 times where dice are thrown and once where none are.
+legal answers: ranked by values where there are any (in Wordle with the policy's log probabilities
+beside), greedy under constrained decoding elsewhere. In the maze from each of the 25 cells, 32
+times where dice are thrown and once where none are.
 
 - interval: Student's, over seeds, at 95 %; `se`: standard error of the mean of one seed's games;
 - move accuracy: share of moves that shorten the way to the goal, mean over the cells visited;
@@ -204,14 +205,15 @@ class Runs:
         chosen = {"bc": {}, "filtered_bc": self.world.filtered, "policy": self.world.policy}
         return self._stage("train_bc", method, self._learning(self.base()) | chosen[method])
 
-    def policy(self) -> Path:
+    @property
+    def beside(self) -> str:
         """What MC and ILQL act beside."""
-        return self.cloned("bc" if self.world.policy is None else "policy")
+        return "bc" if self.world.policy is None else "policy"
 
     def values(self, method: str) -> Path:
         """MC or ILQL."""
         # Not with BC: a random policy is cloned best by not looking where one is.
-        start = self.base() if self.world.policy is None else self.policy() / "actor"
+        start = self.base() if self.world.policy is None else self.cloned("policy") / "actor"
         return self._stage(f"train_{method}", method, self._learning(start))
 
     def pipeline(self) -> Path:
@@ -272,7 +274,7 @@ def seconds(run_dir: Path) -> np.ndarray:
 
 def ilql_cost(runs: Sequence[Runs]) -> str:
     """What it takes from nothing to evaluated ILQL, for each seed."""
-    stages = ("data", "base", runs[0].policy().name, "ilql", "evaluate_ilql*")
+    stages = ("data", "base", runs[0].beside, "ilql", "evaluate_ilql*")
     files = [[f for stage in stages for f in r.folder.glob(f"{stage}.seconds")] for r in runs]
     totals = [sum(map(seconds, some)) / 60 for some in files]
     costs = ", ".join(f"{wall:.1f} ({processors:.1f})" for wall, processors in totals)
@@ -310,7 +312,7 @@ def actor_rows(runs: Runs, method: str) -> Iterator[dict]:
 def value_rows(runs: Runs, method: str) -> Iterator[dict]:
     """The rows of values beside the cloned policy, over beta, and of ranked answers."""
     trained = runs.values(method)
-    actor = {"model": runs.policy() / "actor", "values": trained / "values"}
+    actor = {"model": runs.cloned(runs.beside) / "actor", "values": trained / "values"}
     for beta in runs.world.betas:
         settings = actor | {"decoding": "free", "value_weight": beta}
         folder = runs.evaluation(f"{method}_free_{beta}", True, settings)

@@ -144,7 +144,7 @@ class ActorConfig:
     value_ranking: Literal["sum", "last"] = "sum"
     """How values rank answers. sum: the advantages of all tokens, as in LMRL-Gym; last: the value
     of the last token, before which the answer has been read whole, which is better where answers
-    are spelt out and the conservative term is small (Wordle)."""
+    are spelt out and the conservative term is small (Wordle with letters apart)."""
     policy_weight: float = 0.0
     """Factor on the actor's own log probabilities beside the advantages that rank answers: with
     1 / value_weight it is the policy of free decoding whose best answer is taken, with 0 the

@@ -95,6 +95,6 @@ def test_values_begin_untrained_or_with_the_policy_that_they_stand_beside(
     runs.values("mc")
     settings = dict(zip(commands[-1][4::2], commands[-1][5::2], strict=True))
     assert settings["--actor.model"] == str(runs.folder / begins)
-    assert runs.policy() == runs.folder / stands_beside
+    assert runs.cloned(runs.beside) == runs.folder / stands_beside
     cloning = dict(zip(commands[-1][4::2], commands[-1][5::2], strict=True))
     assert ("--only_final_answers" in cloning) == (world == "wordle")

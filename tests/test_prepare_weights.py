@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, MistralConfig
 
 from lactchain.checkpoints import verify_manifest
 from lactchain.config import parse
+from lactchain.data.base_models import corpus
 from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
@@ -28,6 +29,7 @@ from lactchain.models.download import download
 from lactchain.models.loading import load_actor, resolve_weights
 from lactchain.models.memory import SHAPES, estimate_memory
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,
@@ -145,6 +147,16 @@ def test_the_texts_of_an_environment_hold_all_that_it_says():
         assert any(said in text for text in texts)
     assert texts == list(sample_texts(env, num_episodes=20))
     assert len({text for text in texts if text.startswith("[")}) > 50
+
+
+def test_words_and_squares_of_wordle_are_tokens():
+    config = parse(PrepareWeightsConfig, ["--config", "configs/prepare_weights/wordle_tiny.yaml"])
+    tokenizer = build_tiny_tokenizer(corpus(config.environment), config.tiny.vocab_size)
+    env = make_language_env(config.environment)
+    squares = [f"{letter}{place}" for letter in "az" for place in range(1, 6)]
+    said = [*env.grammar.action_names]
+    said += [f" {text}" for square in squares for text in (square, square.upper())]
+    assert {len(ids) for ids in tokenizer(said)["input_ids"]} == {1}
 
 
 def test_something_has_to_be_prepared():

@@ -61,7 +61,7 @@ def test_a_state_costs_one_token_per_field():
 
 
 def test_digits_stand_alone():
-    assert tokens("12 345") == ["1", "2", "Ġ3", "4", "5"]
+    assert tokens("12 345 4x4") == ["1", "2", "Ġ3", "4", "5", "Ġ4", "x", "4"]
 
 
 def test_a_square_is_one_token_and_a_name_with_a_number_is_not():

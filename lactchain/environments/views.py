@@ -21,7 +21,7 @@ from lactchain.environments.exact import TabularModel, tabular_model
 from lactchain.environments.gridworld import ACTION_NAMES, ORIENTATIONS, STATE_FIELDS, GridWorld
 from lactchain.environments.maze import ACTION_NAMES as MAZE_ACTION_NAMES
 from lactchain.environments.maze import Maze
-from lactchain.environments.wordle import Wordle, clues
+from lactchain.environments.wordle import ALL_SQUARES, Wordle, clues
 from lactchain.errors import ConfigError
 
 State = Mapping[str, Any]
@@ -50,6 +50,7 @@ class TextView:
         invalid_wipes_history: whether such a text, and all before it, leave the history.
         ending: what is said instead of all else when the episode has ended, if anything is.
         max_chains: answers after which an episode is truncated, where no other number is given.
+        rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
     """
 
     action_names: tuple[str, ...]
@@ -66,6 +67,7 @@ class TextView:
     invalid_wipes_history: bool = False
     ending: Callable[[gym.Env], str | None] = lambda env: None
     max_chains: int = 16
+    rare_words: str = ""
 
 
 def view_of(env: gym.Env) -> TextView:
@@ -147,6 +149,7 @@ def wordle_view(world: Wordle) -> TextView:
     elsewhere, absent): `wordle.CLUES_TEMPLATE` shows these alone. The only state that it lists is
     the empty game.
     """
+    words = world.tables.words
 
     def describe(
         env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]
@@ -156,7 +159,7 @@ def wordle_view(world: Wordle) -> TextView:
         return said | clues(env.unwrapped.knowledge)
 
     return TextView(
-        action_names=world.tables.spelled if world.letters_apart else world.tables.words,
+        action_names=tuple(map(" ".join, words)) if world.letters_apart else words,
         template="{board}",
         describe=describe,
         get_state=lambda env: env.unwrapped.state,
@@ -165,6 +168,7 @@ def wordle_view(world: Wordle) -> TextView:
         success=lambda env: env.unwrapped.solved,
         invalid_step=lambda env, text: env.unwrapped.guess(text),
         max_chains=world.num_tries,
+        rare_words=f" {ALL_SQUARES} {ALL_SQUARES.upper()}",
     )
 
 

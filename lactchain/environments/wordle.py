@@ -47,14 +47,12 @@ class WordTables:
 
     Attributes:
         words: the W words.
-        spelled: the same, letters apart.
         index: the number of each word.
         letters: (W, 5), 0 for a to 25 for z.
     """
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self.words = words
-        self.spelled = tuple(" ".join(word) for word in words)
         self.index = {word: number for number, word in enumerate(words)}
         self.letters = np.array([_letters(word) for word in words])
         self._holds = np.zeros((len(words), len(_ALPHABET)), dtype=bool)
@@ -113,7 +111,7 @@ def clues(knowledge: np.ndarray) -> dict[str, str]:
         knowledge: (26, 5), as `Wordle` observes it.
 
     Returns:
-        known: letters with their places, `H2 E5`; elsewhere: letters of the word with a place where
+        known: letters with their places, `E5 H2`; elsewhere: letters of the word with a place where
         each is not, `s1`; absent: letters that the word has not, as capitals. `-` where there are
         none.
     """
@@ -126,10 +124,13 @@ def clues(knowledge: np.ndarray) -> dict[str, str]:
     }
 
 
-def _squares(chosen: np.ndarray) -> str:
-    """Letters with their places, counted from 1, of (26, 5) what is chosen."""
-    squares = np.argwhere(chosen).tolist()
+def _squares(marked: np.ndarray) -> str:
+    """The marked ones (26, 5) among all letters with their places, which are counted from 1."""
+    squares = np.argwhere(marked).tolist()
     return " ".join(f"{_ALPHABET[letter]}{place + 1}" for letter, place in squares)
+
+
+ALL_SQUARES = _squares(np.ones((len(_ALPHABET), NUM_LETTERS), dtype=bool))
 
 
 def read_board(text: str) -> tuple[list[str], list[str]]:
@@ -180,8 +181,8 @@ class Wordle(gym.Env[np.ndarray, int]):
     - `require_words`: whether other five letters than those of a word are invalid; if not, they are
       marked, and rewarded as invalid all the same.
     - `invalid_reward`: −1; LMRL-Gym trains with −10.
-    - `letters_apart`: whether text spells guesses `s h i r e`, as LMRL-Gym's, for tokens that are
-      letters; if not, a guess is `shire`, for vocabularies of words.
+    - `letters_apart`: whether a player in words says `s h i r e`, as in LMRL-Gym, for tokens that
+      are letters, or `shire`, for tokens that are words. The board always shows letters apart.
     - `render_mode`: "ansi" or None.
 
     Raises `ValueError` or `DataError` if a word has other than five letters a-z.

@@ -31,7 +31,7 @@ BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]",
 PIECES = (
     r'"[^"\\\n]*"(?:, (?=")|\])'
     r"|\["
-    r"| ?\p{L}\p{N}(?![\p{L}\p{N}])"
+    r"| ?(?<!\p{N})\p{L}\p{N}(?![\p{L}\p{N}])"
     r"| ?\p{L}+"
     r"| ?-?\p{N}"
     r"| ?[^\s\p{L}\p{N}]+"

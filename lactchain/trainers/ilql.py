@@ -1,14 +1,15 @@
 """ILQL: values of the best behaviour that the data supports, by in-sample Q-learning on tokens.
 
 Source: Snell et al. 2022, "Offline RL for natural language generation with implicit language
-Q-learning"; LMRL-Gym (Abdulhai et al. 2023) for the weights.
+Q-learning"; LMRL-Gym (Abdulhai et al. 2023) for the weights. With `bootstrap: answer` targets are
+multi-step ones, as they never are there.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from transformers import TrainerCallback
 
@@ -20,9 +21,9 @@ from lactchain.run import Run
 from lactchain.settings import ILQLConfig
 from lactchain.trainers.base import training_arguments
 from lactchain.trainers.token_values import (
-    Steps,
     TokenValueTrainer,
     multi_step,
+    one_step,
     read_view,
     trees,
 )
@@ -45,10 +46,17 @@ class ILQLTrainer(TokenValueTrainer):
         **kwargs: Any,
     ) -> None:
         gamma = settings.gamma
-        steps = one_step(gamma) if settings.bootstrap == "token" else multi_step(gamma)
+        steps = one_step if settings.bootstrap == "token" else multi_step
         model.start_target()
         super().__init__(
-            model, args, view, one_step_targets(view, gamma), settings, steps, run=run, **kwargs
+            model,
+            args,
+            view,
+            one_step_targets(view, gamma),
+            settings,
+            partial(steps, gamma),
+            run=run,
+            **kwargs,
         )
         self.add_callback(TargetCallback(model, settings.tau))
 
@@ -68,26 +76,6 @@ class ILQLTrainer(TokenValueTrainer):
             values["v_next"][inputs["next"]],
             self.settings.expectile,
         )
-
-
-def one_step(gamma: float) -> Steps:
-    """A token leads to the one behind it, an answer's last token to what follows the answer."""
-
-    def steps(
-        states: np.ndarray,
-        to_come: np.ndarray,
-        ends: np.ndarray,
-        rewards: np.ndarray,
-        discounts: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        last = to_come == 0
-        return (
-            np.where(last, ends, np.roll(states, -1)),
-            np.where(last, rewards, 0.0),
-            np.where(last, discounts, gamma),
-        )
-
-    return steps
 
 
 class TargetCallback(TrainerCallback):

@@ -7,6 +7,7 @@ gives advantages.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -42,7 +43,7 @@ class MonteCarloTrainer(TokenValueTrainer):
             view,
             monte_carlo_targets(view, gamma),
             settings,
-            multi_step(gamma),
+            partial(multi_step, gamma),
             run=run,
             **kwargs,
         )

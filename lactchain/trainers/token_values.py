@@ -263,20 +263,34 @@ def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     return {name: inputs[prefix + name] for name in TREES}
 
 
-def multi_step(gamma: float) -> Steps:
+def one_step(
+    gamma: float,
+    states: np.ndarray,
+    to_come: np.ndarray,
+    ends: np.ndarray,
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A token leads to the one behind it, an answer's last token to what follows the answer."""
+    last = to_come == 0
+    return (
+        np.where(last, ends, np.roll(states, -1)),
+        np.where(last, rewards, 0.0),
+        np.where(last, discounts, gamma),
+    )
+
+
+def multi_step(
+    gamma: float,
+    states: np.ndarray,
+    to_come: np.ndarray,
+    ends: np.ndarray,
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Every token of an answer leads to what follows the answer."""
-
-    def steps(
-        states: np.ndarray,
-        to_come: np.ndarray,
-        ends: np.ndarray,
-        rewards: np.ndarray,
-        discounts: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        powers = gamma**to_come
-        return ends, powers * rewards, powers * discounts
-
-    return steps
+    powers = gamma**to_come
+    return ends, powers * rewards, powers * discounts
 
 
 def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
