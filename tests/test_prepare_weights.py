@@ -5,6 +5,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_lowercase
 
 import huggingface_hub
 import numpy as np
@@ -153,8 +154,8 @@ def test_words_and_squares_of_wordle_are_tokens():
     config = parse(PrepareWeightsConfig, ["--config", "configs/prepare_weights/wordle_tiny.yaml"])
     tokenizer = build_tiny_tokenizer(corpus(config.environment), config.tiny.vocab_size)
     env = make_language_env(config.environment)
-    squares = [f"{letter}{place}" for letter in "az" for place in range(1, 6)]
-    said = [*env.grammar.action_names]
+    squares = [f"{letter}{place}" for letter in ascii_lowercase for place in range(1, 6)]
+    said = list(env.grammar.action_names)
     said += [f" {text}" for square in squares for text in (square, square.upper())]
     assert {len(ids) for ids in tokenizer(said)["input_ids"]} == {1}
 

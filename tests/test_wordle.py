@@ -228,7 +228,7 @@ def test_no_two_states_of_knowledge_have_the_same_clues():
 
 def test_clues_may_stand_for_the_board():
     env = language_env("lactchain/Wordle-v0", {"words": WORDS}, template=CLUES_TEMPLATE)
-    assert env.reset(seed=0)[0] == ("6 tries\nabsent -\nelsewhere -\nknown -\n")
+    assert env.reset(seed=0)[0] == "6 tries\nabsent -\nelsewhere -\nknown -\n"
     assert env.reset(options=state(shirt="ggggb"))[0] == (
         "5 tries\nabsent T\nelsewhere -\nknown H2 I3 R4 S1\n"
     )

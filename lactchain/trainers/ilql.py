@@ -7,7 +7,6 @@ multi-step ones, as they never are there.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -20,13 +19,7 @@ from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ILQLConfig
 from lactchain.trainers.base import training_arguments
-from lactchain.trainers.token_values import (
-    TokenValueTrainer,
-    multi_step,
-    one_step,
-    read_view,
-    trees,
-)
+from lactchain.trainers.token_values import TokenValueTrainer, read_view, trees
 from lactchain.types import ChainGrammar
 
 
@@ -45,19 +38,10 @@ class ILQLTrainer(TokenValueTrainer):
         run: Run,
         **kwargs: Any,
     ) -> None:
-        gamma = settings.gamma
-        steps = one_step if settings.bootstrap == "token" else multi_step
         model.start_target()
-        super().__init__(
-            model,
-            args,
-            view,
-            one_step_targets(view, gamma),
-            settings,
-            partial(steps, gamma),
-            run=run,
-            **kwargs,
-        )
+        targets = one_step_targets(view, settings.gamma)
+        multi_step = settings.bootstrap == "answer"
+        super().__init__(model, args, view, targets, settings, multi_step, run=run, **kwargs)
         self.add_callback(TargetCallback(model, settings.tau))
 
     def token_losses(

@@ -7,7 +7,6 @@ gives advantages.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +18,7 @@ from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ValueConfig
 from lactchain.trainers.base import training_arguments
-from lactchain.trainers.token_values import TokenValueTrainer, multi_step, read_view
+from lactchain.trainers.token_values import TokenValueTrainer, read_view
 from lactchain.types import ChainGrammar
 
 
@@ -36,17 +35,8 @@ class MonteCarloTrainer(TokenValueTrainer):
         run: Run,
         **kwargs: Any,
     ) -> None:
-        gamma = settings.gamma
-        super().__init__(
-            model,
-            args,
-            view,
-            monte_carlo_targets(view, gamma),
-            settings,
-            partial(multi_step, gamma),
-            run=run,
-            **kwargs,
-        )
+        targets = monte_carlo_targets(view, settings.gamma)
+        super().__init__(model, args, view, targets, settings, multi_step=True, run=run, **kwargs)
 
     def token_losses(
         self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]

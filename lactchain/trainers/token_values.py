@@ -7,7 +7,7 @@ takes no gradient, and no target network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -31,14 +31,6 @@ from lactchain.trainers.base import RunTrainer
 from lactchain.types import ChainGrammar
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
-
-Steps = Callable[
-    [np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    tuple[np.ndarray, np.ndarray, np.ndarray],
-]
-"""Of T tokens: places of their states, how many tokens of the answer follow each, and of its answer
-the place of the text behind it, reward and discount of the last token → place of what follows the
-token, its reward and discount; all (T,)."""
 
 
 class DecisionGroups(Dataset):
@@ -71,16 +63,24 @@ class TreeCollator:
     mean over the data is 1.
 
     Args:
-        steps: what follows the tokens of an answer, as the method has it.
+        gamma: discount of one token.
+        multi_step: whether every token of an answer leads to what follows the answer, or each to
+            the one behind it, and the last one to what follows.
         pad_token_id: fills up the rows.
     """
 
     def __init__(
-        self, view: TokenView, targets: ValueTargets, steps: Steps, pad_token_id: int
+        self,
+        view: TokenView,
+        targets: ValueTargets,
+        gamma: float,
+        multi_step: bool,
+        pad_token_id: int,
     ) -> None:
         self.view = view
         self.targets = targets
-        self.steps = steps
+        self.gamma = gamma
+        self.multi_step = multi_step
         self.pad_token_id = pad_token_id
         num_tokens = np.array([len(answer) for answer in view.answers])[targets.answer]
         self._weights = targets.weight / np.average(targets.weight, weights=num_tokens)
@@ -143,13 +143,18 @@ class TreeCollator:
         targets, lengths = self.targets, np.array([len(places) for places in states])
         answer_of, state = np.repeat(np.arange(len(states)), lengths), np.concatenate(states)
         to_come = np.cumsum(lengths)[answer_of] - 1 - np.arange(len(state))
-        following, reward, discount = self.steps(
-            state,
-            to_come,
-            ends[answer_of],
-            targets.reward[decisions][answer_of],
-            targets.discount[decisions][answer_of],
-        )
+        # Of its answer: the place of the text behind it, reward and discount of the last token.
+        following = ends[answer_of]
+        reward = targets.reward[decisions][answer_of]
+        discount = targets.discount[decisions][answer_of]
+        if self.multi_step:
+            powers = self.gamma**to_come
+            reward, discount = powers * reward, powers * discount
+        else:
+            last = to_come == 0
+            following = np.where(last, following, np.roll(state, -1))
+            reward = np.where(last, reward, 0.0)
+            discount = np.where(last, discount, self.gamma)
         answers = [self.view.answers[answer] for answer in targets.answer[decisions]]
         return {
             "state": state,
@@ -179,7 +184,7 @@ class TokenValueTrainer(RunTrainer):
         view: TokenView,
         targets: ValueTargets,
         settings: ValueConfig,
-        steps: Steps,
+        multi_step: bool,
         *,
         run: Run,
         **kwargs: Any,
@@ -190,7 +195,9 @@ class TokenValueTrainer(RunTrainer):
         super().__init__(
             model=model,
             args=args,
-            data_collator=TreeCollator(view, targets, steps, model.tokenizer.pad_token_id),
+            data_collator=TreeCollator(
+                view, targets, settings.gamma, multi_step, model.tokenizer.pad_token_id
+            ),
             train_dataset=DecisionGroups(view, targets, settings.group_by),
             run=run,
             **kwargs,
@@ -261,36 +268,6 @@ class TokenValueTrainer(RunTrainer):
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The texts of a batch, as the value model takes them."""
     return {name: inputs[prefix + name] for name in TREES}
-
-
-def one_step(
-    gamma: float,
-    states: np.ndarray,
-    to_come: np.ndarray,
-    ends: np.ndarray,
-    rewards: np.ndarray,
-    discounts: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A token leads to the one behind it, an answer's last token to what follows the answer."""
-    last = to_come == 0
-    return (
-        np.where(last, ends, np.roll(states, -1)),
-        np.where(last, rewards, 0.0),
-        np.where(last, discounts, gamma),
-    )
-
-
-def multi_step(
-    gamma: float,
-    states: np.ndarray,
-    to_come: np.ndarray,
-    ends: np.ndarray,
-    rewards: np.ndarray,
-    discounts: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every token of an answer leads to what follows the answer."""
-    powers = gamma**to_come
-    return ends, powers * rewards, powers * discounts
 
 
 def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
