@@ -135,7 +135,7 @@ WORLDS = {
         policy={
             "only_successes": True,
             "only_final_answers": True,
-            "training.num_epochs": 4,
+            "training.num_epochs": 3,
             "training.max_steps": -1,
             "training.batch_size": 64,
             "training.learning_rate": 0.003,

@@ -149,6 +149,9 @@ class ActorConfig:
     """Factor on the actor's own log probabilities beside the advantages that rank answers: with
     1 / value_weight it is the policy of free decoding whose best answer is taken, with 0 the
     values rank alone, as in LMRL-Gym."""
+    policy_floor: float = 0.0
+    """Added to the actor's probabilities of answers before that logarithm: among answers that are
+    all rarer, its preference, which little data may have taught it, hardly counts."""
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
@@ -165,6 +168,7 @@ class ActorConfig:
         check(self.num_candidates >= 1, "num_candidates", "at least 1", self.num_candidates)
         check(self.value_weight >= 0, "value_weight", "at least 0", self.value_weight)
         check(self.policy_weight >= 0, "policy_weight", "at least 0", self.policy_weight)
+        check(0 <= self.policy_floor <= 1, "policy_floor", "a share in [0, 1]", self.policy_floor)
         check(
             not (self.load_in_4bit and self.load_in_8bit),
             "load_in_8bit",

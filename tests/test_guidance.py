@@ -1,5 +1,6 @@
 """Acting by token values, against plain forward passes without trees, caches or batches."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -116,8 +117,11 @@ def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, w
     assert said == [*best, best[0]]
 
 
-def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(weights, values):
-    config = config_of(weights, values, decoding="scored", policy_weight=0.25)
+@pytest.mark.parametrize("floor", [0.0, 0.01])
+def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(
+    weights, values, floor
+):
+    config = config_of(weights, values, decoding="scored", policy_weight=0.25, policy_floor=floor)
     ranking = LanguageActor.from_config(config, GRAMMAR).ranking
     model, tokenizer = load_actor(replace(config, values=None))
     template = PromptTemplate.for_grammar(tokenizer, config.strategy, GRAMMAR)
@@ -130,7 +134,7 @@ def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(we
                 logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
                 places = range(len(prompt) - 1, ids.shape[1] - 1)
                 said = [logprobs[place, ids[0, place + 1]].item() for place in places]
-                expected[row, column] += 0.25 * sum(said)
+                expected[row, column] += 0.25 * math.log(math.exp(sum(said)) + floor)
     np.testing.assert_allclose(ranking.scores(STATES[:3]), expected, atol=2e-4)
 
 

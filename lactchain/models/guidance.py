@@ -10,6 +10,7 @@ but for γ, also the value of its last token less V(s); learnt ones differ, see
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,7 @@ class TrainedValues:
         weight: β.
         ranking: how answers are ranked, "sum" or "last".
         policy_weight: factor on the log probabilities of the cloned policy in that.
+        policy_floor: what is added to its probabilities before.
 
     Raises:
         ConfigError: they were trained with another instruction than the actor is given.
@@ -52,7 +54,7 @@ class TrainedValues:
 
     def __init__(self, config: ActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.weight, self.ranking = config.value_weight, config.value_ranking
-        self.policy_weight = config.policy_weight
+        self.policy_weight, self.policy_floor = config.policy_weight, config.policy_floor
         self._config = config
         self._directory = Path(config.values)
         meaning, theirs = self.target.meaning, self.target.tokenizer
@@ -166,13 +168,15 @@ class AnswerRanking:
         ]
         self._target, self._online = target, online
         self._policy, self._policy_weight = policy, values.policy_weight
+        self._policy_floor = math.log(values.policy_floor) if values.policy_floor else -math.inf
         self._known: dict[str, np.ndarray] = {}
 
     def scores(self, observations: Sequence[str]) -> np.ndarray:
-        """What the answers are ranked by in each of B states, (B, C): A + weight · log π_β."""
+        """What ranks the answers in each of B states, (B, C): A + weight · log(π_β + floor)."""
         scores = self.advantages(observations)
         if self._policy_weight:
-            scores = scores + self._policy_weight * self._log_probs(observations)
+            log_probs = np.logaddexp(self._log_probs(observations), self._policy_floor)
+            scores = scores + self._policy_weight * log_probs
         return scores
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
