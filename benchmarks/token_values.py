@@ -99,7 +99,12 @@ def ilql(config: TrainILQLConfig, view: TokenView, group_by: str, folder: Path) 
     seed_everything(0, 1)
     settings = replace(config.ilql, group_by=group_by)
     model = ValueModel.from_actor(
-        config.actor, method="ilql", gamma=settings.gamma, num_q_heads=2, start=-1.0
+        config.actor,
+        method="ilql",
+        gamma=settings.gamma,
+        num_q_heads=2,
+        head_size=settings.head_size,
+        start=-1.0,
     )
     with Run.open(str(folder), settings) as run:
         args = arguments(folder / "checkpoints", len(view))
