@@ -168,14 +168,14 @@ class AnswerRanking:
         ]
         self._target, self._online = target, online
         self._policy, self._policy_weight = policy, values.policy_weight
-        self._policy_floor = math.log(values.policy_floor) if values.policy_floor else -math.inf
+        self._log_floor = math.log(values.policy_floor) if values.policy_floor else -math.inf
         self._known: dict[str, np.ndarray] = {}
 
     def scores(self, observations: Sequence[str]) -> np.ndarray:
         """What ranks the answers in each of B states, (B, C): A + weight · log(π_β + floor)."""
         scores = self.advantages(observations)
         if self._policy_weight:
-            log_probs = np.logaddexp(self._log_probs(observations), self._policy_floor)
+            log_probs = np.logaddexp(self._log_probs(observations), self._log_floor)
             scores = scores + self._policy_weight * log_probs
         return scores
 
