@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from test_tiny_models import SMALL, corpus
 
@@ -19,7 +18,7 @@ from lactchain.models.adapters import (
     adapter_effect,
     base_fingerprint,
     load_adapter_weights,
-    merged_copy,
+    merged,
     save_adapter,
     seal_adapter,
     tokenizer_fingerprint,
@@ -375,24 +374,22 @@ def test_a_missing_adapter_is_named(config, tmp_path):
         load_actor(replace(config, adapter=str(tmp_path / "gone")))
 
 
-def test_merging_copies_and_leaves_the_original_alone(config):
-    model = trained(config)
-    before = {key: w.clone() for key, w in get_peft_model_state_dict(model).items()}
-    merged = merged_copy(model)
-    torch.testing.assert_close(merged(IDS).logits, model.eval()(IDS).logits)
-    assert not any("lora" in name for name, _ in merged.named_parameters())
-    assert not any(w.requires_grad for w in merged.parameters())
-    assert not merged.training
-    after = get_peft_model_state_dict(model)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[key], after[key]) for key in before)
-    assert any(w.requires_grad for w in model.parameters())
+def test_merging_into_float32_keeps_what_the_adapter_does(config, adapter):
+    adapted, _ = load_actor(replace(config, adapter=str(adapter)))
+    expected = adapted(IDS).logits
+    whole = merged(adapted)
+    torch.testing.assert_close(whole(IDS).logits, expected)
+    assert not any("lora" in name for name, _ in whole.named_parameters())
 
 
-def test_a_model_without_adapter_is_its_own_merged_copy(config):
-    model, _ = load_actor(config, trainable=True)
-    assert merged_copy(model) is model
-    assert not model.training
+def test_an_adapter_stays_beside_weights_of_16_bits(config, adapter):
+    half, _ = load_actor(replace(config, adapter=str(adapter), dtype="bfloat16"))
+    assert merged(half) is half
+
+
+def test_a_model_without_adapter_is_merged_already(config):
+    model, _ = load_actor(config)
+    assert merged(model) is model
 
 
 def test_fingerprints_tell_bases_apart_and_ignore_what_does_not_matter(weights, actor):

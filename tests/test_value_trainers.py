@@ -42,18 +42,12 @@ def shaken(trainer):
 
 def alone(model, ids, target=False):
     """Q (N, L, V) and V (L,) along one plain sequence: no tree, no cache, no positions given."""
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
     if target:
-        model.become_target()
+        model = model.target_network()
     hidden = model.trunk(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states[
         -1
     ][0]
-    q = torch.stack([head(hidden) for head in model.q_heads])
-    v = model.v_head(hidden).squeeze(-1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(before[name])
-    return q, v
+    return torch.stack([head(hidden) for head in model.q_heads]), model.v_head(hidden).squeeze(-1)
 
 
 def decisions_of(view):
@@ -210,6 +204,14 @@ def test_one_update_moves_the_target_network_by_tau(weights, run_dir):
     assert not any("v_head" in n or "embed" in n for n in before)
     for name, tensor in trainer.values.target.items():
         torch.testing.assert_close(tensor, 0.9 * before[name] + 0.1 * after[name])
+
+
+def test_a_target_network_to_act_with_holds_no_second_base(weights, run_dir):
+    with open_run(run_dir) as run:
+        model = shaken(MAKERS["ilql"](weights, run, lora=True)).values
+    own, other = dict(model.named_parameters()), dict(model.target_network().named_parameters())
+    assert {name for name in own if other[name] is not own[name]} == model.target.keys()
+    assert all(torch.equal(other[name], tensor) for name, tensor in model.target.items())
 
 
 # A corridor whose last cell is the goal; `l` and `r` and the end of sequence are two tokens.

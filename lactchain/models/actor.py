@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError
-from lactchain.models.adapters import merged_copy
+from lactchain.models.adapters import is_quantised, merged
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Completion, Decoder
 from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
@@ -43,15 +43,24 @@ class LanguageActor:
         values: TrainedValues | None = None,
         name: str = "",
     ) -> None:
-        """Prepares the decoder; the adapter of `model`, if any, is merged into a copy.
+        """Prepares the decoder.
 
         Args:
+            model: answers as it is, with its adapter, if any, beside its weights.
             grammar: the legal answers, as the environment's extractor states them.
             scorer: ranks the candidates of scored decoding, (observations, answers) -> scores
                 (B,), such as the values of a critic of chains; the mean log-probability of an
                 answer's tokens when None.
             values: those of `config.values`, where they are loaded already.
+
+        Raises:
+            ValueError: a quantised model in training, which would learn nothing afterwards.
         """
+        if is_quantised(model) and any(p.requires_grad for p in model.parameters()):
+            raise ValueError(
+                "model: expected a frozen one, got one in training in 4 or 8 bits, which has no "
+                "gradients after it has answered; load another to answer"
+            )
         self.name = name or f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
@@ -60,7 +69,7 @@ class LanguageActor:
         ranked = values is not None and config.decoding == "scored"
         unbound = ranked or config.decoding == "free"
         self.decoder = Decoder(
-            merged_copy(model),
+            model,
             tokenizer.eos_token_id,
             prefix_ids=self.template.prefix_ids,
             max_new_tokens=config.max_new_tokens,
@@ -84,7 +93,7 @@ class LanguageActor:
     ) -> LanguageActor:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         model, tokenizer = load_actor(config)
-        return cls(model, tokenizer, config, grammar, scorer=scorer)
+        return cls(merged(model), tokenizer, config, grammar, scorer=scorer)
 
     def with_config(self, config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:
         """The same weights, in the same place, asked and sampled in another way."""

@@ -7,7 +7,6 @@ another one than it was trained on. Both are errors here: beside each adapter st
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import warnings
@@ -24,6 +23,7 @@ from peft import (
     prepare_model_for_kbit_training,
     set_peft_model_state_dict,
 )
+from peft.helpers import rescale_adapter_scale
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
@@ -35,6 +35,9 @@ Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 SEAL_FILE = "lactchain_adapter.json"
+
+AMPLIFICATION = 1000.0
+"""Factor on an adapter when it is asked whether it does anything at all."""
 
 SAMPLE_BYTES = 1 << 20
 """Of a weight file this much is hashed at its beginning (the header) and at each of 16 places."""
@@ -136,33 +139,41 @@ def adapter_weights(model: PeftModel) -> dict[str, torch.Tensor]:
 
 @torch.inference_mode()
 def adapter_effect(model: PeftModel) -> float:
-    """Largest change that the adapter makes to the outputs on a few tokens."""
+    """Largest change that the adapter, much amplified, makes to hidden states of a few tokens.
+
+    As it is, what a short training has learnt is lost between two numbers of bfloat16. The head is
+    left out: that of a critic is in float32 whatever the precision of the layers.
+    """
     was_training = model.training
     model.eval()
+    trunk = model.get_base_model().base_model
     ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]
     mask = torch.ones_like(ids)
-    adapted = model(input_ids=ids, attention_mask=mask).logits
+    with rescale_adapter_scale(model, AMPLIFICATION):
+        adapted = trunk(input_ids=ids, attention_mask=mask).last_hidden_state
     with model.disable_adapter():
-        plain = model(input_ids=ids, attention_mask=mask).logits
+        plain = trunk(input_ids=ids, attention_mask=mask).last_hidden_state
     model.train(was_training)
     return float((adapted - plain).abs().max())
 
 
-def merged_copy(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The model to roll out with: adapter merged into a copy, in eval mode, without gradients.
+def merges(model: PreTrainedModel) -> bool:
+    """Whether an adapter may be multiplied into these weights.
 
-    A model without an adapter is returned as it is, in eval mode. Merging and unmerging in place
-    would drift in bfloat16 (20 cycles move logits by 0.02). A quantised base is copied but not
-    merged, which would round the update away; it is copied all the same, so that the model in
-    training is never used without gradients in eval mode (see `load_adapter`).
+    In 16 bits and less most of it would be rounded away: an update is smaller than the distance
+    between two numbers. Such a model answers with its adapter beside the weights.
     """
-    if not isinstance(model, PeftModel):
-        return model.eval()
-    duplicate = copy.deepcopy(model).requires_grad_(False)
-    duplicate.zero_grad()
-    if is_quantised(model.get_base_model()):
-        return duplicate.eval()
-    return duplicate.merge_and_unload().eval()
+    return model.dtype == torch.float32 and not is_quantised(model)
+
+
+def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
+    """The model with its adapter multiplied in, in place, where that keeps what it has learnt.
+
+    For models that nobody else holds: merging and unmerging would drift.
+    """
+    if isinstance(model, PeftModel) and merges(model.get_base_model()):
+        return model.merge_and_unload()
+    return model
 
 
 def check_adapter(directory: Path, base: Path) -> None:

@@ -72,15 +72,12 @@ class TrainedValues:
     @cached_property
     def online(self) -> ValueModel:
         """The trained model, for V."""
-        model = ValueModel.load(self._directory, self._config)
-        return model if model.target else self.target
+        return ValueModel.load(self._directory, self._config)
 
     @cached_property
     def target(self) -> ValueModel:
         """Its target network, for Q̂; the trained one where there is no other."""
-        model = ValueModel.load(self._directory, self._config)
-        model.become_target()
-        return model.merge()
+        return self.online.target_network() if self.online.target else self.online
 
 
 @dataclass(frozen=True)

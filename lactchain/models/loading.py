@@ -109,7 +109,7 @@ def load_base(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
             f"{model_type!r}; a model with code of its own needs trust_remote_code"
         )
-    dtype = _dtype(config.dtype)
+    dtype = resolve_dtype(config.dtype)
     with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
@@ -222,6 +222,13 @@ def device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def resolve_dtype(name: str) -> torch.dtype:
+    """The type of weights that `dtype` names in a configuration, on the device at hand."""
+    if name == "auto":
+        return torch.bfloat16 if device().type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
 @contextmanager
 def quiet(progress: bool = False) -> Iterator[None]:
     """Silences transformers' reports on loading and saving: what matters in them is checked."""
@@ -236,12 +243,6 @@ def quiet(progress: bool = False) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if device().type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
 def _quantization(

@@ -8,6 +8,7 @@ base model is there once.
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from lactchain.functional.targets import polyak_update
 from lactchain.models.adapters import (
     ADAPTER_FILES,
     base_folder,
-    is_quantised,
     load_adapter_weights,
     save_adapter,
 )
@@ -154,21 +154,13 @@ class ValueModel(nn.Module):
         """Moves the target network by τ towards the trained parameters."""
         polyak_update(self.target, dict(self.named_parameters()), tau)
 
-    @torch.no_grad()
-    def become_target(self) -> None:
-        """Takes the target network's parameters in the place of the trained ones, to act with."""
-        parameters = dict(self.named_parameters())
-        for name, values in self.target.items():
-            parameters[name].copy_(values)
-
-    def merge(self) -> Self:
-        """Merges the adapter in place, to act with; not into a quantised base, which would round.
-
-        Such a model is neither trained nor saved any more.
-        """
-        if isinstance(self.trunk, PeftModel) and not is_quantised(self.trunk.get_base_model()):
-            self.trunk = self.trunk.merge_and_unload().eval()
-        return self
+    def target_network(self) -> Self:
+        """A model of the target network's values, to act with; shares all that is not trained."""
+        shared = [p for name, p in self.named_parameters() if name not in self.target]
+        whole = copy.deepcopy(self, {id(part): part for part in [*shared, self.tokenizer]})
+        whole.load_state_dict(self.target, strict=False)
+        whole.target = {}
+        return whole
 
     def least_q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
