@@ -28,10 +28,16 @@ _MISTRAL_7B = {
 }
 SHAPES = {
     "mistralai/Mistral-7B-Instruct-v0.3": MistralConfig(
-        vocab_size=32768, sliding_window=None, **_MISTRAL_7B
+        vocab_size=32768,
+        sliding_window=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        **_MISTRAL_7B,
     ),
     "Salesforce/SFR-Embedding-Mistral": MistralConfig(
-        vocab_size=32000, sliding_window=4096, **_MISTRAL_7B
+        vocab_size=32000,
+        sliding_window=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        **_MISTRAL_7B,
     ),
 }
 """The shapes of the models of the founding document, as their own config.json has them."""
