@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from script_setups import config_of, start
 from test_tiny_models import SMALL, corpus
+from training_setups import exit_codes
 
+from lactchain.checkpoints import verify_manifest
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic
@@ -110,3 +113,19 @@ def test_an_update_smaller_than_a_number_of_16_bits_is_still_an_adapter(weights,
     nudge(model, 1e-6)
     save_adapter(model, tmp_path)
     load_actor(replace(config, adapter=str(tmp_path)))  # not refused as doing nothing
+
+
+def test_the_recipe_runs_with_adapters_on_both_models(tmp_path):
+    """As on a GPU: weights in bfloat16, trained by mixed precision, rolled out between trainings."""
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run")
+    critic = replace(config.critic.config, lora=LORA, dtype="bfloat16")
+    config = replace(
+        config,
+        actor=replace(config.actor, lora=LORA, dtype="bfloat16"),
+        critic=replace(config.critic, config=critic),
+    )
+    process = start("run_pipeline", config, ACCELERATE_MIXED_PRECISION="bf16")
+    assert exit_codes([process]) == [0], (tmp_path / "run-0.log").read_text()[-2000:]
+    for result in ("round_2/critic/critic", "round_2/simpo/actor"):
+        files = verify_manifest(tmp_path / "run" / result)["files"]
+        assert {"adapter_model.safetensors"} == {n for n in files if n.endswith(".safetensors")}

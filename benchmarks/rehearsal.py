@@ -1,0 +1,301 @@
+r"""The 7B path on a CPU: every shipped `gridworld_mistral7b.yaml`, on models of small width.
+
+The models have the true architecture, the real vocabularies and chat template, and weights in
+bfloat16 and in shards; each lies in FOLDER/weights/ under the name of the model that it stands for.
+The actor has learnt the form of an answer from scripted chains, with all its weights in float32: so
+much an instruct model knows. Both are built once.
+
+Every script then runs in FOLDER as the README starts it, under `accelerate launch` with mixed
+precision as on a GPU. Of its shipped configuration three things change: counts; the dtype that
+`auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang et
+al. 2022, "Tensor Programs V").
+
+    python benchmarks/rehearsal.py                     # make rehearsal
+    python benchmarks/rehearsal.py --processes 2 --kill
+    python benchmarks/rehearsal.py --only run_pipeline report
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from random_models import build_actor, build_encoder
+from transformers import AutoModelForCausalLM
+
+from lactchain.console import table
+from lactchain.data.base_models import prepare
+from lactchain.models.memory import SHAPES
+from lactchain.run import read_metrics
+
+ROOT = Path(__file__).resolve().parent.parent
+ACTOR, ENCODER = SHAPES
+TRUE_WIDTH = SHAPES[ACTOR].hidden_size
+WIDTH, LAYERS = 128, 4
+SHARD_BYTES = 8_000_000
+SETTING = "gridworld_mistral7b"
+CLONING = {
+    "behavior.num_chains": 6400,
+    "behavior.competent_fraction": 0.3,
+    "training.batch_size": 32,
+    "training.gradient_accumulation_steps": 1,
+    "training.learning_rate": 2e-3,
+    "training.gradient_checkpointing": False,
+}
+"""How the form of an answer is learnt, by all weights of the actor."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A script with its shipped configuration.
+
+    Attributes:
+        script: its stem.
+        counts: what is done less of than the configuration says.
+        dtypes: fields that `auto` would set to bfloat16 on a GPU.
+        launched: whether it is started by accelerate, on several processes if so asked.
+        killed_at: a file in its run; where it appears first the script may be killed.
+    """
+
+    script: str
+    counts: Mapping[str, Any]
+    dtypes: tuple[str, ...] = ("actor.dtype",)
+    launched: bool = True
+    killed_at: str | None = None
+
+
+EPISODES = {"collect.num_episodes": 480, "collect.num_envs": 96, "collect.shard_size": 240}
+PAIRS = {"preferences.num_states": 640}
+FEW = {"training.max_steps": 8, "training.save_every_updates": 4}
+CHECKPOINT = "checkpoints/checkpoint-*/manifest.json"
+STAGES = (
+    Stage("prepare_weights", {}, dtypes=(), launched=False),
+    Stage("train_bc", {"behavior.num_chains": 256, **FEW}, killed_at=CHECKPOINT),
+    Stage("make_offline_data", {"collect.num_episodes": 256}, dtypes=()),
+    Stage("collect_rollouts", EPISODES, killed_at="trajectories/*.parquet"),
+    Stage(
+        "train_critic",
+        {**EPISODES, "training.num_epochs": 4, "training.save_every_updates": 4},
+        dtypes=("actor.dtype", "critic.dtype"),
+        killed_at=CHECKPOINT,
+    ),
+    Stage("make_preferences", PAIRS, killed_at="pairs/*.parquet"),
+    Stage("train_simpo", {**PAIRS, **FEW}, killed_at=CHECKPOINT),
+    Stage("train_mc", FEW, killed_at=CHECKPOINT),
+    Stage("train_ilql", FEW, killed_at=CHECKPOINT),
+    Stage("evaluate", {"evaluation.num_samples": 256}),
+    Stage("play", {}, launched=False),
+    Stage(
+        "search",
+        {
+            "evolution.population_size": 2,
+            "evolution.num_generations": 2,
+            "language.train.training.max_steps": 4,
+        },
+        dtypes=("language.train.actor.dtype",),
+        killed_at="members/*/train/" + CHECKPOINT,
+    ),
+    Stage(
+        "run_pipeline",
+        {
+            "num_rounds": 2,
+            **{f"critic.{name}": count for name, count in EPISODES.items()},
+            "critic.training.num_epochs": 4,
+            "simpo.preferences.num_states": 1920,
+            "simpo.training.num_epochs": 2,
+            "simpo.training.gradient_accumulation_steps": 4,
+            "evaluation.num_samples": 256,
+        },
+        dtypes=("actor.dtype", "critic.config.dtype"),
+        killed_at="round_1/simpo/" + CHECKPOINT,
+    ),
+    Stage("report", {}, dtypes=(), launched=False),
+)
+
+
+def build_models(folder: Path) -> None:
+    """Builds the two models in folders of their hub ids, unless they are there and whole."""
+    prepare(folder / ACTOR, {"hub": ACTOR}, lambda: _build_taught_actor(folder / ACTOR))
+    prepare(
+        folder / ENCODER,
+        {"hub": ENCODER},
+        lambda: build_encoder(folder / ENCODER, **_shape(), max_shard_size=SHARD_BYTES),
+    )
+
+
+def _build_taught_actor(folder: Path) -> None:
+    """An actor that knows the form of an answer, written as a hub would hold it."""
+    scratch = folder.with_name("scratch")
+    shutil.rmtree(scratch, ignore_errors=True)
+    build_actor(scratch / "random", **_shape(), dtype=torch.float32)
+    settings = {
+        **CLONING,
+        "actor.model": scratch / "random",
+        "actor.lora": None,
+        "actor.dtype": "float32",
+        "run.run_dir": scratch / "run",
+    }
+    subprocess.run([sys.executable, *_script("train_bc", settings)], check=True, env=_environment())
+    build_actor(folder, **_shape(), max_shard_size=SHARD_BYTES)  # for all files but the weights
+    for file in folder.glob("model*"):
+        file.unlink()
+    taught = AutoModelForCausalLM.from_pretrained(scratch / "run/actor", dtype=torch.bfloat16)
+    taught.save_pretrained(folder, max_shard_size=SHARD_BYTES)
+    shutil.rmtree(scratch)
+
+
+def _shape() -> dict[str, int]:
+    return {"hidden_size": WIDTH, "num_layers": LAYERS}
+
+
+def command(stage: Stage, processes: int) -> list[str]:
+    """What a person would type, and counts, dtypes and learning rates behind it."""
+    settings = {
+        **{path: rate * TRUE_WIDTH / WIDTH for path, rate in _learning_rates(stage.script)},
+        **dict.fromkeys(stage.dtypes, "bfloat16"),
+        **stage.counts,
+    }
+    words = _script(stage.script, settings)
+    if not stage.launched:
+        return [sys.executable, *words]
+    name = "cpu" if processes == 1 else "cpu_2_processes"
+    launcher = ["--config_file", f"{ROOT}/configs/accelerate/{name}.yaml"]
+    how = [*launcher, "--num_processes", f"{processes}", "--mixed_precision", "bf16"]
+    return [sys.executable, "-m", "accelerate.commands.launch", *how, *words]
+
+
+def _script(name: str, settings: Mapping[str, Any]) -> list[str]:
+    values = [word for key, value in settings.items() for word in (f"--{key}", _word(value))]
+    config = f"{ROOT}/configs/{name}/{SETTING}.yaml"
+    return [f"{ROOT}/scripts/{name}.py", "--config", config, *values]
+
+
+def _word(value: Any) -> str:
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
+
+
+def _learning_rates(script: str) -> Iterator[tuple[str, float]]:
+    config = yaml.safe_load((ROOT / f"configs/{script}/{SETTING}.yaml").read_text("utf-8"))
+    for path, value in _leaves(config):
+        if path.endswith(".learning_rate"):
+            yield path, float(value)
+
+
+def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield path + key, value
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+
+
+def run_dir(stage: Stage) -> str | None:
+    """The folder, below the rehearsal's, that a stage writes; None for those that write none."""
+    config = yaml.safe_load((ROOT / f"configs/{stage.script}/{SETTING}.yaml").read_text("utf-8"))
+    return config.get("run", {}).get("run_dir")
+
+
+def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> float:
+    """Runs a stage to its end, killed once on its way if so asked; returns its seconds.
+
+    Raises:
+        SystemExit: it failed; its log is named.
+    """
+    log = folder / "logs" / f"{stage.script}.log"
+    log.parent.mkdir(exist_ok=True)
+    start = time.perf_counter()
+    words = command(stage, processes)
+    with log.open("w") as file:
+        if kill and stage.killed_at is not None:
+            place = folder / run_dir(stage)
+            _kill_when(lambda: any(place.glob(stage.killed_at)), words, folder, file)
+        code = subprocess.run(
+            words,
+            cwd=folder,
+            env=_environment(),
+            stdout=file,
+            stderr=file,
+            stdin=subprocess.DEVNULL,
+        ).returncode
+    if code != 0:
+        sys.exit(f"{stage.script}: exit code {code}; see {log}:\n{log.read_text()[-2000:]}")
+    return time.perf_counter() - start
+
+
+def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: Any) -> None:
+    """Starts a command, and kills it and all its processes once it has come so far."""
+    process = subprocess.Popen(
+        words, cwd=folder, env=_environment(), stdout=log, stderr=log, start_new_session=True
+    )
+    while process.poll() is None and not reached():
+        time.sleep(0.1)
+    if process.poll() is not None:
+        sys.exit(f"{words[-1]}: ended before it could be killed; see {log.name}")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def learnt(folder: Path, num_rounds: int = 2) -> dict[str, bool]:
+    """Whether each round of the pipeline learnt: its critic's R², and its pairs' accuracies."""
+    found = {}
+    for number in range(1, num_rounds + 1):
+        stages = folder / f"runs/{SETTING}/round_{number}"
+        critic = json.loads((stages / "critic/summary.json").read_text("utf-8"))
+        records = [r for r in read_metrics(stages / "simpo") if "rewards/accuracies" in r]
+        accuracy, r2 = records[-1]["rewards/accuracies"], critic["eval_r2"]
+        found[f"round {number}: R² {r2:.2f} > 0 on held-out episodes"] = r2 > 0
+        found[f"round {number}: {accuracy:.2f} > .7 of the last pairs preferred"] = accuracy > 0.7
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [stage.script for stage in STAGES]
+    parser.add_argument("--folder", type=Path, default=Path("runs/rehearsal"), help="of all files")
+    parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="of each stage")
+    parser.add_argument("--kill", action="store_true", help="kill and resume stages that can be")
+    parser.add_argument("--only", nargs="+", choices=names, help="these stages, on former results")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    start = time.perf_counter()
+    build_models(folder / "weights")
+    seconds = {"build models": time.perf_counter() - start}
+    for stage in STAGES:
+        if arguments.only and stage.script not in arguments.only:
+            continue
+        if place := run_dir(stage):
+            shutil.rmtree(folder / place, ignore_errors=True)
+        seconds[stage.script] = rehearse(stage, folder, arguments.processes, arguments.kill)
+        print(f"{stage.script}: {seconds[stage.script]:.0f} s", flush=True)
+    rows = [{"stage": name, "seconds": f"{value:.0f}"} for name, value in seconds.items()]
+    table("Rehearsal", [*rows, {"stage": "all", "seconds": f"{sum(seconds.values()):.0f}"}])
+    if not arguments.only:
+        verdicts = learnt(folder)
+        print("\n".join(f"{'ok' if good else 'FAILED'}  {what}" for what, good in verdicts.items()))
+        sys.exit(not all(verdicts.values()))
+
+
+if __name__ == "__main__":
+    main()
