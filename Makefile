@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 # Two threads of one process can wait on each other for longer than they save: one is enough here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install quickstart test test-slow lint
+.PHONY: install quickstart rehearsal test test-slow lint
 
 install: $(INSTALLED)
 
@@ -23,6 +23,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 quickstart: $(INSTALLED)
 	.venv/bin/accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml scripts/run_pipeline.py --config configs/run_pipeline/gridworld_tiny.yaml --run.run_dir runs/quickstart
+
+rehearsal: $(INSTALLED)
+	.venv/bin/python benchmarks/rehearsal.py
 
 test: $(INSTALLED)
 	.venv/bin/python -m pytest -n 2

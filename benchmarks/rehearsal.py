@@ -7,8 +7,8 @@ much an instruct model knows. Both are built once.
 
 Every script then runs in FOLDER as the README starts it, under `accelerate launch` with mixed
 precision as on a GPU. Of its shipped configuration three things change: counts; the dtype that
-`auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang et
-al. 2022, "Tensor Programs V").
+`auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang
+et al. 2022, "Tensor Programs V").
 
     python benchmarks/rehearsal.py                     # make rehearsal
     python benchmarks/rehearsal.py --processes 2 --kill
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
@@ -242,17 +242,27 @@ def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> float:
     return time.perf_counter() - start
 
 
-def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: Any) -> None:
+def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: IO[str]) -> None:
     """Starts a command, and kills it and all its processes once it has come so far."""
-    process = subprocess.Popen(
-        words, cwd=folder, env=_environment(), stdout=log, stderr=log, start_new_session=True
-    )
+    process = _start(words, folder, log)
     while process.poll() is None and not reached():
         time.sleep(0.1)
     if process.poll() is not None:
         sys.exit(f"{words[-1]}: ended before it could be killed; see {log.name}")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _start(words: list[str], folder: Path, log: IO[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
 
 
 def learnt(folder: Path, num_rounds: int = 2) -> dict[str, bool]:

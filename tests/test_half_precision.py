@@ -116,7 +116,7 @@ def test_an_update_smaller_than_a_number_of_16_bits_is_still_an_adapter(weights,
 
 
 def test_the_recipe_runs_with_adapters_on_both_models(tmp_path):
-    """As on a GPU: weights in bfloat16, trained by mixed precision, rolled out between trainings."""
+    """As on a GPU: weights in bfloat16, trained in mixed precision, and rolled out in between."""
     config = config_of("run_pipeline", tmp_path, tmp_path / "run")
     critic = replace(config.critic.config, lora=LORA, dtype="bfloat16")
     config = replace(
