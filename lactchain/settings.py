@@ -196,8 +196,11 @@ class CriticConfig:
     chain as in the founding document."""
     pooling: Literal["last", "mean"] = "last"
     """Token whose embedding is read: the last one, as SFR-Embedding-Mistral, or the mean."""
+    instruction: str | None = None
+    """Task that the encoder is told before each text, as SFR-Embedding-Mistral was trained:
+    `Instruct: {instruction}`, a line break, `Query: {text}`; null: none."""
     max_length: int = 512
-    """Longest text, in tokens."""
+    """Longest text, in tokens, instruction included; what is longer loses its beginning."""
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
@@ -210,6 +213,7 @@ class CriticConfig:
     def __post_init__(self) -> None:
         check(bool(self.model), "model", "a folder or hub id", self.model)
         check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
+        check(self.instruction != "", "instruction", "a task or null", self.instruction)
         check(self.max_length >= 1, "max_length", "at least 1", self.max_length)
         check(
             not (self.load_in_4bit and self.load_in_8bit),

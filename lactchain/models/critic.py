@@ -30,7 +30,7 @@ from lactchain.settings import CriticConfig
 CONFIG_FILE = "critic_config.json"
 SCHEMA_VERSION = 1
 
-MEANING = ("mode", "gamma", "discount_per", "pooling", "max_length")
+MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_length")
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
 
 
@@ -38,13 +38,14 @@ class EmbeddingCritic(nn.Module):
     """V(s), or Q(s, chain), by a linear head in float32 on the last real token of an encoder.
 
     A causal encoder's last token has seen the whole text (SFR-Embedding-Mistral pools the same
-    way); `pooling: mean` is for encoders that were trained so. With actions the text read is the
-    observation, a line break, and the chain.
+    way); `pooling: mean` is for encoders that were trained so, such as most BERTs. With actions the
+    text read is the observation, a line break, and the chain. An instruction stands before it as
+    SFR-Embedding-Mistral has it: `Instruct: {task}`, a line break, `Query: {text}`.
 
     Attributes:
-        model: the sequence classifier with one label, as PEFT wraps it when there is an adapter.
+        model: the encoder with its head `score`, as PEFT wraps it when there is an adapter.
         tokenizer: pads on the right.
-        config: what the values mean: mode, gamma, discount_per, pooling.
+        config: what the values mean: mode, gamma, discount_per, pooling, instruction.
         value_scale: the head's output times this is the value, so that a head that was made for
             numbers around 1 also serves returns of 100.
     """
@@ -191,14 +192,20 @@ class EmbeddingCritic(nn.Module):
         return np.array([values[text] for text in texts], dtype=np.float32)
 
     def texts(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> list[str]:
-        """What the encoder reads: the observations, with the chains behind them in that mode."""
+        """What the encoder reads: the observations, with the chains behind them in that mode.
+
+        An instruction stands before each.
+        """
         expects_actions = self.config.mode == "action_value"
         if expects_actions != (actions is not None):
             given = "none" if actions is None else "some"
             raise ValueError(f"actions: a critic of mode {self.config.mode} was given {given}")
-        if actions is None:
-            return list(observations)
-        return [f"{o}\n{a}" for o, a in zip(observations, actions, strict=True)]
+        read = list(observations)
+        if actions is not None:
+            read = [f"{o}\n{a}" for o, a in zip(observations, actions, strict=True)]
+        if self.config.instruction is None:
+            return read
+        return [f"Instruct: {self.config.instruction}\nQuery: {text}" for text in read]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of B texts, at most `max_length` each; what is too long loses its beginning.
@@ -256,11 +263,12 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> to
 def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG_FILE
     try:
-        stored = json.loads(file.read_text("utf-8"))
+        # Critics that are older than instructions have none.
+        stored = {"instruction": None, **json.loads(file.read_text("utf-8"))}
         missing = {*MEANING, "model", "value_scale"} - stored.keys()
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file; expected a folder that a critic saved") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error})") from error
     if missing:
         raise DataError(f"{file}: damaged, {sorted(missing)} are missing")

@@ -7,6 +7,7 @@ error that names its command. Weights are read from safetensors only, never from
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,11 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from transformers import (
     CONFIG_MAPPING,
+    AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -32,6 +34,7 @@ from transformers import (
 from lactchain.checkpoints import MANIFEST, verify_manifest
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
+from lactchain.models.encoder import value_encoder_class
 from lactchain.settings import ActorConfig, CriticConfig
 
 WEIGHTS_FOLDER = Path("weights")
@@ -78,17 +81,37 @@ def load_encoder(
     Raises:
         DataError, ConfigError: as `load_actor`.
     """
-    path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="right")
-    tokenizer.truncation_side = "left"
-    model = load_base(
-        AutoModelForSequenceClassification, path, config, new_head=new_head, num_labels=1
-    )
+    path, shape, tokenizer = check_encoder(config)
+    encoder_class = value_encoder_class(shape, config.trust_remote_code)
+    model = load_base(encoder_class, path, config, new_head=new_head, num_labels=1)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = model.score.float()
     if new_head:
         torch.nn.init.zeros_(model.score.weight)
     return model, tokenizer
+
+
+def check_encoder(
+    config: CriticConfig,
+) -> tuple[Path, PretrainedConfig, PreTrainedTokenizerBase]:
+    """Folder, shape and tokenizer of an embedding model, looked at before its weights are loaded.
+
+    Raises:
+        DataError: files are missing or damaged.
+        ConfigError: a critic cannot be made of this model, or not with texts of this length.
+    """
+    path = resolve_weights(config.model)
+    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="right")
+    tokenizer.truncation_side = "left"
+    _end_in_eos_if_declared(tokenizer, path)
+    shape = _load_shape(path, config.trust_remote_code)
+    if shape.is_encoder_decoder:
+        raise ConfigError(
+            f"critic.model: expected an encoder or a decoder, got {path}, a {shape.model_type}, "
+            "which is both; take one such as Salesforce/SFR-Embedding-Mistral or a BERT"
+        )
+    _check_length(config.max_length, path, shape, tokenizer)
+    return path, shape, tokenizer
 
 
 def load_base(
@@ -103,12 +126,7 @@ def load_base(
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_if_sealed(path)
-    model_type = _read_json(path / "config.json").get("model_type")
-    if model_type not in CONFIG_MAPPING and not config.trust_remote_code:
-        raise DataError(
-            f"{path / 'config.json'}: expected a model_type that transformers knows, got "
-            f"{model_type!r}; a model with code of its own needs trust_remote_code"
-        )
+    _check_model_type(path, config.trust_remote_code)
     dtype = resolve_dtype(config.dtype)
     with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
@@ -243,6 +261,49 @@ def quiet(progress: bool = False) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def _check_model_type(path: Path, trust_remote_code: bool) -> None:
+    model_type = _read_json(path / "config.json").get("model_type")
+    if model_type not in CONFIG_MAPPING and not trust_remote_code:
+        raise DataError(
+            f"{path / 'config.json'}: expected a model_type that transformers knows, got "
+            f"{model_type!r}; a model with code of its own needs trust_remote_code"
+        )
+
+
+def _load_shape(path: Path, trust_remote_code: bool) -> PretrainedConfig:
+    _check_model_type(path, trust_remote_code)
+    return AutoConfig.from_pretrained(
+        path, local_files_only=True, trust_remote_code=trust_remote_code
+    )
+
+
+def _end_in_eos_if_declared(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Lets every text end in the end of sequence where tokenizer_config.json says so.
+
+    Embedding models such as SFR-Embedding-Mistral pool that token. transformers 5 no longer reads
+    `add_eos_token` where there is a tokenizer.json, whose post-processor adds a beginning alone.
+    """
+    added = tokenizer("")["input_ids"]
+    declared = _read_json(path / "tokenizer_config.json").get("add_eos_token")
+    if declared and added[-1:] != [tokenizer.eos_token_id]:
+        # Setting either writes the post-processor anew; a critic is saved with it.
+        tokenizer.add_bos_token = added[:1] == [tokenizer.bos_token_id]
+        tokenizer.add_eos_token = True
+
+
+def _check_length(
+    max_length: int, path: Path, shape: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    fewest = tokenizer.num_special_tokens_to_add() + 1
+    positions = shape.to_dict().get("max_position_embeddings", math.inf)
+    most = min(positions, tokenizer.model_max_length)
+    if not fewest <= max_length <= most:
+        raise ConfigError(
+            f"critic.max_length: expected {fewest} to {most} tokens, which {path} can read, got "
+            f"{max_length}"
+        )
 
 
 def _quantization(
