@@ -93,7 +93,7 @@ def build_encoder(
     """Writes a bare decoder without a head, and its tokenizer; arguments as `build_actor`."""
     shape = shape_of(ENCODER, hidden_size, num_layers)
     _write_model(Path(folder), MistralModel, shape, dtype, max_shard_size, seed)
-    _write_tokenizer(Path(folder), ENCODER_VOCABULARY, {"pad_token": "</s>"})
+    _write_tokenizer(Path(folder), ENCODER_VOCABULARY, {"pad_token": "</s>", "add_eos_token": True})
 
 
 def shape_of(model: str, hidden_size: int, num_layers: int) -> MistralConfig:
@@ -172,7 +172,7 @@ def _write_shard(
             stream.write(weights.view(torch.uint8).numpy().data)
 
 
-def _write_tokenizer(folder: Path, vocabulary: Path, settings: dict[str, str]) -> None:
+def _write_tokenizer(folder: Path, vocabulary: Path, settings: dict[str, str | bool]) -> None:
     """`tokenizer.json` of a sentencepiece vocabulary, and `settings` in `tokenizer_config.json`."""
     shutil.copy(vocabulary, folder / "tokenizer.model")
     tokenizer = LlamaTokenizer.from_pretrained(

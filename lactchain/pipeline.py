@@ -18,6 +18,7 @@ from lactchain.jobs import (
     TrainSimPOConfig,
 )
 from lactchain.models.adapters import SEAL_FILE
+from lactchain.models.critic import check_critic
 from lactchain.run import Run
 
 AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
@@ -46,6 +47,7 @@ class Stages:
         self.actor_summaries: list[dict[str, Any]] = []
         if config.tiny is not None:
             self._build_tiny_models()
+        check_critic(replace(config.critic.config, model=self.encoder))
 
     def warm_start(self) -> TrainBCConfig:
         """Cloning of scripted behaviour, of all weights: an adapter comes with the first round."""

@@ -21,7 +21,7 @@ from lactchain.run import Run
 
 def main(config: TrainCriticConfig) -> dict:
     from lactchain.data.critic_data import critic_episodes, measure_values
-    from lactchain.models.critic import EmbeddingCritic
+    from lactchain.models.critic import EmbeddingCritic, check_critic
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.critic import critic_trainer, return_scale
 
@@ -29,6 +29,7 @@ def main(config: TrainCriticConfig) -> dict:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
+        check_critic(config.critic)
         trajectories, summary = critic_episodes(config, run)
         seed_everything(config.run.seed, config.run.threads)
         scale = return_scale(trajectories, config.critic.gamma, config.critic.discount_per)

@@ -74,6 +74,15 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     assert simpo.actor == pairs.actor == replace(whole.actor, **weights)
 
 
+def test_the_critic_of_chains_differs_from_that_of_states_in_its_mode_alone():
+    of_states, of_chains = (
+        load(f"train_critic/gridworld_tiny{suffix}") for suffix in ("", "_action_value")
+    )
+    assert of_chains.critic.mode == "action_value"
+    assert replace(of_chains, run=of_states.run, critic=of_states.critic) == of_states
+    assert replace(of_chains.critic, mode="value") == of_states.critic
+
+
 def test_the_large_stages_are_those_of_the_large_pipeline():
     whole = load("run_pipeline/gridworld_mistral7b")
     critic, simpo = (

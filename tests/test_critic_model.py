@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from test_tiny_models import SMALL, corpus
+from transformers import AutoModelForSequenceClassification
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic, pool
@@ -84,11 +85,12 @@ def test_the_last_real_token_is_pooled_on_either_side_of_the_padding():
     assert pool(hidden, mask, "mean").tolist() == [[1.0, 2.0], [9.0, 10.0]]
 
 
-def test_values_agree_with_the_sequence_classifier_of_transformers(config):
+def test_values_agree_with_the_sequence_classifier_of_transformers(config, tmp_path):
     critic = trained(config())
-    batch = critic.collate(critic.tokenize(TEXTS))
+    critic.save(tmp_path)
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     with torch.inference_mode():
-        logits = critic.model.eval()(**batch).logits.squeeze(-1)
+        logits = classifier(**critic.collate(critic.tokenize(TEXTS))).logits.squeeze(-1)
     np.testing.assert_allclose(critic.values(TEXTS), logits.numpy(), atol=1e-6)
 
 

@@ -23,7 +23,7 @@ from lactchain.models.adapters import (
     load_adapter_weights,
     save_adapter,
 )
-from lactchain.models.loading import load_encoder, quiet, verify_if_sealed
+from lactchain.models.loading import check_encoder, load_encoder, quiet, verify_if_sealed
 from lactchain.models.prompting import encodable
 from lactchain.settings import CriticConfig
 
@@ -248,6 +248,18 @@ class EmbeddingCritic(nn.Module):
         """Frozen embeddings give no gradient that recomputed layers could start from."""
         if isinstance(self.model, PeftModel):
             self.model.enable_input_require_grads()
+
+
+def check_critic(config: CriticConfig) -> None:
+    """Raises what would be found wrong with a new critic, before hours are spent on its data.
+
+    A trained one has passed.
+
+    Raises:
+        DataError, ConfigError: as `check_encoder`.
+    """
+    if config.checkpoint is None:
+        check_encoder(config)
 
 
 def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:

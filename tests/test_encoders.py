@@ -1,0 +1,297 @@
+"""Encoders of other kinds under the critic: what they read, what is pooled, and what is refused."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from script_setups import GRID, config_of, run_here
+from sentencepiece import SentencePieceProcessor
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from training_setups import LORA, STATES, TRAINING, answer, build_weights, episodes
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
+
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import sampled_states
+from lactchain.data.preferences import make_pairs
+from lactchain.data.rollouts import Rollouts
+from lactchain.errors import ConfigError
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_encoder, quiet
+from lactchain.run import Run
+from lactchain.settings import CriticConfig, RegressionConfig, TrainingConfig
+from lactchain.trainers.base import train, training_arguments
+from lactchain.trainers.critic import CriticTrainer, EpisodeTable
+from lactchain.types import Action, Trajectory
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import random_models  # noqa: E402
+
+BOS, EOS = 0, 1
+CLS, SEP = 2, 3
+TASK = "Given a state, find how soon the goal is reached"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def sfr(weights, tmp_path_factory):
+    """The tiny encoder with a tokenizer set as that of SFR-Embedding-Mistral.
+
+    It declares an end of sequence that its post-processor does not add, and pads with the same.
+    """
+    folder = tmp_path_factory.mktemp("sfr") / "encoder"
+    shutil.copytree(weights / "encoder", folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, pad_token="</s>")
+    tokenizer.add_bos_token = True
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"add_eos_token": True}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A BERT of two layers with word pieces of its own, as `BertModel` saves it."""
+    folder = tmp_path_factory.mktemp("bert")
+    build_bert(folder, BertModel)
+    return folder
+
+
+def build_bert(folder: Path, model_class: type) -> None:
+    words = sorted({word for state in STATES for word in state.split()})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    tokenizer = Tokenizer(
+        models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+    shape = BertConfig(
+        vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with quiet():
+        model_class(shape).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    ).save_pretrained(folder)  # fmt: skip
+
+
+def bert_config(folder: Path, **changes) -> CriticConfig:
+    return CriticConfig(str(folder), pooling="mean", max_length=64, gamma=0.9, **changes)
+
+
+def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], steps: int) -> list:
+    """Losses of a training of so many updates."""
+    settings = TrainingConfig(
+        max_steps=steps, batch_size=16, learning_rate=1e-2, log_every_updates=1
+    )
+    table = EpisodeTable.from_trajectories(data, critic)
+    args = training_arguments(settings, run_dir / "checkpoints", 0, disable_tqdm=True)
+    with Run.open(run_dir, TRAINING) as run:
+        trainer = CriticTrainer(critic, args, table, RegressionConfig(loss="mse"), run=run)
+        train(trainer)
+    return [record["loss"] for record in trainer.state.log_history if "loss" in record]
+
+
+# --- the instruction -----------------------------------------------------------------------------
+
+
+def test_an_instruction_stands_before_each_text_as_sfr_has_it(weights):
+    model = str(weights / "encoder")
+    critic = EmbeddingCritic.from_config(CriticConfig(model, instruction=TASK))
+    assert critic.texts(["2 3 up"]) == [f"Instruct: {TASK}\nQuery: 2 3 up"]
+    of_chains = EmbeddingCritic.from_config(
+        CriticConfig(model, instruction=TASK, mode="action_value")
+    )
+    assert of_chains.texts(["2 3 up"], ["[]"]) == [f"Instruct: {TASK}\nQuery: 2 3 up\n[]"]
+
+
+def test_an_instruction_is_part_of_what_values_mean(weights, tmp_path):
+    config = CriticConfig(str(weights / "encoder"), instruction=TASK)
+    EmbeddingCritic.from_config(config).save(tmp_path)
+    assert EmbeddingCritic.load(tmp_path).config.instruction == TASK
+    other = CriticConfig(config.model, checkpoint=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"critic.instruction: expected 'Given a state"):
+        EmbeddingCritic.from_config(other)
+
+
+def test_a_critic_older_than_instructions_has_none(weights, tmp_path):
+    EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"))).save(tmp_path)
+    file = tmp_path / "critic_config.json"
+    stored = json.loads(file.read_text())
+    del stored["instruction"]
+    file.write_text(json.dumps(stored))
+    assert EmbeddingCritic.load(tmp_path).config.instruction is None
+
+
+# --- the end of sequence -------------------------------------------------------------------------
+
+
+def test_a_text_ends_in_the_token_that_sfr_pools(tmp_path):
+    random_models.build_encoder(tmp_path, hidden_size=16, num_layers=1)  # the real vocabulary
+    critic = EmbeddingCritic.from_config(CriticConfig(str(tmp_path), instruction=TASK))
+    pieces = SentencePieceProcessor(str(tmp_path / "tokenizer.model"))
+    for text in critic.texts(["You are at (2, 3).", "</s>", ""]):
+        assert critic.tokenize([text]) == [[1, *pieces.encode(text), 2]]
+
+
+def test_what_is_too_long_keeps_its_end_of_sequence(sfr):
+    whole = EmbeddingCritic.from_config(CriticConfig(str(sfr))).tokenize(["2 3 up 1 0"])[0]
+    critic = EmbeddingCritic.from_config(CriticConfig(str(sfr), max_length=4))
+    assert (whole[0], whole[-1], whole.count(EOS)) == (BOS, EOS, 1)
+    assert critic.tokenize(["2 3 up 1 0"]) == [[BOS, *whole[-3:]]]
+
+
+def test_the_end_of_sequence_is_read_though_padding_is_the_same_token(sfr):
+    critic = EmbeddingCritic.from_config(CriticConfig(str(sfr)))
+    rows = critic.tokenize(["2", "2 3 up"])
+    batch = critic.collate(rows)
+    assert batch["input_ids"][0].tolist() == [*rows[0]] + [EOS] * (len(rows[1]) - 3)
+    assert batch["attention_mask"].sum(dim=1).tolist() == [3, len(rows[1])]
+    torch.nn.init.normal_(critic.model.score.weight)
+    alone = [critic.values([text])[0] for text in ("2", "2 3 up")]
+    np.testing.assert_allclose(critic.values(["2", "2 3 up"]), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
+def test_a_saved_critic_ends_its_texts_alike(sfr, tmp_path, lora):
+    critic = EmbeddingCritic.from_config(CriticConfig(str(sfr), lora=lora), trainable=True)
+    with torch.no_grad():
+        for weight in critic.parameters():
+            weight.add_(0.1 * weight.requires_grad)
+    critic.save(tmp_path)
+    loaded = EmbeddingCritic.load(tmp_path)
+    assert loaded.tokenize(["a text"]) == critic.tokenize(["a text"])
+    assert loaded.tokenize(["a text"])[0].count(EOS) == 1
+    again = EmbeddingCritic.from_config(loaded.config, trainable=True)
+    assert again.tokenize(["a text"]) == critic.tokenize(["a text"])
+
+
+def test_a_text_of_a_tokenizer_that_declares_no_end_has_none(weights):
+    tiny = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder")))
+    assert tiny.tokenizer.eos_token_id not in tiny.tokenize([STATES[0]])[0]
+
+
+# --- a BERT --------------------------------------------------------------------------------------
+
+
+def test_a_bert_is_read_as_its_own_model_reads_and_averaged_over_real_tokens(bert):
+    critic = EmbeddingCritic.from_config(bert_config(bert))
+    torch.nn.init.normal_(critic.model.score.weight)
+    head = critic.model.score.weight[0]
+    own = AutoModel.from_pretrained(bert).eval()
+    texts = [STATES[0], f"{STATES[5]} {STATES[7]}"]
+    expected = []
+    for text in texts:
+        inputs = critic.tokenizer(text, return_tensors="pt")
+        assert inputs["input_ids"][0, [0, -1]].tolist() == [CLS, SEP]
+        with torch.no_grad():
+            expected.append(own(**inputs).last_hidden_state[0].mean(dim=0) @ head)
+    np.testing.assert_allclose(critic.values(texts), torch.stack(expected).detach(), atol=1e-6)
+
+
+@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
+def test_a_bert_learns_and_comes_back_bit_for_bit(bert, tmp_path, lora):
+    torch.manual_seed(0)
+    critic = EmbeddingCritic.from_config(bert_config(bert, lora=lora), trainable=True)
+    losses = trained(critic, tmp_path / "run", episodes(num_rows=48), steps=30)
+    assert np.mean(losses[-5:]) < 0.5 * losses[0]
+    critic.save(tmp_path / "critic")
+    loaded = EmbeddingCritic.load(tmp_path / "critic")
+    assert np.array_equal(loaded.values(STATES), critic.values(STATES))
+    fresh = EmbeddingCritic.from_config(bert_config(bert, lora=lora), trainable=True)
+    fresh.load_weights(tmp_path / "critic")
+    assert np.array_equal(fresh.values(STATES), critic.values(STATES))
+
+
+def test_all_that_is_trained_of_a_bert_gets_a_gradient(bert):
+    for lora in (None, LORA):  # what gets none, such as BERT's pooler, would stop DDP
+        critic = EmbeddingCritic.from_config(bert_config(bert, lora=lora), trainable=True)
+        critic(**critic.collate(critic.tokenize(STATES[:4]))).sum().backward()
+        assert all(w.grad is not None for w in critic.parameters() if w.requires_grad)
+    assert sum("lora_A" in name for name, _ in critic.named_parameters()) == 6 * 2
+
+
+def test_a_bert_of_a_masked_language_model_has_the_same_trunk(bert, tmp_path):
+    build_bert(tmp_path, BertForMaskedLM)
+    bare, of_language_model = (
+        load_encoder(bert_config(folder))[0].base_model.state_dict() for folder in (bert, tmp_path)
+    )
+    saved = BertForMaskedLM.from_pretrained(tmp_path).bert.state_dict()
+    assert of_language_model.keys() == bare.keys() == saved.keys()
+    assert all(torch.equal(of_language_model[name], saved[name]) for name in saved)
+
+
+# --- what cannot work ----------------------------------------------------------------------------
+
+
+def test_an_encoder_decoder_is_refused_by_name(bert, tmp_path):
+    build_bert(tmp_path, BertModel)
+    T5Config(vocab_size=64).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=rf"critic.model: .*{tmp_path}, a t5, which is both"):
+        EmbeddingCritic.from_config(bert_config(tmp_path))
+
+
+@pytest.mark.parametrize("length", [2, 65])
+def test_texts_longer_than_an_encoder_can_read_are_refused(bert, length):
+    config = CriticConfig(str(bert), max_length=length)
+    with pytest.raises(ConfigError, match=r"critic.max_length: expected 3 to 64 .*, got"):
+        EmbeddingCritic.from_config(config)
+
+
+def test_an_unfit_encoder_is_refused_before_episodes_are_played(bert, weights, run_dir):
+    config = config_of("train_critic", weights, run_dir, critic=CriticConfig(str(bert)))
+    with pytest.raises(ConfigError, match="critic.max_length"):
+        run_here("train_critic", config)
+    assert not (run_dir / "trajectories").exists()
+
+
+# --- Q(s, chain) ---------------------------------------------------------------------------------
+
+
+def test_a_critic_of_chains_learns_which_answer_is_better_and_ranks_pairs(weights, tmp_path):
+    chains = tuple(answer(length) for length in (1, 2, 3))
+    rollouts = Rollouts(GRID)
+    states = sampled_states(rollouts.env, 24, seed=0)
+    played = [
+        Trajectory(
+            "test/Env-v0", 0, (text, text), (Action(chain),), (reward,),
+            ({}, {"rewards": [reward], "executed": ["turn left"]}), True, False,
+        )
+        for text in rollouts.observe(states[:16])
+        for chain, reward in zip(chains, (0.0, 1.0, 2.0), strict=True)
+    ]  # fmt: skip
+    torch.manual_seed(0)
+    config = CriticConfig(str(weights / "encoder"), mode="action_value")
+    critic = EmbeddingCritic.from_config(config, trainable=True)
+    losses = trained(critic, tmp_path / "run", played, steps=40)
+    assert losses[-1] < 0.1 * losses[0]
+
+    class Chains:
+        name = "chains"
+
+        def act(self, observations, seeds):
+            return [Action(chains[i % 3]) for i in range(len(observations))]
+
+    found = sample_candidates(Chains(), rollouts, states[16:], 3, 0, critic, 0.9, "action")
+    for candidates in found:  # states that it has not seen
+        np.testing.assert_allclose(sum(candidates.advantages), 0.0, atol=1e-5)
+    pairs, _ = make_pairs(found, rank="advantage", min_margin=0.1)
+    assert {(pair.chosen, pair.rejected) for pair in pairs} == {(chains[2], chains[0])}
