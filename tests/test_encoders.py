@@ -11,7 +11,7 @@ import torch
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from training_setups import LORA, STATES, TRAINING, answer, build_weights, episodes
+from training_setups import LORA, STATES, TRAINING, answer, build_weights
 from transformers import (
     AutoModel,
     BertConfig,
@@ -81,7 +81,8 @@ def build_bert(folder: Path, model_class: type) -> None:
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
     shape = BertConfig(
         vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=64,
+        intermediate_size=32, max_position_embeddings=64, initializer_range=0.2,
+        hidden_dropout_prob=0.0,
     )  # fmt: skip
     torch.manual_seed(0)
     with quiet():
@@ -95,6 +96,14 @@ def build_bert(folder: Path, model_class: type) -> None:
 
 def bert_config(folder: Path, **changes) -> CriticConfig:
     return CriticConfig(str(folder), pooling="mean", max_length=64, gamma=0.9, **changes)
+
+
+def decision(text: str, chain: str, reward: float) -> Trajectory:
+    """An episode of one chain."""
+    infos = ({}, {"rewards": [reward], "executed": ["turn left"]})
+    return Trajectory(
+        "test/Env-v0", 0, (text, text), (Action(chain),), (reward,), infos, True, False
+    )
 
 
 def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], steps: int) -> list:
@@ -210,9 +219,13 @@ def test_a_bert_is_read_as_its_own_model_reads_and_averaged_over_real_tokens(ber
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
 def test_a_bert_learns_and_comes_back_bit_for_bit(bert, tmp_path, lora):
     torch.manual_seed(0)
-    critic = EmbeddingCritic.from_config(bert_config(bert, lora=lora), trainable=True)
-    losses = trained(critic, tmp_path / "run", episodes(num_rows=48), steps=30)
-    assert np.mean(losses[-5:]) < 0.5 * losses[0]
+    config = bert_config(bert, lora=lora)
+    critic = EmbeddingCritic.from_config(config, trainable=True, value_scale=10.0)
+    sums = [float(state[0]) + float(state[2]) for state in STATES]
+    played = [decision(text, "[]", total) for text, total in zip(STATES, sums, strict=True)]
+    losses = trained(critic, tmp_path / "run", played, steps=60)
+    assert np.mean(losses[-5:]) < 0.2 * losses[0]
+    assert np.mean((critic.values(STATES) - sums) ** 2) < 0.5 * np.var(sums)
     critic.save(tmp_path / "critic")
     loaded = EmbeddingCritic.load(tmp_path / "critic")
     assert np.array_equal(loaded.values(STATES), critic.values(STATES))
@@ -271,13 +284,10 @@ def test_a_critic_of_chains_learns_which_answer_is_better_and_ranks_pairs(weight
     rollouts = Rollouts(GRID)
     states = sampled_states(rollouts.env, 24, seed=0)
     played = [
-        Trajectory(
-            "test/Env-v0", 0, (text, text), (Action(chain),), (reward,),
-            ({}, {"rewards": [reward], "executed": ["turn left"]}), True, False,
-        )
+        decision(text, chain, reward)
         for text in rollouts.observe(states[:16])
         for chain, reward in zip(chains, (0.0, 1.0, 2.0), strict=True)
-    ]  # fmt: skip
+    ]
     torch.manual_seed(0)
     config = CriticConfig(str(weights / "encoder"), mode="action_value")
     critic = EmbeddingCritic.from_config(config, trainable=True)
