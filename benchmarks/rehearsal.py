@@ -5,8 +5,8 @@ bfloat16 and in shards; each lies in FOLDER/weights/ under the name of the model
 The actor has learnt the form of an answer from scripted chains, with all its weights in float32: so
 much an instruct model knows. Both are built once.
 
-Every script then runs in FOLDER as the README starts it, under `accelerate launch` with mixed
-precision as on a GPU. Of its shipped configuration three things change: counts; the dtype that
+Every script then runs in FOLDER as the README starts it, by `accelerate launch` and the files that
+are for GPUs. Of its shipped configuration three things change: counts; the dtype that
 `auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang
 et al. 2022, "Tensor Programs V").
 
@@ -168,9 +168,9 @@ def command(stage: Stage, processes: int) -> list[str]:
     words = _script(stage.script, settings)
     if not stage.launched:
         return [sys.executable, *words]
-    name = "cpu" if processes == 1 else "cpu_2_processes"
+    name = "cuda_bf16" if processes == 1 else "multi_gpu"
     launcher = ["--config_file", f"{ROOT}/configs/accelerate/{name}.yaml"]
-    how = [*launcher, "--num_processes", f"{processes}", "--mixed_precision", "bf16"]
+    how = [*launcher, "--num_processes", f"{processes}"]
     return [sys.executable, "-m", "accelerate.commands.launch", *how, *words]
 
 

@@ -234,7 +234,7 @@ def test_the_cloning_loss_is_that_of_each_answer_by_itself(weights, run_dir):
         labels = enumerate(row["labels"])
         logps += [logits[i - 1, label].item() for i, label in labels if label != -100]
     batch = trainer.data_collator(rows)
-    assert batch["logits_to_keep"] < batch["input_ids"].shape[1]
+    assert len(batch["logits_to_keep"]) < batch["input_ids"].shape[1]
     loss = trainer.compute_loss(trainer.model, batch).item()
     np.testing.assert_allclose(loss, -np.mean(logps), rtol=1e-5)
 
