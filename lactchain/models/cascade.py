@@ -275,7 +275,7 @@ class CascadeTrunk:
 
         The prefix is masked only where there are so many tokens that a window leaves some out.
         """
-        config, dtype = self._backbone.config, cache.columns.dtype
+        config, dtype = self.model.config, cache.columns.dtype
         window, shared = shortest_window(config), len(self.prefix_ids)
         if window is None or window >= shared + visible.shape[-1]:
             return additive_mask(visible, dtype)

@@ -8,9 +8,10 @@ logits that are computed from hidden states get what a family does behind its ou
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lactchain.errors import ConfigError
@@ -25,7 +26,7 @@ def check_family(model: PreTrainedModel) -> None:
     Raises:
         ConfigError: naming the model and what it does differently.
     """
-    config = model.get_decoder().config
+    config = model.config
     unknown = sorted(set(_layer_types(config)) - {WINDOWED, FULL})
     if unknown:
         raise _refusal(config, f"layers of type {', '.join(unknown)}")
@@ -35,7 +36,7 @@ def check_family(model: PreTrainedModel) -> None:
 
 def shortest_window(config: PreTrainedConfig) -> int | None:
     """Tokens that the layer that looks back least sees, itself included; None: all."""
-    return None if WINDOWED not in _layer_types(config) else config.sliding_window
+    return _settings(config)["sliding_window"] if WINDOWED in _layer_types(config) else None
 
 
 def attention_masks(
@@ -44,7 +45,7 @@ def attention_masks(
     """Additive masks (B, 1, Q, K), as the model takes them: one, or one for each type of layer.
 
     Args:
-        config: of the decoder.
+        config: of the model.
         visible: (B, Q, K), whom a token may see in a text without end.
         queries, keys: (B, Q) and (B, K), places of the tokens in their texts; windows are measured
             in these, and not in columns.
@@ -64,20 +65,9 @@ def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
 
 
-def output_logits(
-    model: PreTrainedModel, hidden: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Tensor:
-    """Logits (B, V) of hidden states (B, D), with all that the model does behind its output layer.
-
-    Args:
-        weight, bias: of the output layer, or their rows of some tokens.
-    """
-    return finished_logits(model.config, functional.linear(hidden, weight, bias))
-
-
 def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
-    """What Gemma 2, Granite and Cohere do with the numbers of their output layer."""
-    settings = config.get_text_config().to_dict()
+    """What Cohere, Granite and Gemma 2 do with the numbers (…, V) of their output layer."""
+    settings = _settings(config)
     if scale := settings.get("logit_scale"):
         logits = logits * scale
     if divisor := settings.get("logits_scaling"):
@@ -87,9 +77,14 @@ def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
     return logits
 
 
+def _settings(config: PreTrainedConfig) -> dict[str, Any]:
+    """The fields of a family's configuration: not every family has each."""
+    return vars(config.get_text_config(decoder=True))
+
+
 def _layer_types(config: PreTrainedConfig) -> list[str]:
     """The type of each layer; configurations without such a list have layers that are all alike."""
-    settings = config.to_dict()
+    settings = _settings(config)
     alike = FULL if settings.get("sliding_window") is None else WINDOWED
     return settings.get("layer_types") or [alike]
 
