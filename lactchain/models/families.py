@@ -8,35 +8,57 @@ logits that are computed from hidden states get what a family does behind its ou
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lactchain.errors import ConfigError
 
+FAMILIES = (
+    "cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "mistral",
+    "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
+)  # fmt: skip
+"""The `model_type` of those whose answers and log-probabilities were measured to be the library's.
+
+Another family may well compute the same, and may as well be silently wrong: of the 135 types of
+causal language models that transformers 5.23 knows, some scale scores or logits by fields that are
+found nowhere else. `benchmarks/families.py` measures one, by an entry in its list.
+"""
+
 WINDOWED, FULL = "sliding_attention", "full_attention"
-"""Types of layers, as the library names them, whose attention is computed here."""
+"""The types of their layers, as the library names them."""
 
 
 def check_family(model: PreTrainedModel) -> None:
-    """Refuses a model whose attention does not take masks and a cache of our own.
+    """Refuses a model that is not known to compute the same with masks and a cache of our own.
 
     Raises:
-        ConfigError: naming the model and what it does differently.
+        ConfigError: naming the model and its family.
     """
     config = model.config
-    unknown = sorted(set(_layer_types(config)) - {WINDOWED, FULL})
-    if unknown:
-        raise _refusal(config, f"layers of type {', '.join(unknown)}")
-    if not model._supports_attention_backend:
-        raise _refusal(config, "attention of its own, outside the library's interface")
+    if config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"actor.model {config.name_or_path}: expected a model of a family whose attention is "
+            f"computed here ({', '.join(FAMILIES)}), got {config.model_type}; use one of these, "
+            "see docs/model_families.md"
+        )
 
 
 def shortest_window(config: PreTrainedConfig) -> int | None:
     """Tokens that the layer that looks back least sees, itself included; None: all."""
-    return _settings(config)["sliding_window"] if WINDOWED in _layer_types(config) else None
+    return vars(config)["sliding_window"] if WINDOWED in _layer_types(config) else None
+
+
+def context_length(config: PreTrainedConfig) -> int:
+    """Tokens that a model reads at most without changing its mind about those read before.
+
+    Beyond their first context length, rotary embeddings of these two kinds turn all keys another
+    way, those in the cache and those of shorter rows in the batch among them.
+    """
+    rope = vars(config).get("rope_parameters") or {}
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
+        return config.max_position_embeddings
+    return rope.get("original_max_position_embeddings", config.max_position_embeddings)
 
 
 def attention_masks(
@@ -67,7 +89,7 @@ def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
 
 def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
     """What Cohere, Granite and Gemma 2 do with the numbers (…, V) of their output layer."""
-    settings = _settings(config)
+    settings = vars(config)
     if scale := settings.get("logit_scale"):
         logits = logits * scale
     if divisor := settings.get("logits_scaling"):
@@ -77,20 +99,8 @@ def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
     return logits
 
 
-def _settings(config: PreTrainedConfig) -> dict[str, Any]:
-    """The fields of a family's configuration: not every family has each."""
-    return vars(config.get_text_config(decoder=True))
-
-
 def _layer_types(config: PreTrainedConfig) -> list[str]:
     """The type of each layer; configurations without such a list have layers that are all alike."""
-    settings = _settings(config)
+    settings = vars(config)
     alike = FULL if settings.get("sliding_window") is None else WINDOWED
     return settings.get("layer_types") or [alike]
-
-
-def _refusal(config: PreTrainedConfig, feature: str) -> ConfigError:
-    return ConfigError(
-        f"model {config.name_or_path or config.model_type} ({config.model_type}): has {feature}, "
-        "which is not computed here; use a model of a family in docs/model_families.md"
-    )
