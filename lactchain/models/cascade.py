@@ -76,23 +76,25 @@ def cascade_attention(
     grouped = grouped.contiguous().mul_(scaling)
 
     scores = grouped.new_empty(kv_heads, grouped[0, ..., 0].numel(), shared + key.shape[2])
-    by_row = (kv_heads * batch, steps * shape[3], -1)
+    by_head = scores.view(*shape, -1)
     torch.bmm(grouped.flatten(1, 3), prefix_key.mT, out=scores[..., :shared])
-    own_scores = scores.view(by_row)[..., shared:]
-    torch.bmm(grouped.view(by_row), key.flatten(0, 1).mT, out=own_scores)
+    own = torch.bmm(grouped.view(kv_heads * batch, -1, dim), key.flatten(0, 1).mT)
     if softcap is not None:
-        scores.div_(softcap).tanh_().mul_(softcap)
-    masked = scores.view(*shape, -1)[..., -attention_mask.shape[-1] :]
-    masked += attention_mask.transpose(1, 2)
+        for part in (scores[..., :shared], own):
+            part.div_(softcap).tanh_().mul_(softcap)
+    mask = attention_mask.transpose(1, 2)
+    torch.add(own.view(*shape, -1), mask[..., -key.shape[2] :], out=by_head[..., shared:])
+    if mask.shape[-1] > key.shape[2]:
+        by_head[..., :shared] += mask[..., :shared]
     weights = scores.softmax(-1, dtype=torch.float32)
     if s_aux is not None:
-        total = scores.view(*shape, -1).logsumexp(-1, keepdim=True)
-        weights.view(*shape, -1).mul_((total - s_aux.view(kv_heads, 1, 1, -1, 1)).sigmoid())
+        sink = s_aux.view(kv_heads, 1, 1, -1, 1)
+        weights.view(*shape, -1).mul_((by_head.logsumexp(-1, keepdim=True) - sink).sigmoid_())
     weights = weights.to(value.dtype)
 
     output = torch.bmm(weights[..., :shared], prefix_value)
-    own_weights = weights.view(by_row)[..., shared:]
-    output.view(by_row).baddbmm_(own_weights, value.flatten(0, 1))
+    own_weights = weights.view(*own.shape[:2], -1)[..., shared:]
+    output.view(*own.shape[:2], dim).baddbmm_(own_weights, value.flatten(0, 1))
     output = output.view(*shape, dim).permute(1, 2, 0, 3, 4).flatten(2, 3)
     return output.expand(-1, new, -1, -1), None
 
