@@ -21,7 +21,7 @@ from lactchain.errors import ConfigError
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Decoder
 from lactchain.models.families import check_family
-from lactchain.models.prompting import PromptTemplate
+from lactchain.models.prompting import PromptTemplate, end_of_answer
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 from lactchain.types import ChainGrammar
@@ -52,6 +52,7 @@ class Bench:
 
     def __init__(self, family: Family) -> None:
         self.tokenizer = build_tokenizer(family)
+        self.tokenizer.eos_token = end_of_answer(self.tokenizer)
         self.model = build_model(family, len(self.tokenizer))
         self.template = PromptTemplate(self.tokenizer, STRATEGY)
         self.prompts = self.template.encode_batch(OBSERVATIONS)

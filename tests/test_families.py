@@ -11,8 +11,12 @@ from lactchain.models import cascade, families
 from lactchain.models.actor import LanguageActor
 from lactchain.models.decoding import Decoder
 from lactchain.models.families import FAMILIES, context_length, finished_logits
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import encode_completions, end_of_answer
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import ActorConfig
+from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+from lactchain.types import Action
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import families as benchmark  # noqa: E402
@@ -75,3 +79,56 @@ def test_logits_from_hidden_states_are_those_of_the_model(name):
     hidden = model.get_decoder()(ids).last_hidden_state
     logits = finished_logits(model.config, model.get_output_embeddings()(hidden))
     torch.testing.assert_close(logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [
+        ("Gemma 2", "<end_of_turn>"),
+        ("Gemma 3 (text)", "<end_of_turn>"),
+        ("Phi 3, 3.5, 4", "<|end|>"),
+        ("Llama 3", "<|eot_id|>"),
+        ("Qwen 3", "<|im_end|>"),
+        ("Granite 3", "<|end_of_text|>"),
+        ("Command R", "<|END_OF_TURN_TOKEN|>"),
+        ("Mistral 7B v0.3", "</s>"),
+    ],
+)
+def test_answers_end_with_what_the_chat_template_ends_them_with(name, token):
+    assert end_of_answer(family_models.build_tokenizer(NAMES[name])) == token
+
+
+def test_a_chat_template_without_answers_leaves_the_end_of_a_text():
+    tokenizer = family_models.build_tokenizer(NAMES["Gemma 2"])
+    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
+    assert end_of_answer(tokenizer) == "<eos>"
+
+
+def test_a_loaded_actor_ends_its_answers_as_its_chat_template_does(tmp_path):
+    family = NAMES["Gemma 2"]
+    tokenizer = family_models.build_tokenizer(family)
+    family_models.build_model(family, len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model, loaded = load_actor(ActorConfig(str(tmp_path)))
+    actor = LanguageActor(model, loaded, ActorConfig(), benchmark.GRAMMAR)
+    (learnt,) = encode_completions([Action('["go"]')], loaded)
+    assert loaded.convert_ids_to_tokens(actor.decoder.eos_token_id) == "<end_of_turn>"
+    assert learnt[-1] == actor.decoder.eos_token_id and actor.act(["x"], [0])
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "gpt-oss", "Qwen 2 with a window"])
+def test_pairs_train_each_family_with_recomputed_layers(name):
+    bench = benchmark.Bench(NAMES[name])
+    model = bench.model.requires_grad_(True).train()
+    row = {"prompt_ids": bench.prompts[0], "chosen_ids": [5, 6, 7], "rejected_ids": [8, 9]}
+    batch = PreferenceCollator(0)([row])
+    gradients = []
+    for recompute in (False, True):
+        if recompute:
+            model.activation_checkpointing_enable()
+        logprobs, _ = completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)
+        model.zero_grad()
+        logprobs.sum().backward()
+        gradients.append(model.get_input_embeddings().weight.grad.clone())
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients)

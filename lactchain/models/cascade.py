@@ -80,23 +80,33 @@ def cascade_attention(
     torch.bmm(grouped.flatten(1, 3), prefix_key.mT, out=scores[..., :shared])
     own = torch.bmm(grouped.view(kv_heads * batch, -1, dim), key.flatten(0, 1).mT)
     if softcap is not None:
-        for part in (scores[..., :shared], own):
-            part.div_(softcap).tanh_().mul_(softcap)
+        _cap(scores[..., :shared], softcap)
+        _cap(own, softcap)
     mask = attention_mask.transpose(1, 2)
     torch.add(own.view(*shape, -1), mask[..., -key.shape[2] :], out=by_head[..., shared:])
     if mask.shape[-1] > key.shape[2]:
         by_head[..., :shared] += mask[..., :shared]
-    weights = scores.softmax(-1, dtype=torch.float32)
-    if s_aux is not None:
-        sink = s_aux.view(kv_heads, 1, 1, -1, 1)
-        weights.view(*shape, -1).mul_((by_head.logsumexp(-1, keepdim=True) - sink).sigmoid_())
-    weights = weights.to(value.dtype)
+    weights = _softmax(by_head, s_aux).to(value.dtype).view_as(scores)
 
     output = torch.bmm(weights[..., :shared], prefix_value)
     own_weights = weights.view(*own.shape[:2], -1)[..., shared:]
     output.view(*own.shape[:2], dim).baddbmm_(own_weights, value.flatten(0, 1))
     output = output.view(*shape, dim).permute(1, 2, 0, 3, 4).flatten(2, 3)
     return output.expand(-1, new, -1, -1), None
+
+
+def _cap(scores: Tensor, softcap: float) -> None:
+    """Bends scores in place, so that they stay within ± `softcap`."""
+    scores.div_(softcap).tanh_().mul_(softcap)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Weights (Hkv, B, Q, G, C) in float32; a head's sink (H,) takes its part of them, unseen."""
+    weights = scores.softmax(-1, dtype=torch.float32)
+    if sinks is not None:
+        sinks = sinks.float().view(len(scores), 1, 1, -1, 1)
+        weights *= (scores.float().logsumexp(-1, keepdim=True) - sinks).sigmoid()
+    return weights
 
 
 AttentionInterface.register(CASCADE, cascade_attention)

@@ -202,6 +202,21 @@ def _refuse_thoughts(tokenizer: PreTrainedTokenizerBase, after: str) -> None:
         )
 
 
+def end_of_answer(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The special token that the chat template closes an answer with; else the end of a text.
+
+    Models are trained to say this one: for Gemma and Phi 3 it is another than the end of a text.
+    """
+    answered = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _SLOT}]
+    try:
+        text = tokenizer.apply_chat_template(answered, tokenize=False)
+    except TemplateError:  # a template that shows no answers
+        return tokenizer.eos_token
+    _, answer, after = text.partition(_SLOT)
+    places = {after.find(token): token for token in _special_texts(tokenizer) if token in after}
+    return places[min(places)] if answer and places else tokenizer.eos_token
+
+
 def _plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """A copy that reads the text of special tokens as plain text; the original keeps its state."""
     if not tokenizer.is_fast:
