@@ -20,7 +20,7 @@ FAMILIES = (
 )  # fmt: skip
 """The `model_type` of those whose answers and log-probabilities were measured to be the library's.
 
-Another family may well compute the same, and may as well be silently wrong: of the 135 types of
+Another family may well compute the same, and may as well be silently wrong: of the 189 types of
 causal language models that transformers 5.23 knows, some scale scores or logits by fields that are
 found nowhere else. `benchmarks/families.py` measures one, by an entry in its list.
 """
