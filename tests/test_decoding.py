@@ -305,12 +305,11 @@ def test_the_cache_of_rows_grows_and_branches():
     valid = torch.ones(2, COLUMNS + 3, dtype=torch.bool)
     valid[1, :2] = False
     for part in (slice(0, COLUMNS), slice(COLUMNS, COLUMNS + 3)):
-        mask = cache.append(valid[:, part])
+        visible = cache.append(valid[:, part])
         for layer in range(2):
             keys, values = cache.update(blocks[:, 0, :, part], blocks[:, 1, :, part], layer)
-    assert mask.shape == (2, 3, 1, 2 * COLUMNS)
-    visible = (mask[:, :, 0] == 0).sum(dim=-1) - COLUMNS
-    assert visible.tolist() == [[1, 2, 3], [-1, 0, 1]]
+    assert visible.shape == (2, 3, 2 * COLUMNS)
+    assert (visible.sum(dim=-1) - COLUMNS).tolist() == [[1, 2, 3], [-1, 0, 1]]
     assert torch.equal(keys[:, :, : cache.length], blocks[:, 0].transpose(0, 1))
     assert torch.equal(values[:, :, : cache.length], blocks[:, 1].transpose(0, 1))
     assert not keys[:, :, cache.length :].any()

@@ -8,8 +8,9 @@ from test_tiny_models import SMALL, TOKENIZER
 from transformers import MistralForCausalLM
 
 from lactchain.data.prefix_trees import common_prefix, prefix_trees
+from lactchain.models.families import additive_mask
 from lactchain.models.tiny import mistral_config
-from lactchain.models.values import tree_bias
+from lactchain.models.values import seen_in_tree
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=9)
 
@@ -56,7 +57,7 @@ def test_hidden_states_in_a_tree_are_those_of_the_sequence_alone():
     trees = prefix_trees(sequences, pad_token_id=0)
     assert trees.input_ids.size < 0.8 * sum(map(len, sequences))
     tensors = {n: torch.from_numpy(getattr(trees, n)) for n in ("input_ids", "position_ids")}
-    bias = tree_bias(torch.from_numpy(trees.subtree_ends), torch.float32)
+    bias = additive_mask(seen_in_tree(torch.from_numpy(trees.subtree_ends)), torch.float32)
     with torch.no_grad():
         hidden = model(**tensors, attention_mask=bias).last_hidden_state.flatten(0, 1)
         for sequence, places in zip(sequences, trees.places, strict=True):

@@ -175,6 +175,26 @@ def test_a_template_that_hides_the_observation_is_refused():
         PromptTemplate(byte_level("{{ bos_token }}hello", []))
 
 
+THINKS = (
+    "{{ strftime_now('%d %B %Y') }}\n" + CHATML.replace("{% endif %}", "")
+    + "{% if enable_thinking is not false %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
+    "{% endif %}"
+)  # fmt: skip
+
+
+def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
+    template = PromptTemplate(byte_level(THINKS, ["<|im_start|>", "<|im_end|>"]), "Go.")
+    text = template.render("x")
+    assert text.startswith("26 July 2024\n<|im_start|>system\nGo.")
+    assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_template_that_opens_every_answer_with_thoughts_is_refused():
+    always = CHATML.replace("assistant\n", "assistant\n<think>\n")
+    with pytest.raises(DataError, match="opens every answer with <think>; use the model without"):
+        PromptTemplate(byte_level(always, []))
+
+
 def test_a_thousand_prompts_take_less_than_fifty_milliseconds():
     template = TEMPLATES["founding"]
     batch = [f"{i % 4} {i // 4 % 4} up {i // 16 % 4} {i // 64 % 4}" for i in range(1000)]

@@ -53,9 +53,9 @@ from lactchain.trainers.critic import (
 from lactchain.trainers.simpo import (
     PreferenceCollator,
     SimPOTrainer,
-    branch_bias,
     drop_reason,
     preference_rows,
+    seen_in_branch,
 )
 from lactchain.types import Action, PreferencePair, Trajectory
 
@@ -198,7 +198,7 @@ def test_both_answers_follow_one_prompt_and_do_not_see_each_other():
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 1, 2, 0], [0, 1, 2, 0, 1, 2, 3]]
     assert batch["branch"].tolist() == [[0, 1, 1, 1, 2, 2, 3], [1, 1, 1, 2, 2, 2, 2]]
     assert batch["completion_mask"].tolist() == [[0, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 1]]
-    visible = (branch_bias(batch["branch"], torch.float32) == 0)[0, 0].int().tolist()
+    visible = seen_in_branch(batch["branch"])[0].int().tolist()
     assert visible == [
         [1, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0],

@@ -11,6 +11,7 @@ from lactchain.errors import ConfigError
 from lactchain.models.adapters import is_quantised, merged
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Completion, Decoder
+from lactchain.models.families import context_length
 from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
@@ -80,7 +81,7 @@ class LanguageActor:
         self.ranking = None
         if ranked:
             self.ranking = AnswerRanking(values, grammar, self.template, self.decoder.model)
-        self._context = model.config.max_position_embeddings
+        self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self._scorer = scorer
         self._values = values

@@ -18,6 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
+from lactchain.models.families import (
+    additive_mask,
+    attention_masks,
+    check_family,
+    shortest_window,
+)
+
 CASCADE = "lactchain_cascade"
 
 # Room for so many new tokens is made at a time.
@@ -35,6 +42,8 @@ def cascade_attention(
     attention_mask: Tensor,
     scaling: float,
     prefix: Tensor,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attends to the shared prefix and to the row's own columns under one softmax.
@@ -47,9 +56,11 @@ def cascade_attention(
         query: (B, H, Q, D), the new tokens of each row.
         key: (Hkv, B, C, D), the row's own columns, the new ones included.
         value: like `key`.
-        attention_mask: additive (B, Q, 1, C), over the row's own columns.
+        attention_mask: additive (B, 1, Q, C), over the row's own columns, or (B, 1, Q, P + C).
         scaling: the factor on the scores.
         prefix: (layers, 2, Hkv, P, D), keys and values that all rows share; P may be 0.
+        softcap: bound that scores approach (Gemma 2).
+        s_aux: (H,) score of a column without a value, the attention sink (gpt-oss).
 
     Returns:
         (B, Q, H, D), and no weights.
@@ -58,23 +69,44 @@ def cascade_attention(
     kv_heads, shared, dim = prefix_key.shape
     batch, heads, new, _ = query.shape
     if module.layer_idx == len(prefix) - 1:
-        query, attention_mask = query[:, :, -1:], attention_mask[:, -1:]
+        query, attention_mask = query[:, :, -1:], attention_mask[:, :, -1:]
     steps = query.shape[2]
     shape = (kv_heads, batch, steps, heads // kv_heads)
     grouped = query.transpose(1, 2).unflatten(2, (kv_heads, -1)).permute(2, 0, 1, 3, 4)
     grouped = grouped.contiguous().mul_(scaling)
 
     scores = grouped.new_empty(kv_heads, grouped[0, ..., 0].numel(), shared + key.shape[2])
+    by_head = scores.view(*shape, -1)
     torch.bmm(grouped.flatten(1, 3), prefix_key.mT, out=scores[..., :shared])
     own = torch.bmm(grouped.view(kv_heads * batch, -1, dim), key.flatten(0, 1).mT)
-    torch.add(own.view(*shape, -1), attention_mask, out=scores.view(*shape, -1)[..., shared:])
-    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    if softcap is not None:
+        _cap(scores[..., :shared], softcap)
+        _cap(own, softcap)
+    mask = attention_mask.transpose(1, 2)
+    torch.add(own.view(*shape, -1), mask[..., -key.shape[2] :], out=by_head[..., shared:])
+    if mask.shape[-1] > key.shape[2]:
+        by_head[..., :shared] += mask[..., :shared]
+    weights = _softmax(by_head, s_aux).to(value.dtype).view_as(scores)
 
     output = torch.bmm(weights[..., :shared], prefix_value)
     own_weights = weights.view(*own.shape[:2], -1)[..., shared:]
     output.view(*own.shape[:2], dim).baddbmm_(own_weights, value.flatten(0, 1))
     output = output.view(*shape, dim).permute(1, 2, 0, 3, 4).flatten(2, 3)
     return output.expand(-1, new, -1, -1), None
+
+
+def _cap(scores: Tensor, softcap: float) -> None:
+    """Bends scores in place, so that they stay within ± `softcap`."""
+    scores.div_(softcap).tanh_().mul_(softcap)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Weights (Hkv, B, Q, G, C) in float32; a head's sink (H,) takes its part of them, unseen."""
+    weights = scores.softmax(-1, dtype=torch.float32)
+    if sinks is not None:
+        sinks = sinks.float().view(len(scores), 1, 1, -1, 1)
+        weights *= (scores.float().logsumexp(-1, keepdim=True) - sinks).sigmoid()
+    return weights
 
 
 AttentionInterface.register(CASCADE, cascade_attention)
@@ -151,7 +183,7 @@ class RowCache:
         return RowCache(self.columns.index_select(3, rows), self.valid[rows], self.length)
 
     def append(self, valid: Tensor) -> Tensor:
-        """Opens columns for a block of tokens; returns its additive mask (B, Q, 1, C).
+        """Opens columns for a block of tokens; returns whom they see, (B, Q, C).
 
         Args:
             valid: (B, Q), False where the block is padding.
@@ -165,9 +197,7 @@ class RowCache:
         self.valid[:, start : self.length] = valid
         columns = torch.arange(self.valid.shape[1], device=valid.device)
         causal = columns <= columns[start : self.length, None]
-        visible = causal & self.valid[:, None]
-        mask = self.columns.new_zeros(visible.shape)
-        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, :, None]
+        return causal & self.valid[:, None]
 
     def update(
         self, key: Tensor, value: Tensor, layer_idx: int, *args: object, **kwargs: object
@@ -188,9 +218,13 @@ class CascadeTrunk:
     Args:
         model: a causal language model of the library; merge LoRA first, for speed.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
+
+    Raises:
+        ConfigError: the model's attention is of a kind that is not computed here.
     """
 
     def __init__(self, model: PreTrainedModel, prefix_ids: Sequence[int]) -> None:
+        check_family(model)
         self.model = model
         self.prefix_ids = tuple(prefix_ids)
         self._backbone = model.get_decoder()
@@ -241,9 +275,24 @@ class CascadeTrunk:
         hidden = self._backbone(
             input_ids=blocks.clamp_min(0),
             position_ids=(lengths[:, None] + offsets).clamp_min(0),
-            attention_mask=cache.append(valid),
+            attention_mask=self._masks(cache.append(valid), cache),
             past_key_values=cache,
             use_cache=True,
             prefix=self._prefix,
         ).last_hidden_state
         return hidden[:, -1], lengths + valid.sum(dim=1)
+
+    def _masks(self, visible: Tensor, cache: RowCache) -> Tensor | dict[str, Tensor]:
+        """Masks of the block opened last: over the rows' own columns, or over the prefix as well.
+
+        The prefix is masked only where there are so many tokens that a window leaves some out.
+        """
+        config, dtype = self.model.config, cache.columns.dtype
+        window, shared = shortest_window(config), len(self.prefix_ids)
+        if window is None or window >= shared + visible.shape[-1]:
+            return additive_mask(visible, dtype)
+        own = shared - 1 + cache.valid.cumsum(dim=1)
+        prefix = torch.arange(shared, device=own.device).expand(len(own), -1)
+        visible, keys = pad(visible, (shared, 0), value=True), torch.cat([prefix, own], dim=1)
+        queries = own[:, cache.length - visible.shape[1] : cache.length]
+        return attention_masks(config, visible, queries, keys, dtype)

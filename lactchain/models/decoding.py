@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from lactchain.errors import NonFiniteError
 from lactchain.models.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.cascade import CascadeTrunk, RowCache, use_cascade
+from lactchain.models.families import finished_logits
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
@@ -262,7 +263,8 @@ class Decoder:
                 "the actor computes NaN or infinities: its weights are damaged, or too large for "
                 f"{hidden[0].dtype}"
             )
-        logits = functional.linear(hidden[0], *self._head).float()
+        logits = functional.linear(hidden[0], *self._head)
+        logits = finished_logits(self.model.config, logits).float()
         if self.guide is not None:
             # V(s) is the same for every token, and falls out of the softmax.
             logits += self.guide.weight * self.guide.q(hidden[1], self._columns)

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.cascade import CascadeTrunk, use_cascade
+from lactchain.models.families import finished_logits
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.settings import ActorConfig
@@ -219,6 +220,7 @@ class AnswerRanking:
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         logits = self._policy.get_output_embeddings()(hidden)
+        logits = finished_logits(self._policy.config, logits)
         return logits.float().log_softmax(-1)[:, self._columns]
 
     def _answer_values(

@@ -35,6 +35,7 @@ from lactchain.checkpoints import MANIFEST, verify_manifest
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.encoder import value_encoder_class
+from lactchain.models.prompting import end_of_answer
 from lactchain.settings import ActorConfig, CriticConfig
 
 WEIGHTS_FOLDER = Path("weights")
@@ -157,7 +158,7 @@ def load_tokenizer(
     """The tokenizer of a model's folder, with a padding token.
 
     Args:
-        chat: a chat template is needed.
+        chat: a chat template is needed; the end of a sequence is then what it ends answers with.
     """
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         _read_json(path / name)
@@ -170,6 +171,8 @@ def load_tokenizer(
             f"{path}: expected a tokenizer with a chat template, got none; use an "
             "instruction-tuned model, or put a chat_template.jinja into the folder"
         )
+    if chat:
+        tokenizer.eos_token = end_of_answer(tokenizer)
     if tokenizer.pad_token is None:
         # Mistral-7B ships without one. A token that is never produced serves best; the end of
         # sequence will do, since padding is told by the attention mask everywhere here.

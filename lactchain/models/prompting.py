@@ -8,7 +8,9 @@ chat template of the model's tokenizer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import datetime
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
@@ -46,6 +48,10 @@ STRATEGIES: dict[str, str] = {
 
 # Stands for the observation while the chat template is rendered; no template knows this word.
 _SLOT = "LACTCHAIN-OBSERVATION-SLOT"
+
+# Templates that write the date take this one: the prompts of a run are the same tomorrow.
+_TODAY = datetime(2024, 7, 26)
+_DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 
 # Observations of all kinds, to check a way of tokenising against the tokenizer's own.
 _PROBES = ("x", " x", "2 3 up 1 0", "At (2, 3).", "\nline", "", " ", "[1]", '"quoted"', "é漢🙂")
@@ -162,23 +168,53 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
             f"tokenizer {tokenizer.name_or_path}: expected a chat template, got none; use an "
             "instruction-tuned model, or put a chat_template.jinja into the model's folder"
         )
+    template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
     user = {"role": "user", "content": _SLOT}
     joined = {"role": "user", "content": f"{strategy}\n\n{_SLOT}"}
     arrangements = [[{"role": "system", "content": strategy}, user], [joined]]
     for messages in arrangements if strategy else [[user]]:
         try:
             text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                messages,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,  # the answer is the chain, with no thoughts before it
             )
         except TemplateError:  # this template knows no system role
             continue
         if text.count(_SLOT) == 1 and strategy.strip() in text.partition(_SLOT)[0]:
             before, _, after = text.partition(_SLOT)
+            _refuse_thoughts(tokenizer, after)
             return before, after
     raise DataError(
         f"tokenizer {tokenizer.name_or_path}: expected its chat template to show the system text "
         "and the user's text once each, in this order, and it does not"
     )
+
+
+def _refuse_thoughts(tokenizer: PreTrainedTokenizerBase, after: str) -> None:
+    """Raises `DataError` where the chat template begins every answer with thoughts."""
+    if after.rstrip().endswith("<think>"):
+        raise DataError(
+            f"tokenizer {tokenizer.name_or_path}: expected a chat template that lets the model "
+            "answer at once, and it opens every answer with <think>; use the model without thinking"
+        )
+
+
+def end_of_answer(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The special token that the chat template closes an answer with; else the end of a text.
+
+    Models are trained to say this one: for Gemma and Phi 3 it is another than the end of a text.
+    """
+    answered = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _SLOT}]
+    try:
+        text = tokenizer.apply_chat_template(answered, tokenize=False)
+    except TemplateError:  # a template that shows no answers
+        return tokenizer.eos_token
+    _, answer, after = text.partition(_SLOT)
+    places = {after.find(token): token for token in _special_texts(tokenizer) if token in after}
+    return places[min(places)] if answer and places else tokenizer.eos_token
 
 
 def _plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:

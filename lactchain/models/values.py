@@ -30,6 +30,7 @@ from lactchain.models.adapters import (
     load_adapter_weights,
     save_adapter,
 )
+from lactchain.models.families import attention_masks, check_family, finished_logits
 from lactchain.models.heads import ValueHead
 from lactchain.models.loading import load_actor, quiet, verify_if_sealed
 from lactchain.settings import ActorConfig
@@ -74,8 +75,13 @@ class ValueModel(nn.Module):
         meaning: ValueMeaning,
         start: float = 0.0,
     ) -> None:
-        """Puts new heads, whose values are `start`, on a trunk; draws from torch's random state."""
+        """Puts new heads, whose values are `start`, on a trunk; draws from torch's random state.
+
+        Raises:
+            ConfigError: the trunk is of a family whose attention cannot read trees of texts.
+        """
         super().__init__()
+        check_family(trunk)
         self.trunk = trunk
         self.tokenizer = tokenizer
         self.meaning = meaning
@@ -168,10 +174,17 @@ class ValueModel(nn.Module):
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
         """Hidden states (R · L, D) of R prefix trees (`lactchain.data.prefix_trees`)."""
+        mask = attention_masks(
+            self.trunk.config,
+            seen_in_tree(subtree_ends),
+            position_ids,
+            position_ids,
+            self.trunk.dtype,
+        )
         states = self._decoder(
             input_ids=input_ids,
             position_ids=position_ids,
-            attention_mask=tree_bias(subtree_ends, self.trunk.dtype),
+            attention_mask=mask,
             use_cache=False,
         ).last_hidden_state
         return states.flatten(0, 1)
@@ -200,7 +213,8 @@ class ValueModel(nn.Module):
             "v": self.v_head(states).squeeze(-1),
         }
         if with_policy:
-            values["logits"] = self.trunk.get_output_embeddings()(states)
+            logits = self.trunk.get_output_embeddings()(states)
+            values["logits"] = finished_logits(self.trunk.config, logits)
         if next_nodes is not None:
             with torch.no_grad():
                 values["v_next"] = self.v_head(hidden[next_nodes]).squeeze(-1)
@@ -300,12 +314,10 @@ class ValueModel(nn.Module):
         }
 
 
-def tree_bias(subtree_ends: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive attention mask (R, 1, L, L): each token sees its ancestors and itself."""
+def seen_in_tree(subtree_ends: Tensor) -> Tensor:
+    """Whom each token sees, (R, L, L): its ancestors and itself."""
     place = torch.arange(subtree_ends.shape[1], device=subtree_ends.device)
-    visible = (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])
-    bias = torch.zeros(visible.shape, dtype=dtype, device=subtree_ends.device)
-    return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+    return (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])
 
 
 def _read_config(directory: Path) -> tuple[str, ValueMeaning]:

@@ -13,12 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.jobs import TrainSimPOConfig
+from lactchain.models.families import attention_masks, check_family
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run, read_metrics
@@ -95,7 +101,7 @@ class PreferenceCollator:
     """Rows → one sequence per pair: the prompt once, then the chosen and the rejected answer.
 
     Both answers begin with a copy of the prompt's last token at its place, so that every token is
-    predicted from the one before it. `branch` says who sees whom (`branch_bias`): SHARED prompt,
+    predicted from the one before it. `branch` says who sees whom (`seen_in_branch`): SHARED prompt,
     CHOSEN, REJECTED, PADDING. The prompt is most of a batch, and is paid for once instead of twice.
 
     All tensors are (B, L), padded on the right: `input_ids`, `position_ids`, `branch`, and
@@ -127,12 +133,10 @@ class PreferenceCollator:
         }
 
 
-def branch_bias(branch: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive attention mask (B, 1, L, L): causal, within the own branch and the shared prompt."""
+def seen_in_branch(branch: Tensor) -> Tensor:
+    """Whom each token sees, (B, L, L): what came before in its own branch and the shared prompt."""
     own = branch[:, :, None] == branch[:, None, :]
-    visible = (own | (branch == SHARED)[:, None, :]).tril()
-    bias = torch.zeros(visible.shape, dtype=dtype, device=branch.device)
-    return bias.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+    return (own | (branch == SHARED)[:, None, :]).tril()
 
 
 class SimPOTrainer(RunTrainer):
@@ -163,6 +167,7 @@ class SimPOTrainer(RunTrainer):
             raise ConfigError(
                 f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
             )
+        check_family(model)
         super().__init__(
             model=model,
             args=args,
@@ -183,7 +188,9 @@ class SimPOTrainer(RunTrainer):
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
         """Mean loss of B pairs, from one forward pass."""
-        logprobs, branch = completion_logprobs(model, **inputs, dtype=self.model.dtype)
+        logprobs, branch = completion_logprobs(
+            model, **inputs, config=self.model.config, dtype=self.model.dtype
+        )
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
@@ -210,6 +217,7 @@ def completion_logprobs(
     position_ids: Tensor,
     branch: Tensor,
     completion_mask: Tensor,
+    config: PreTrainedConfig,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of both answers' tokens, from one pass over what the collator made.
@@ -217,17 +225,18 @@ def completion_logprobs(
     The vocabulary is projected only from the batch's first answer on, not on the prompts.
 
     Args:
-        dtype: of the model's weights, for the attention mask.
+        config, dtype: of the model and its weights, for the attention mask.
 
     Returns:
         Log-probabilities (B, L') in float32, and which answer each belongs to: CHOSEN, REJECTED,
         or PADDING where there is none.
     """
     start = int(completion_mask.any(dim=0).int().argmax())
+    mask = attention_masks(config, seen_in_branch(branch), position_ids, position_ids, dtype)
     logits = model(
         input_ids=input_ids,
         position_ids=position_ids,
-        attention_mask=branch_bias(branch, dtype),
+        attention_mask=mask,
         logits_to_keep=torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device),
     ).logits
     answer = branch.masked_fill(completion_mask == 0, PADDING)

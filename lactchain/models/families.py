@@ -1,0 +1,106 @@
+"""What families of language models do differently from Llama, computed here as they do.
+
+Masks of our own (a shared prefix, two answers in one sequence, a tree of texts) take the place of
+those that the library would make, so the sliding window of a layer has to be put into them; and
+logits that are computed from hidden states get what a family does behind its output layer.
+`docs/model_families.md` lists what was measured.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from lactchain.errors import ConfigError
+
+FAMILIES = (
+    "cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "mistral",
+    "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
+)  # fmt: skip
+"""The `model_type` of those whose answers and log-probabilities were measured to be the library's.
+
+Another family may well compute the same, and may as well be silently wrong: of the 189 types of
+causal language models that transformers 5.23 knows, some scale scores or logits by fields that are
+found nowhere else. `benchmarks/families.py` measures one, by an entry in its list.
+"""
+
+WINDOWED, FULL = "sliding_attention", "full_attention"
+"""The types of their layers, as the library names them."""
+
+
+def check_family(model: PreTrainedModel) -> None:
+    """Refuses a model that is not known to compute the same with masks and a cache of our own.
+
+    Raises:
+        ConfigError: naming the model and its family.
+    """
+    config = model.config
+    if config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"actor.model {config.name_or_path}: expected a model of a family whose attention is "
+            f"computed here ({', '.join(FAMILIES)}), got {config.model_type}; use one of these, "
+            "see docs/model_families.md"
+        )
+
+
+def shortest_window(config: PreTrainedConfig) -> int | None:
+    """Tokens that the layer that looks back least sees, itself included; None: all."""
+    return vars(config)["sliding_window"] if WINDOWED in _layer_types(config) else None
+
+
+def context_length(config: PreTrainedConfig) -> int:
+    """Tokens that a model reads at most without changing its mind about those read before.
+
+    Beyond their first context length, rotary embeddings of these two kinds turn all keys another
+    way, those in the cache and those of shorter rows in the batch among them.
+    """
+    rope = vars(config).get("rope_parameters") or {}
+    if rope.get("rope_type") not in ("longrope", "dynamic"):
+        return config.max_position_embeddings
+    return rope.get("original_max_position_embeddings", config.max_position_embeddings)
+
+
+def attention_masks(
+    config: PreTrainedConfig, visible: Tensor, queries: Tensor, keys: Tensor, dtype: torch.dtype
+) -> Tensor | dict[str, Tensor]:
+    """Additive masks (B, 1, Q, K), as the model takes them: one, or one for each type of layer.
+
+    Args:
+        config: of the model.
+        visible: (B, Q, K), whom a token may see in a text without end.
+        queries, keys: (B, Q) and (B, K), places of the tokens in their texts; windows are measured
+            in these, and not in columns.
+    """
+    window, full = shortest_window(config), additive_mask(visible, dtype)
+    if window is None or window >= visible.shape[-1]:
+        return full
+    near = queries[:, :, None] - keys[:, None] < window
+    masks = {FULL: full, WINDOWED: additive_mask(visible & near, dtype)}
+    kinds = set(_layer_types(config))
+    return masks if len(kinds) > 1 else masks[kinds.pop()]
+
+
+def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores (B, 1, Q, K): nothing, or the least number where not `visible`."""
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
+    """What Cohere, Granite and Gemma 2 do with the numbers (…, V) of their output layer."""
+    settings = vars(config)
+    if scale := settings.get("logit_scale"):
+        logits = logits * scale
+    if divisor := settings.get("logits_scaling"):
+        logits = logits / divisor
+    if cap := settings.get("final_logit_softcapping"):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
+def _layer_types(config: PreTrainedConfig) -> list[str]:
+    """The type of each layer; configurations without such a list have layers that are all alike."""
+    settings = vars(config)
+    alike = FULL if settings.get("sliding_window") is None else WINDOWED
+    return settings.get("layer_types") or [alike]

@@ -1,0 +1,134 @@
+"""Families of language models: what each computes in its own way is computed, or refused."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lactchain.errors import ConfigError
+from lactchain.models import cascade, families
+from lactchain.models.actor import LanguageActor
+from lactchain.models.decoding import Decoder
+from lactchain.models.families import FAMILIES, context_length, finished_logits
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import encode_completions, end_of_answer
+from lactchain.models.values import ValueMeaning, ValueModel
+from lactchain.settings import ActorConfig
+from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+from lactchain.types import Action
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import families as benchmark  # noqa: E402
+import family_models  # noqa: E402
+
+NAMES = {family.name: family for family in family_models.FAMILIES}
+REFUSED = [name for name, family in NAMES.items() if family.model_type not in FAMILIES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_of_the_docs_is_what_is_measured(name):
+    row = benchmark.table([benchmark.measured(NAMES[name])]).splitlines()[-1]
+    assert row in benchmark.PAGE.read_text("utf-8")
+    cells = row.split("|")[3:8]
+    assert all(
+        c.strip() in (("refused", "–") if name in REFUSED else ("equal", "–")) for c in cells
+    )
+
+
+def test_every_family_that_is_let_in_stands_in_the_table():
+    measured = {family.model_type for family in NAMES.values()}
+    assert set(FAMILIES) == measured - {NAMES[name].model_type for name in REFUSED}
+    table = benchmark.PAGE.read_text("utf-8").partition(benchmark.BEGIN)[2]
+    assert table.count("\n| ") == len(NAMES) + 2
+
+
+def test_a_window_that_is_left_out_is_seen(monkeypatch):
+    bench = benchmark.Bench(NAMES["Mistral 7B v0.1"])
+    monkeypatch.setattr(cascade, "shortest_window", lambda config: None)
+    assert bench.decoding() > 0.1
+    monkeypatch.setattr(families, "shortest_window", lambda config: None)
+    assert bench.simpo() > 0.1 and bench.values() > 0.1
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_of_another_family_is_refused_in_one_line(name):
+    bench = benchmark.Bench(NAMES[name])
+    with pytest.raises(ConfigError, match=f"got {NAMES[name].model_type}; use one of") as refusal:
+        Decoder(bench.model, 2)
+    assert "\n" not in str(refusal.value) and refusal.value.exit_code == 2
+    with pytest.raises(ConfigError, match="docs/model_families.md"):
+        ValueModel(bench.model, bench.tokenizer, ValueMeaning("mc", 1.0, "", 1, 8))
+    assert (Path(__file__).parent.parent / "docs" / "model_families.md").is_file()
+
+
+def test_a_prompt_beyond_the_first_context_of_changing_positions_is_refused():
+    bench = benchmark.Bench(NAMES["Phi 3 of 128k"])
+    assert context_length(bench.model.config) == 256 < bench.model.config.max_position_embeddings
+    config = ActorConfig(strategy="", decoding="constrained")
+    actor = LanguageActor(bench.model, bench.tokenizer, config, benchmark.GRAMMAR)
+    assert actor.act(["short"], [0])
+    with pytest.raises(ConfigError, match="the model reads 256"):
+        actor.act(["long " * 60], [0])
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "Granite 3", "Command R", "Mistral 7B v0.3"])
+def test_logits_from_hidden_states_are_those_of_the_model(name):
+    model = benchmark.Bench(NAMES[name]).model
+    ids = torch.arange(10, 20)[None]
+    hidden = model.get_decoder()(ids).last_hidden_state
+    logits = finished_logits(model.config, model.get_output_embeddings()(hidden))
+    torch.testing.assert_close(logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [
+        ("Gemma 2", "<end_of_turn>"),
+        ("Gemma 3 (text)", "<end_of_turn>"),
+        ("Phi 3, 3.5, 4", "<|end|>"),
+        ("Llama 3", "<|eot_id|>"),
+        ("Qwen 3", "<|im_end|>"),
+        ("Granite 3", "<|end_of_text|>"),
+        ("Command R", "<|END_OF_TURN_TOKEN|>"),
+        ("Mistral 7B v0.3", "</s>"),
+    ],
+)
+def test_answers_end_with_what_the_chat_template_ends_them_with(name, token):
+    assert end_of_answer(family_models.build_tokenizer(NAMES[name])) == token
+
+
+def test_a_chat_template_without_answers_leaves_the_end_of_a_text():
+    tokenizer = family_models.build_tokenizer(NAMES["Gemma 2"])
+    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
+    assert end_of_answer(tokenizer) == "<eos>"
+
+
+def test_a_loaded_actor_ends_its_answers_as_its_chat_template_does(tmp_path):
+    family = NAMES["Gemma 2"]
+    tokenizer = family_models.build_tokenizer(family)
+    family_models.build_model(family, len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model, loaded = load_actor(ActorConfig(str(tmp_path)))
+    actor = LanguageActor(model, loaded, ActorConfig(), benchmark.GRAMMAR)
+    (learnt,) = encode_completions([Action('["go"]')], loaded)
+    assert loaded.convert_ids_to_tokens(actor.decoder.eos_token_id) == "<end_of_turn>"
+    assert learnt[-1] == actor.decoder.eos_token_id and actor.act(["x"], [0])
+
+
+@pytest.mark.parametrize("name", ["Gemma 2", "gpt-oss", "Qwen 2 with a window"])
+def test_pairs_train_each_family_with_recomputed_layers(name):
+    bench = benchmark.Bench(NAMES[name])
+    model = bench.model.requires_grad_(True).train()
+    row = {"prompt_ids": bench.prompts[0], "chosen_ids": [5, 6, 7], "rejected_ids": [8, 9]}
+    batch = PreferenceCollator(0)([row])
+    gradients = []
+    for recompute in (False, True):
+        if recompute:
+            model.activation_checkpointing_enable()
+        logprobs, _ = completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)
+        model.zero_grad()
+        logprobs.sum().backward()
+        gradients.append(model.get_input_embeddings().weight.grad.clone())
+    assert gradients[0].any()
+    torch.testing.assert_close(*gradients)
