@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.cascade import CascadeTrunk, use_cascade
+from lactchain.models.cascade import COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.settings import ActorConfig
@@ -247,7 +247,7 @@ class AnswerRanking:
         count, device = len(prompts), self._columns.device
         totals = torch.empty(count, len(self.actions), device=device)
         with use_cascade(trunk.model):
-            cache, lengths, hidden = trunk.read(prompts, room=len(self._levels))
+            cache, lengths, hidden = trunk.read(prompts, room=min(len(self._levels), COLUMNS))
             reached = torch.zeros(count, 1, device=device)
             for depth, level in enumerate(self._levels):
                 step = values(hidden).view(count, reached.shape[1], -1)
