@@ -9,7 +9,7 @@ from script_setups import GRID, build_weights, config_of, run_here
 from lactchain.data.critic_data import measure_values
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
-from lactchain.data.exact_values import can_enumerate, critic_against_exact
+from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
@@ -33,7 +33,7 @@ def actor(weights):
 
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
-def test_exact_values_agree_with_play(actor, weights, discount_per):
+def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
     """Within three standard errors of the mean return of 300 episodes, in three states."""
     world = {"size": 2, "reward": "founding", "max_steps": 1000}
     config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
@@ -41,7 +41,8 @@ def test_exact_values_agree_with_play(actor, weights, discount_per):
     critic = EmbeddingCritic.from_config(
         CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
     )
-    values = critic_against_exact(actor, critic, rollouts.env)
+    policy = exact_policy(actor, rollouts.env, tmp_path)
+    values = critic_against_exact(critic, policy, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48
     for number in (0, 22, 47):
         state = values.states[number]
