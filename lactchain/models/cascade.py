@@ -28,6 +28,11 @@ COLUMNS = 32
 # (three results of the MLP, the residual stream, scores), so this many take 2.5 GB.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 16384}
 
+# Keys and values that trees of answers are read with, at most. All nine-move answers of a 7B model
+# are then read some 10 rows at a time on a CPU, where the weights are in the same memory, and some
+# 75 on a GPU, which leaves room for two such models on 80 GB.
+CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}
+
 
 def cascade_attention(
     module: torch.nn.Module,

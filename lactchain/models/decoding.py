@@ -21,14 +21,10 @@ from transformers import PreTrainedModel
 from lactchain.errors import NonFiniteError
 from lactchain.models.answers import Answers, Completion, Texts
 from lactchain.models.automaton import ACCEPT, AnswerTree, ChainAutomaton, answer_tree
-from lactchain.models.cascade import COLUMNS, CascadeTrunk, RowCache, use_cascade
+from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, RowCache, use_cascade
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
-
-# Keys and values that an enumeration holds at most: of a 7B model some 10 rows at a time on a CPU,
-# where it shares the memory with the weights, and some 75 beside two such models on 80 GB.
-ENUMERATION_BYTES = {"cpu": 2**30, "cuda": 2**33}
 
 
 class TokenGuide(Protocol):
@@ -154,7 +150,7 @@ class Decoder:
 
         Args:
             budget: bytes of keys and values to hold at most, though one row is always held; the
-                probabilities do not depend on it. None: `ENUMERATION_BYTES`.
+                probabilities do not depend on it. None: `CACHE_BYTES`.
 
         Returns:
             the token ids of each answer (C), and their probabilities (B, C).
@@ -168,7 +164,7 @@ class Decoder:
         found = np.zeros((len(prompts), len(tree.answers)))
         if not prompts:
             return tree.answers, found
-        size = self._rows_at_once(prompts, tree, budget or ENUMERATION_BYTES[self.device.type])
+        size = self._rows_at_once(prompts, tree, budget or CACHE_BYTES[self.device.type])
         with self._cascade():
             for first in range(0, len(prompts), size):
                 owners = np.arange(first, min(first + size, len(prompts)))

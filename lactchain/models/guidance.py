@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.cascade import COLUMNS, CascadeTrunk, use_cascade
+from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.settings import ActorConfig
@@ -32,7 +32,7 @@ MAX_ANSWERS = 4096
 """Answers that are ranked at most."""
 
 ROWS = 4096
-"""Rows of a batch in which answers are read, about."""
+"""Rows of a batch in which answers are read, about; fewer where `CACHE_BYTES` ask for it."""
 
 MEMORY = 4_000_000
 """Advantages that are kept, about: a policy without dice meets the same states again and again."""
@@ -230,12 +230,20 @@ class AnswerRanking:
     ) -> np.ndarray:
         """Values (B, C): of an answer's tokens the sum; given a discount, of the last one alone."""
         prompts = self._template.encode_batch(observations)
-        size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
+        size = self._prompts_at_once(prompts, trunk)
         parts = [
             self._values_of_some(prompts[i : i + size], trunk, values, discount)
             for i in range(0, len(prompts), size)
         ]
         return torch.cat(parts).cpu().numpy()
+
+    def _prompts_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
+        """How many prompts' answers are read together; a level and the one before are held."""
+        own = max(map(len, prompts)) - len(trunk.prefix_ids)
+        columns = own + max(COLUMNS, len(self._levels))
+        fitting = CACHE_BYTES[trunk.model.device.type] // (2 * columns * trunk.bytes_per_column)
+        widest = max(len(level.tokens) for level in self._levels)
+        return max(1, min(ROWS, fitting) // widest)
 
     def _values_of_some(
         self,
