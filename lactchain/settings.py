@@ -26,7 +26,8 @@ class RunConfig:
     """Where the run lives and how it is repeated."""
 
     run_dir: str = "runs/default"
-    """Folder of this run; the same command given again continues in it."""
+    """Folder of this run; the same command given again continues in it. Several machines have to
+    share the file system that it is on."""
     seed: int = 0
     """Seed of everything random: python, numpy, torch, environments, sampling."""
     resume: Literal["auto", "never", "must"] = "auto"

@@ -15,6 +15,7 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
+from lactchain.pipeline import Stages
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, CriticConfig
 
@@ -73,6 +74,15 @@ def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weigh
     env = make_language_env(GRID)
     texts = [env.reset(options={"state": state})[0] for state in values.states]
     np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_pipeline_compares_in_its_first_round_if_at_all(wanted, weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run", tiny=None)
+    config = replace(config, critic=replace(config.critic, compare_with_exact=wanted))
+    with Run.of(config) as run:
+        stages = Stages(config, run)
+    assert [stages.critic_stage(n).compare_with_exact for n in (1, 2)] == [wanted, False]
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,13 @@ class AnswerRanking:
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
         """V(s) of B states (B,), before the first token of an answer."""
         prompts, trunk = self._template.encode_batch(observations), self._trunks[1]
+        size = self._rows_at_once(prompts, trunk)
+        parts = []
         with use_cascade(trunk.model):
-            _, _, hidden = trunk.read(prompts, room=1)
-        return self._online.v_head(hidden)[:, 0].cpu().numpy()
+            for i in range(0, len(prompts), size):
+                _, _, hidden = trunk.read(prompts[i : i + size])
+                parts.append(self._online.v_head(hidden)[:, 0])
+        return torch.cat(parts).cpu().numpy()
 
     def _q(self, hidden: Tensor) -> Tensor:
         return self._target.least_q(hidden, self._columns)
@@ -230,20 +234,20 @@ class AnswerRanking:
     ) -> np.ndarray:
         """Values (B, C): of an answer's tokens the sum; given a discount, of the last one alone."""
         prompts = self._template.encode_batch(observations)
-        size = self._prompts_at_once(prompts, trunk)
+        widest = max(len(level.tokens) for level in self._levels)
+        size = max(1, self._rows_at_once(prompts, trunk) // widest)
         parts = [
             self._values_of_some(prompts[i : i + size], trunk, values, discount)
             for i in range(0, len(prompts), size)
         ]
         return torch.cat(parts).cpu().numpy()
 
-    def _prompts_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
-        """How many prompts' answers are read together; a level and the one before are held."""
+    def _rows_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
+        """How many rows are read together; those of a level and of the one before are held."""
         own = max(map(len, prompts)) - len(trunk.prefix_ids)
         columns = own + max(COLUMNS, len(self._levels))
         fitting = CACHE_BYTES[trunk.model.device.type] // (2 * columns * trunk.bytes_per_column)
-        widest = max(len(level.tokens) for level in self._levels)
-        return max(1, min(ROWS, fitting) // widest)
+        return max(1, min(ROWS, fitting))
 
     def _values_of_some(
         self,
