@@ -74,6 +74,7 @@ def work_through(
                 write(paths[shard], rows)
             watch(shares.finish())
         shares.wait(watch)
+        bar.update(num_shards - bar.n)
     total: Counter[str] = Counter()
     for path in paths:
         total.update(_read_tally(path))
