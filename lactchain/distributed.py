@@ -4,18 +4,38 @@ Rank and world size come from the environment, so that asking for them costs no 
 `python script.py` is rank 0 of 1.
 """
 
+import functools
+import itertools
 import os
+import signal
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from accelerate import PartialState
+    from torch.distributed import Store
 
-# A rank that died is noticed after this, where its launcher has not ended the others before.
-TIMEOUT = timedelta(minutes=10)
+# Seconds between two looks at how far the other processes are.
+POLL_SECONDS = 0.1
+
+_timeout = timedelta(minutes=30)
+
+
+def set_timeout(minutes: float) -> None:
+    """Sets how long a process waits for the others; to be called before it joins them."""
+    global _timeout
+    _timeout = timedelta(minutes=minutes)
+
+
+def timeout() -> timedelta:
+    """How long a process waits for the others, in a collective or for a piece of shared work."""
+    return _timeout
 
 
 def rank() -> int:
@@ -67,7 +87,7 @@ def initialise() -> "PartialState":
         # accelerate otherwise gives each process a world of its own (accelerate 1.15).
         os.environ["ACCELERATE_USE_CPU"] = "true"
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
-    options = {"timeout": TIMEOUT} if world_size() > 1 else {}
+    options = {"timeout": timeout()} if world_size() > 1 else {}
     state = PartialState(cpu=use_cpu, **options)
     if state.num_processes != world_size():
         raise ConfigError(
@@ -82,6 +102,7 @@ def leave() -> None:
 
     Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
     """
+    _store.cache_clear()
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
@@ -115,3 +136,92 @@ def any_of(flag: bool) -> bool:
     flags = torch.tensor([flag], dtype=torch.int32, device=state.device)
     torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
     return bool(flags.item())
+
+
+class Shares:
+    """Pieces of work, each claimed by one process: the next one by whoever is free.
+
+    All processes make it, as often and in the same order as any other of theirs. The claims live as
+    long as the launch, so that those of a killed run are in nobody's way.
+
+        with Shares(count) as shares:
+            for number in shares:
+                ...
+                shares.finish()
+            shares.wait()
+
+    Args:
+        count: how many pieces there are; they are numbered from 0.
+    """
+
+    _serial = itertools.count()
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._name = f"shares-{next(self._serial)}"
+
+    def __enter__(self) -> "Shares":
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self._add("given_up", 1)
+
+    def __iter__(self) -> Iterator[int]:
+        """Claims pieces until there are none, or a process has given up."""
+        while not self._add("given_up", 0) and (claimed := self._add("claimed", 1)) <= self.count:
+            yield claimed - 1
+
+    def finish(self) -> int:
+        """Says that a claimed piece is done; returns how many are, over all processes."""
+        return self._add("finished", 1)
+
+    def wait(self, watch: Callable[[int], None]) -> None:
+        """Returns when all pieces are finished, and all processes are here.
+
+        A piece may take longer than a collective may, so this one looks, and does not wait inside.
+
+        Args:
+            watch: called with the number of finished pieces every time that this process looks.
+
+        Raises:
+            ConfigError: within the time-out no piece was finished.
+            Interrupted: another process has given up.
+        """
+        before, since = -1, time.monotonic()
+        while (finished := self._add("finished", 0)) < self.count:
+            watch(finished)
+            if self._add("given_up", 0):
+                raise Interrupted(signal.SIGTERM, "stopped, since another process has; see there")
+            if finished > before:
+                before, since = finished, time.monotonic()
+            if time.monotonic() - since > timeout().total_seconds():
+                raise ConfigError(
+                    f"other processes: finished none of their pieces of work within {timeout()}; "
+                    "where none of them has died, make the pieces smaller (shard_size, "
+                    "states_per_shard) or raise --run.timeout_minutes"
+                )
+            time.sleep(POLL_SECONDS)
+        barrier()
+
+    def _add(self, counter: str, amount: int) -> int:
+        """The value of a counter that all processes share, after adding to it."""
+        name = f"{self._name}/{counter}"
+        if world_size() > 1:
+            return _store().add(name, amount)
+        _counters[name] += amount
+        return _counters[name]
+
+
+_counters: Counter[str] = Counter()
+"""Those of a process that works alone."""
+
+
+@functools.cache
+def _store() -> "Store":
+    """The key-value store through which the processes of this launch have met."""
+    from torch.distributed import PrefixStore, rendezvous
+
+    initialise()
+    store, _, _ = next(rendezvous("env://", timeout=timeout()))
+    return PrefixStore("lactchain", store)

@@ -212,7 +212,7 @@ class TrainCriticConfig:
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
-    be enumerated."""
+    be enumerated: it reads every legal answer to every state."""
 
 
 @dataclass(frozen=True)
@@ -300,6 +300,8 @@ class CriticStageConfig:
     collect: CollectConfig = CollectConfig()
     regression: RegressionConfig = RegressionConfig()
     training: TrainingConfig = TrainingConfig()
+    compare_with_exact: bool = True
+    """Measure the critic of the first round as train_critic does."""
 
 
 @dataclass(frozen=True)

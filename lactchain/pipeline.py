@@ -79,7 +79,7 @@ class Stages:
             collect=stage.collect,
             regression=stage.regression,
             training=stage.training,
-            compare_with_exact=number == 1,
+            compare_with_exact=stage.compare_with_exact and number == 1,
         )
 
     def simpo_stage(self, number: int) -> TrainSimPOConfig:

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from lactchain.checkpoints import (
 )
 from lactchain.config import differences, load, to_dict, to_yaml
 from lactchain.console import console, plain, table
-from lactchain.errors import ConfigError, DataError, LactChainError
+from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.process import launch, seed_everything, stop_requested
 from lactchain.provenance import describe_environment, provenance
 
@@ -60,6 +61,7 @@ HARMLESS = frozenset(
     {
         "run_dir",
         "resume",
+        "timeout_minutes",
         "report_to",
         "log_every_updates",
         "save_every_updates",
@@ -88,6 +90,15 @@ class Run:
         self._lock = lock
 
     @classmethod
+    def of(cls, config: Any, *, identity_exclude: frozenset[str] = HARMLESS) -> "Run":
+        """Opens the folder that the config of a script names in `config.run`; see `open`."""
+        settings = config.run
+        distributed.set_timeout(settings.timeout_minutes)
+        return cls.open(
+            settings.run_dir, config, resume=settings.resume, identity_exclude=identity_exclude
+        )
+
+    @classmethod
     def open(
         cls,
         run_dir: str | Path,
@@ -107,8 +118,8 @@ class Run:
 
         Raises:
             ConfigError: the folder belongs to another configuration or to no run at all, another
-                process works in it, or `resume` does not allow it.
-            DiskError: the folder cannot be written.
+                process works in it, `resume` does not allow it, or not all processes see it.
+            DiskError: the folder cannot be written or locked.
         """
         directory = Path(run_dir)
         settings = _redact(to_dict(config))
@@ -122,6 +133,11 @@ class Run:
                 refusal = error
         if distributed.any_of(refusal is not None):
             raise refusal or ConfigError(f"{directory}: rank 0 cannot work in this folder")
+        if not _seen_by_all(directory):
+            raise ConfigError(
+                f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
+                "one folder on a file system that all machines share, choose it with --run.run_dir"
+            )
         run = cls(directory, run_id, lock)
         if run.finished:
             log.info("%s: finished, see summary.json in it", directory)
@@ -224,11 +240,34 @@ def _lock(directory: Path) -> IO[str]:
             f"{directory}: process {owner} works in this folder; "
             "wait for it, or choose another with --run.run_dir"
         ) from None
+    except OSError as error:
+        with lock:
+            raise DiskError(
+                f"{directory}: the file system does not lock files ({error.strerror}); mount it "
+                "with locks (NFS: nfsvers=4, or local_lock=flock for a single machine), or choose "
+                "a folder on another with --run.run_dir"
+            ) from error
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
     _locks.add(lock)
     return lock
+
+
+def _seen_by_all(directory: Path) -> bool:
+    """Whether a file that rank 0 writes into the folder is there for all processes."""
+    if distributed.world_size() == 1:
+        return True
+    # Its name is new every time: no machine can remember that there is no such file.
+    mark = int(distributed.total(secrets.randbelow(2**48) if distributed.is_main() else 0))
+    file = directory / f".seen-{mark}"
+    if distributed.is_main():
+        atomic_write(file, "")
+    distributed.barrier()
+    missing = distributed.any_of(not file.exists())
+    if distributed.is_main():
+        file.unlink()
+    return not missing
 
 
 def _prepare_folder(

@@ -26,7 +26,8 @@ class RunConfig:
     """Where the run lives and how it is repeated."""
 
     run_dir: str = "runs/default"
-    """Folder of this run; the same command given again continues in it."""
+    """Folder of this run; the same command given again continues in it. Several machines have to
+    share the file system that it is on."""
     seed: int = 0
     """Seed of everything random: python, numpy, torch, environments, sampling."""
     resume: Literal["auto", "never", "must"] = "auto"
@@ -34,6 +35,9 @@ class RunConfig:
     refuse a folder that holds none."""
     threads: int = 1
     """CPU threads of each process. Resuming is bit-exact for one thread."""
+    timeout_minutes: float = 30.0
+    """How long one of several processes waits for the others: longer than it takes to load a model,
+    to write a result, or to make one file of episodes or pairs."""
     report_to: list[str] = field(default_factory=list)
     """Trackers beside the local metrics.jsonl, which is always written: wandb, trackio,
     tensorboard."""
@@ -42,6 +46,8 @@ class RunConfig:
         check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)
         check(0 <= self.seed < 2**32, "seed", "a number in [0, 2**32)", self.seed)
         check(self.threads >= 1, "threads", "at least 1", self.threads)
+        minutes = self.timeout_minutes
+        check(minutes > 0, "timeout_minutes", "a positive number", minutes)
         known = {"wandb", "trackio", "tensorboard"}
         check(
             set(self.report_to) <= known, "report_to", f"names of {sorted(known)}", self.report_to

@@ -20,7 +20,7 @@ def main(config: CollectRolloutsConfig) -> dict:
     from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
     from lactchain.models.actor import LanguageActor
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

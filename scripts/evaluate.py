@@ -25,7 +25,7 @@ def main(config: EvaluateConfig) -> dict:
     from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
     from lactchain.models.actor import LanguageActor
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed, samples = config.run.seed, config.evaluation.num_samples

@@ -20,7 +20,7 @@ def main(config: MakeOfflineDataConfig) -> dict:
     from lactchain.data.stuck import stuck_metrics
     from lactchain.data.trajectories import write_trajectories
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

@@ -18,7 +18,7 @@ from lactchain.run import Run
 def main(config: MakePreferencesConfig) -> dict:
     from lactchain.data.preference_data import make_preferences
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

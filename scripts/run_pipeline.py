@@ -30,7 +30,7 @@ def main(config: RunPipelineConfig) -> dict:
     from lactchain.pipeline import Stages, gather_results
 
     start, cpu_start = time.perf_counter(), time.process_time()
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         stages = Stages(config, run)

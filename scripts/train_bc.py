@@ -24,7 +24,7 @@ def main(config: TrainBCConfig) -> dict:
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.behavior_cloning import cloning_trainer
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

@@ -1,8 +1,9 @@
 r"""Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns.
 
 Reads the actor's and the encoder's weights, and --trajectories if given; else the actor plays its
-own episodes into RUN/trajectories/. Writes RUN/checkpoints/, RUN/critic/, and RUN/values.json: the
-critic beside the exact values of the actor, where its chains can be enumerated.
+own episodes into RUN/trajectories/. Writes RUN/checkpoints/, RUN/critic/, and, where the actor's
+chains can be enumerated, RUN/policy/, how probable each is in each state, and RUN/values.json: the
+critic beside the exact values of the actor.
 
 Departures from the founding text: (1) the data set is collected first and reused for several
 epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by default; (3) a time
@@ -25,7 +26,7 @@ def main(config: TrainCriticConfig) -> dict:
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.critic import critic_trainer, return_scale
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

@@ -24,7 +24,7 @@ def main(config: TrainMCConfig) -> dict:
     from lactchain.trainers.mc import mc_trainer
     from lactchain.trainers.token_values import training_figures
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

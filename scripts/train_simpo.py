@@ -25,7 +25,7 @@ def main(config: TrainSimPOConfig) -> dict:
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.simpo import simpo_trainer, warn_if_collapsed
 
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed, settings = config.run.seed, config.preferences

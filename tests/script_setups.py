@@ -127,13 +127,14 @@ def start(script: str, config: Any, *arguments: str, **variables: str) -> BasePr
     return process
 
 
-def start_two(script: str, config: Any) -> list[BaseProcess]:
-    """Two such processes that work together (gloo)."""
+def start_two(script: str, config: Any, second: Any = None) -> list[BaseProcess]:
+    """Two such processes that work together (gloo); the second may have its own configuration."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [start(script, config, RANK=rank, LOCAL_RANK=rank, **group) for rank in "01"]
+    configs = {"0": config, "1": second or config}
+    return [start(script, c, RANK=rank, LOCAL_RANK=rank, **group) for rank, c in configs.items()]
 
 
 def _main(variables: dict[str, str], log: str, script: str, arguments: list[str]) -> None:

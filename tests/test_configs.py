@@ -45,6 +45,17 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
     assert {f.parent.name for f in FILES} == set(SCRIPTS)
 
 
+def test_the_large_stages_refill_idle_places_and_enumerate_no_answers():
+    whole, critic = (
+        load("run_pipeline/gridworld_mistral7b"),
+        load("train_critic/gridworld_mistral7b"),
+    )
+    rollouts = load("collect_rollouts/gridworld_mistral7b")
+    for collect in (whole.critic.collect, critic.collect, rollouts.collect):
+        assert collect.shard_size > collect.num_envs
+    assert not whole.critic.compare_with_exact and not critic.compare_with_exact
+
+
 def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     whole = load("run_pipeline/gridworld_tiny")
     prepare, cloning = load("prepare_weights/gridworld_tiny"), load("train_bc/gridworld_tiny")

@@ -1,7 +1,8 @@
 """Decoding: the model's own distribution, whatever is shared, cut off, branched or forced."""
 
+import functools
 import itertools
-from functools import cache
+import weakref
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models import cascade
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
-from lactchain.models.automaton import build_automaton
+from lactchain.models.automaton import answer_tree, build_automaton
 from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.decoding import Decoder, uniforms
 from lactchain.settings import ActorConfig, LoraSettings
@@ -74,7 +75,7 @@ def make_model(vocab_size: int = len(TOKENIZER), **kwargs) -> MistralForCausalLM
         return MistralForCausalLM(config).eval()
 
 
-@cache
+@functools.cache
 def shared_model() -> MistralForCausalLM:
     return make_model(max(map(len, TOKENIZERS.values()))).requires_grad_(False)
 
@@ -227,6 +228,63 @@ def test_enumerating_prompts_together_is_enumerating_them_one_by_one():
         np.testing.assert_allclose(alone, row, atol=1e-6)
 
 
+def peak_bytes(monkeypatch, work):
+    """Most bytes of keys and values that lived at the same time while `work` was done."""
+    living, totals = [], [0]
+
+    def note(cache):
+        living.append(weakref.ref(cache.columns))
+        columns = [tensor for ref in living if (tensor := ref()) is not None]
+        totals.append(sum(c.numel() * c.element_size() for c in columns))
+        return cache
+
+    allocate, branch = RowCache.allocate, RowCache.branch
+    with monkeypatch.context() as patch:
+        patch.setattr(RowCache, "allocate", lambda *args: note(allocate(*args)))
+        patch.setattr(RowCache, "branch", lambda *args: note(branch(*args)))
+        result = work()
+    return max(totals), result
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, monkeypatch):
+    """363 answers to three prompts, whose caches take more than 2 MB at once."""
+    decoder, _ = constrained(tokenizer, max_chain_length=5)
+    peak, (answers, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
+    assert len(answers) == 363 and peak > 2e6
+    for budget in (300_000, 1_000_000):
+        work = functools.partial(decoder.enumerate, PROMPTS[:3], budget)
+        peak, (same_answers, found) = peak_bytes(monkeypatch, work)
+        assert budget / 8 < peak <= budget
+        assert answers == same_answers
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_enumeration_holds_one_row_where_none_fits():
+    decoder, _ = constrained(max_chain_length=2)
+    np.testing.assert_allclose(
+        decoder.enumerate(PROMPTS, budget=1)[1], decoder.enumerate(PROMPTS)[1], atol=1e-6
+    )
+
+
+def test_enumerating_nothing_lists_the_answers():
+    decoder, reader = constrained(max_chain_length=2)
+    answers, probabilities = decoder.enumerate([])
+    assert sorted(answers) == sorted(legal_answers(reader.grammar, TOKENIZER))
+    assert probabilities.shape == (0, len(answers))
+
+
+def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
+    model, fed = make_model(), []
+    automaton = build_automaton(ChainGrammar(ACTIONS, max_chain_length=4), TOKENIZER)
+    decoder = Decoder(model, TOKENIZER.eos_token_id, PREFIX, automaton=automaton)
+    model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    decoder.enumerate(PROMPTS, budget=200_000)
+    assert sum(fed) == len(PROMPTS) * len(answer_tree(automaton).states) and len(fed) > 20
+
+
 @pytest.mark.parametrize("make", [
     lambda: Decoder(shared_model(), 2, PREFIX, max_new_tokens=10),
     lambda: constrained("mistral")[0],
@@ -292,7 +350,7 @@ def test_forced_tokens_are_fed_together():
 def test_reading_prompts_in_parts_changes_nothing(monkeypatch):
     decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=6)
     whole = decoder.sample(PROMPTS, range(5))
-    monkeypatch.setattr(cascade, "CHUNK_TOKENS", 20)
+    monkeypatch.setitem(cascade.CHUNK_TOKENS, "cpu", 20)
     parts = decoder.sample(PROMPTS, range(5))
     assert [row.token_ids for row in parts] == [row.token_ids for row in whole]
 

@@ -1,5 +1,6 @@
 """Processes: the launcher's files are valid, and two processes are really two."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,10 @@ def main(config):
         any_rank_1 = distributed.any_of(distributed.rank() == 1)
         line = f"{distributed.rank()} of {state.num_processes} {state.device.type} {any_rank_1}\\n"
         print(line, end="", flush=True)
+        with distributed.Shares(5) as shares:
+            mine = [(number, shares.finish())[0] for number in shares]
+            shares.wait(lambda finished: None)
+        print(f"pieces {mine}\\n", end="", flush=True)
         run.log({"rank": distributed.rank()}, step=1)
         run.finish({})
 
@@ -48,7 +53,9 @@ def test_two_processes_on_a_cpu_are_two_and_one_of_them_writes(worker, root, run
     file = root / "configs" / "accelerate" / "cpu_2_processes.yaml"
     result = accelerate_launch("--config_file", file, worker, "--run.run_dir", run_dir)
     assert result.returncode == 0, result.stderr
-    assert sorted(result.stdout.split("\n")) == ["", "0 of 2 cpu True", "1 of 2 cpu True"]
+    empty, *who, ours, theirs = sorted(result.stdout.split("\n"))
+    assert [empty, *who] == ["", "0 of 2 cpu True", "1 of 2 cpu True"]
+    assert sorted(re.findall(r"\d", ours + theirs)) == [*"01234"]
     assert [record["rank"] for record in read_metrics(run_dir)] == [0]
 
 

@@ -9,12 +9,13 @@ from script_setups import GRID, build_weights, config_of, run_here
 from lactchain.data.critic_data import measure_values
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
-from lactchain.data.exact_values import can_enumerate, critic_against_exact
+from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
+from lactchain.pipeline import Stages
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, CriticConfig
 
@@ -33,7 +34,7 @@ def actor(weights):
 
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
-def test_exact_values_agree_with_play(actor, weights, discount_per):
+def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
     """Within three standard errors of the mean return of 300 episodes, in three states."""
     world = {"size": 2, "reward": "founding", "max_steps": 1000}
     config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
@@ -41,7 +42,8 @@ def test_exact_values_agree_with_play(actor, weights, discount_per):
     critic = EmbeddingCritic.from_config(
         CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
     )
-    values = critic_against_exact(actor, critic, rollouts.env)
+    policy = exact_policy(actor, rollouts.env, tmp_path)
+    values = critic_against_exact(critic, policy, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48
     for number in (0, 22, 47):
         state = values.states[number]
@@ -72,6 +74,15 @@ def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weigh
     env = make_language_env(GRID)
     texts = [env.reset(options={"state": state})[0] for state in values.states]
     np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_pipeline_compares_in_its_first_round_if_at_all(wanted, weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run", tiny=None)
+    config = replace(config, critic=replace(config.critic, compare_with_exact=wanted))
+    with Run.of(config) as run:
+        stages = Stages(config, run)
+    assert [stages.critic_stage(n).compare_with_exact for n in (1, 2)] == [wanted, False]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from training_setups import MAKERS, STATES, build_weights, open_run
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
+from lactchain.models.cascade import CACHE_BYTES, CascadeTrunk
 from lactchain.models.guidance import TrainedValues
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
@@ -115,6 +116,24 @@ def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, w
     said = [answer.text for answer in actor.act([*STATES[:3], STATES[0]], range(4))]
     best = [texts[column] for column in advantages.argmax(axis=1)]
     assert said == [*best, best[0]]
+
+
+def test_answers_are_ranked_in_batches_of_bytes_and_their_scores_do_not_depend_on_them(
+    weights, values, monkeypatch
+):
+    read, scores, sizes = CascadeTrunk.read, [], []
+
+    def note(trunk, prompts, **kwargs):
+        sizes.append(len(prompts))
+        return read(trunk, prompts, **kwargs)
+
+    monkeypatch.setattr(CascadeTrunk, "read", note)
+    for budget in (2**30, 10):
+        monkeypatch.setitem(CACHE_BYTES, "cpu", budget)
+        config = config_of(weights, values, decoding="scored")
+        scores.append(LanguageActor.from_config(config, GRAMMAR).ranking.scores(STATES[:6]))
+    assert set(sizes) == {6, 1}
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.01])

@@ -20,11 +20,11 @@ from lactchain.data.rollouts import (
     summarize,
     time_metrics,
 )
-from lactchain.data.shards import derive_seed, work_through
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.shards import derive_seed
+from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import ConfigError, DataError, EnvironmentFault, Interrupted
+from lactchain.errors import ConfigError, EnvironmentFault, Interrupted
 from lactchain.models.actor import LanguageActor
 from lactchain.settings import ActorConfig, CollectConfig, EnvironmentConfig
 from lactchain.types import Action
@@ -102,6 +102,14 @@ def test_idle_places_are_refilled_at_once():
     assert policy.batches[:8] == [4] * 8
 
 
+def test_an_evaluation_has_more_episodes_in_a_file_than_places(tmp_path):
+    rollouts = Rollouts(GRID, num_envs=8)
+    policy = Says(rollouts.env.grammar.render([0]))
+    evaluate(policy, rollouts, tmp_path, seed=0)
+    assert max(policy.batches) == 8
+    assert [len(read_trajectories(file)) for file in tmp_path.glob("*.parquet")] == [16] * 3
+
+
 def test_no_episodes_is_no_work(actor):
     assert Rollouts(GRID).play(actor, []) == []
 
@@ -155,14 +163,6 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert f"{paths[2]}: is made again ({paths[2].with_suffix('.json')}" in caplog.text
     assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))
     assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
-
-
-def test_shards_that_another_process_has_not_made_are_an_error(tmp_path, monkeypatch):
-    """As when the folder is not on a file system that all processes see."""
-    monkeypatch.setattr("lactchain.distributed.world_size", lambda: 2)
-    monkeypatch.setattr("lactchain.distributed.barrier", lambda: None)
-    with pytest.raises(DataError, match="00001-of-00002"):
-        work_through(tmp_path, 2, lambda _: ([], {}), write_trajectories, read_trajectories, "x")
 
 
 def test_a_signal_stops_between_answers_and_keeps_finished_shards(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Run folders: continued by the same command, closed to any other, free of secrets."""
 
+import errno
 import json
 import logging
 import os
@@ -69,7 +70,9 @@ def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
     monkeypatch.setattr("lactchain.settings.find_spec", lambda name: name)
     first = Run.open(run_dir, Config())
     first.close()
-    harmless = settings.RunConfig(run_dir="elsewhere", report_to=["wandb"], resume="must")
+    harmless = settings.RunConfig(
+        run_dir="elsewhere", report_to=["wandb"], resume="must", timeout_minutes=5
+    )
     training = settings.TrainingConfig(log_every_updates=3, save_every_updates=5)
     with caplog.at_level(logging.INFO):
         second = Run.open(run_dir, replace(Config(), run=harmless, training=training))
@@ -233,6 +236,21 @@ def test_one_seed_repeats_all_random_streams():
         return random.random(), np.random.rand(), torch.rand(1).item()
 
     assert draw() == draw()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_that_does_not_lock_is_named(run_dir, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(
+        DiskError, match=f"{run_dir}: .*{os.strerror(code)}.*--run.run_dir"
+    ) as error:
+        Run.open(run_dir, Config())
+    assert error.value.exit_code == 5 and "\n" not in str(error.value)
+    monkeypatch.undo()
+    Run.open(run_dir, Config()).close()
 
 
 def test_forked_children_do_not_keep_the_folder_locked(run_dir):

@@ -299,6 +299,21 @@ def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
 # --- on two processes ----------------------------------------------------------------------------
 
 
+def policy_files(run_dir: Path) -> dict[str, bytes]:
+    """What enumerating the actor's answers has left, in the runs that do so."""
+    return {path.name: path.read_bytes() for path in (run_dir / "policy").glob("*.parquet")}
+
+
+def test_processes_that_do_not_share_a_folder_are_told_so(weights, tmp_path):
+    """As two machines, each with a disk of its own under the same name."""
+    configs = [config_of("collect_rollouts", weights, tmp_path / name) for name in ("a", "b")]
+    assert exit_codes(start_two("collect_rollouts", *configs)) == [2, 2]
+    for name, log in (("a", "a-0.log"), ("b", "b-1.log")):
+        (line,) = (tmp_path / log).read_text().splitlines()
+        assert f"error: {tmp_path / name}: not all processes see" in line
+        assert "a file system that all machines share" in line and "--run.run_dir" in line
+
+
 @pytest.mark.parametrize("script", TRAINERS)
 def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished, weights, tmp_path):
     config = config_of(script, weights, tmp_path / "run")
@@ -306,6 +321,7 @@ def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished,
     alone, together = contents(finished(script), script), contents(tmp_path / "run", script)
     data = RESULTS[script][0]
     assert together[data] == alone[data]
+    assert policy_files(tmp_path / "run") == policy_files(finished(script))
     assert together["summary"].keys() == alone["summary"].keys()
     assert (tmp_path / "run-1.log").read_text() == ""
     assert "│" in (tmp_path / "run-0.log").read_text()

@@ -117,7 +117,7 @@ def evaluate_run(
             steps, and `time/cpu_seconds`.
     """
     world, count = config.environment, config.num_eval_episodes
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

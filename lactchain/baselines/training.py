@@ -74,10 +74,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
         Interrupted: a signal asked the process to stop; the state is saved.
     """
-    harmless = frozenset(_HARMLESS)
-    with Run.open(
-        config.run.run_dir, config, resume=config.run.resume, identity_exclude=harmless
-    ) as run:
+    with Run.of(config, identity_exclude=frozenset(_HARMLESS)) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lactchain import distributed
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.evaluations import write_values
-from lactchain.data.exact_values import can_enumerate, critic_against_exact
+from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
@@ -37,15 +37,18 @@ def critic_episodes(
 def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable.
 
-    By rank 0 alone, with the critic that the run has saved: that in training may be spread over
-    several processes.
+    The processes share the enumeration of the actor's answers out. Rank 0 alone measures the critic
+    that the run has saved: that in training may be spread over several processes.
     """
     env = make_language_env(config.environment)
     constrained = config.actor.decoding == "constrained"
     wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
-    if not (wanted and can_enumerate(env) and distributed.is_main()):
+    if not (wanted and can_enumerate(env)):
         return {}
     actor = LanguageActor.from_config(config.actor, env.grammar)
-    values = critic_against_exact(actor, EmbeddingCritic.load(run.path("critic")), env)
+    policy = exact_policy(actor, env, run.path("policy"))
+    if not distributed.is_main():
+        return {}
+    values = critic_against_exact(EmbeddingCritic.load(run.path("critic")), policy, env)
     write_values(run.path("values.json"), values)
     return {"critic_r2": values.r2, "critic_rmse": values.rmse}

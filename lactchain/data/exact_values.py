@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from lactchain.data import parquet
 from lactchain.data.evaluations import StateValues
+from lactchain.data.shards import work_through
 from lactchain.environments.exact import pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
 
 MAX_CHAINS = 5_000
+KIND, VERSION = "chain_probabilities", 1
+
+# So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are
+# noticed between shards, and launchers grant thirty seconds.
+STATES_PER_SHARD = 16
+
+
+@dataclass(frozen=True)
+class ExactPolicy:
+    """What an actor answers in every state, and how often.
+
+    Attributes:
+        chains: (C, L) the actions of each answer, padded with -1.
+        probabilities: (S, C) of each, in each state of the view.
+    """
+
+    chains: np.ndarray
+    probabilities: np.ndarray
 
 
 def can_enumerate(env: LanguageEnv) -> bool:
@@ -21,23 +46,44 @@ def can_enumerate(env: LanguageEnv) -> bool:
     return known and num_chains <= MAX_CHAINS
 
 
-def critic_against_exact(
-    actor: LanguageActor, critic: EmbeddingCritic, env: LanguageEnv
-) -> StateValues:
-    """V(s) by the critic beside V^π(s) of the actor under constrained decoding, all states.
+def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactPolicy:
+    """The policy of an actor under constrained decoding, from enumerating every legal answer.
 
-    π(chain | state) comes from enumerating every legal answer, V^π from solving the linear system.
+    The processes share the states out; a killed run keeps its finished files.
+
+    Args:
+        folder: of the files; on a file system that all processes see.
+
+    Raises:
+        Interrupted: a signal asked to stop; the finished files are kept.
+    """
+    observations = [env.reset(options={"state": state})[0] for state in env.view_states()]
+
+    def make(shard: int) -> tuple[np.ndarray, dict[str, float]]:
+        first = shard * STATES_PER_SHARD
+        return actor.enumerate(observations[first : first + STATES_PER_SHARD])[1], {}
+
+    num_shards = -(-len(observations) // STATES_PER_SHARD)
+    rows, _ = work_through(folder, num_shards, make, _write, _read, "exact values")
+    answers, _ = actor.enumerate([])
+    chains = pad_chains([env.extractor.parse(answer).actions for answer in answers])
+    return ExactPolicy(chains, np.array(rows))
+
+
+def critic_against_exact(
+    critic: EmbeddingCritic, policy: ExactPolicy, env: LanguageEnv
+) -> StateValues:
+    """V(s) by the critic beside V^π(s), from solving the linear system, in all states.
+
     The state must be all that the observation says: no text about what happened before.
     """
     config = critic.config
     states = env.view_states()
     observations = [env.reset(options={"state": state})[0] for state in states]
-    answers, probabilities = actor.enumerate(observations)
-    chains = pad_chains([env.extractor.parse(answer).actions for answer in answers])
     exact = policy_values(
         env.view.model(env.env),
-        chains,
-        probabilities,
+        policy.chains,
+        policy.probabilities,
         config.gamma,
         config.discount_per,
         env.invalid_penalty,
@@ -50,3 +96,12 @@ def critic_against_exact(
         gamma=config.gamma,
         discount_per=config.discount_per,
     )
+
+
+def _write(path: Path, rows: Sequence[Sequence[float]]) -> None:
+    table = pa.table({"probabilities": parquet.number_lists(rows, pa.float64())})
+    parquet.write_table(path, table, KIND, VERSION)
+
+
+def _read(path: Path) -> list[tuple[float, ...]]:
+    return parquet.to_python(parquet.read_table(path, KIND, VERSION)["probabilities"])

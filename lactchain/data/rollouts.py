@@ -267,7 +267,9 @@ def evaluate(
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
     """Episodes from every start state: how each went, and the figures of `summarize`."""
     episodes = all_episodes(rollouts.env, seed, num_per_start)
-    shard_size = min(256, rollouts.num_envs)
+    # More than are played side by side, so that places whose episodes end early are refilled; not
+    # many more, so that there are some for all processes.
+    shard_size = min(256, 2 * rollouts.num_envs)
     trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
     results = episode_results(rollouts.env, trajectories)
     return results, summarize(results, trajectories) | time_metrics(tally)

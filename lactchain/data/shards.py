@@ -1,7 +1,8 @@
 """Work cut into shards: files that processes share out, and that a restarted run keeps.
 
-What a shard holds follows from its number alone, so that the result depends neither on how many
-processes worked nor on how often they were killed.
+A process claims the next shard when it has finished one. What a shard holds follows from its number
+alone, so that the result depends neither on how many processes worked, nor on who made what, nor on
+how often they were killed.
 """
 
 from __future__ import annotations
@@ -55,16 +56,25 @@ def work_through(
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{i:05d}-of-{num_shards:05d}.parquet" for i in range(num_shards)]
-    mine = range(distributed.rank(), num_shards, distributed.world_size())
-    for shard in tqdm(mine, title, disable=not distributed.is_main() or len(mine) < 2):
-        if _is_whole(paths[shard], read):
-            continue
-        rows, tally = make(shard)
-        # The rows come last: where they are, the shard is complete.
-        atomic_write(_tally_path(paths[shard]), json.dumps(tally))
-        write(paths[shard], rows)
-        stop_if_requested(folder)
-    distributed.barrier()
+    silent = not distributed.is_main() or num_shards < 2
+    with (
+        distributed.Shares(num_shards) as shares,
+        tqdm(desc=title, total=num_shards, disable=silent) as bar,
+    ):
+
+        def watch(finished: int) -> None:
+            bar.update(finished - bar.n)
+            stop_if_requested(folder)
+
+        for shard in shares:
+            if not _is_whole(paths[shard], read):
+                rows, tally = make(shard)
+                # The rows come last: where they are, the shard is complete.
+                atomic_write(_tally_path(paths[shard]), json.dumps(tally))
+                write(paths[shard], rows)
+            watch(shares.finish())
+        shares.wait(watch)
+        bar.update(num_shards - bar.n)
     total: Counter[str] = Counter()
     for path in paths:
         total.update(_read_tally(path))

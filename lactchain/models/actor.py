@@ -9,8 +9,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError
 from lactchain.models.adapters import is_quantised, merged
+from lactchain.models.answers import Completion
 from lactchain.models.automaton import build_automaton
-from lactchain.models.decoding import Completion, Decoder
+from lactchain.models.decoding import Decoder
 from lactchain.models.families import context_length
 from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
 from lactchain.models.loading import load_actor
@@ -19,8 +20,6 @@ from lactchain.settings import ActorConfig
 from lactchain.types import Action, ChainGrammar
 
 Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
-
-ENUMERATION_BATCH = 64
 
 
 class LanguageActor:
@@ -130,12 +129,8 @@ class LanguageActor:
             ValueError: the actor decodes freely, so there is no list of answers.
             ConfigError: a prompt leaves no room for an answer in the model's context.
         """
-        prompts = self._prompts(observations)
-        parts = []
-        for start in range(0, len(prompts), ENUMERATION_BATCH):
-            answers, part = self.decoder.enumerate(prompts[start : start + ENUMERATION_BATCH])
-            parts.append(part)
-        return [self._text(answer) for answer in answers], np.concatenate(parts)
+        answers, probabilities = self.decoder.enumerate(self._prompts(observations))
+        return [self._text(answer) for answer in answers], probabilities
 
     def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
         """Token ids of the prompts, each with room for an answer behind it."""

@@ -30,8 +30,15 @@ CASCADE = "lactchain_cascade"
 # Room for so many new tokens is made at a time.
 COLUMNS = 32
 
-# Prompts are read in parts of about so many tokens: activations of larger ones leave the caches.
-CHUNK_TOKENS = 2048
+# Prompts are read in parts of about so many tokens. On a CPU activations of larger ones leave the
+# caches. A GPU is busy from a few thousand on; a 7B model in bfloat16 takes about 150 kB a token
+# (three results of the MLP, the residual stream, scores), so this many take 2.5 GB.
+CHUNK_TOKENS = {"cpu": 2048, "cuda": 16384}
+
+# Keys and values that trees of answers are read with, at most. All nine-move answers of a 7B model
+# are then read some 10 rows at a time on a CPU, where the weights are in the same memory, and some
+# 75 on a GPU, which leaves room for two such models on 80 GB.
+CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}
 
 
 def cascade_attention(
@@ -182,6 +189,15 @@ class RowCache:
         """A cache of the given rows (N,), repeats allowed: drops what is done, branches prompts."""
         return RowCache(self.columns.index_select(3, rows), self.valid[rows], self.length)
 
+    def branch(self, rows: Tensor, room: int) -> RowCache:
+        """The same, with the columns that are open and room for so many more, and no others."""
+        shape = (*self.columns.shape[:3], len(rows), self.length + room, self.columns.shape[-1])
+        columns = self.columns.new_zeros(shape)
+        # Layer by layer: a selection of all of them, to copy from, is as large as the cache.
+        for new, old in zip(columns, self.columns, strict=True):
+            new[..., : self.length, :] = old[..., : self.length, :].index_select(2, rows)
+        return RowCache(columns, pad(self.valid[rows, : self.length], (0, room)), self.length)
+
     def append(self, valid: Tensor) -> Tensor:
         """Opens columns for a block of tokens; returns whom they see, (B, Q, C).
 
@@ -230,13 +246,19 @@ class CascadeTrunk:
         self._backbone = model.get_decoder()
         self._prefix = prefix_keys_values(model, self.prefix_ids)
 
+    @property
+    def bytes_per_column(self) -> int:
+        """Size of the keys and values of one token, in all layers."""
+        layers, both, kv_heads, _, dim = self._prefix.shape
+        return layers * both * kv_heads * dim * self._prefix.element_size()
+
     def read(
         self, prompts: Sequence[Sequence[int]], opening: Sequence[int] = (), room: int = 0
     ) -> tuple[RowCache, Tensor, Tensor]:
         """Reads B prompts, each with the prefix, and what every answer opens with.
 
         Args:
-            room: how many tokens will follow.
+            room: columns of the cache for what follows; it grows where they do not suffice.
 
         Returns:
             the rows' cache, their lengths (B,), and the last hidden states (B, D).
@@ -252,8 +274,8 @@ class CascadeTrunk:
         blocks = np.full((len(rows), longest), -1)
         for block, row in zip(blocks, rows, strict=True):
             block[longest - len(row) :] = row
-        cache = RowCache.allocate(len(rows), longest + min(room, COLUMNS), self._prefix)
-        size = max(1, CHUNK_TOKENS // longest)
+        cache = RowCache.allocate(len(rows), longest + room, self._prefix)
+        size = max(1, CHUNK_TOKENS[self.model.device.type] // longest)
         parts = []
         for first, part in enumerate(torch.from_numpy(blocks).to(self.model.device).split(size)):
             lengths = torch.full((len(part),), start, device=part.device)

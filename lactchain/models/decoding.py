@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,21 +19,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
-from lactchain.models.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.cascade import CascadeTrunk, RowCache, use_cascade
+from lactchain.models.answers import Answers, Completion, Texts
+from lactchain.models.automaton import ACCEPT, AnswerTree, ChainAutomaton, answer_tree
+from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, RowCache, use_cascade
 from lactchain.models.families import finished_logits
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
-
-
-@dataclass(frozen=True)
-class Completion:
-    """Sampled tokens, end of sequence included, and the log-probability each was drawn with."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    stop_reason: str
 
 
 class TokenGuide(Protocol):
@@ -114,8 +105,6 @@ class Decoder:
             self._columns = self._on_device(automaton.tokens)
             self._head = tuple(None if p is None else p[self._columns] for p in self._head)
             self._illegal = ~self._on_device(automaton.legal)
-            self._blocks = self._on_device(automaton.blocks)
-            self._after = self._on_device(automaton.after)
 
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Completion]:
@@ -132,32 +121,37 @@ class Decoder:
         if not prompts:
             return []
         seeds = np.array(seeds, dtype=np.uint64)
-        answers = _Answers(len(prompts), self._opening)
-        rows = torch.arange(len(prompts))
+        answers = Answers(len(prompts), self._opening)
+        rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
         with self._cascade():
             caches, lengths, probabilities = self._read_distinct(prompts)
-            states = torch.full((len(prompts),), self._start, device=self.device)
             for step in range(self.longest_answer):
-                columns, drawn = self._draw(probabilities, uniforms(seeds[rows.numpy()], step))
+                columns, logprobs = self._draw(probabilities, uniforms(seeds[rows], step))
                 blocks, states = self._advance(states, columns)
-                answers.add(rows, blocks, drawn)
-                (keep,) = torch.nonzero(states != ACCEPT, as_tuple=True)
+                answers.add(rows, blocks, logprobs)
+                (keep,) = np.nonzero(states != ACCEPT)
                 if not len(keep) or step == self.longest_answer - 1:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
-                    caches, lengths = _select(caches, keep), lengths[keep]
-                    rows, states, blocks = rows[keep.cpu()], states[keep], blocks[keep]
+                    kept = self._on_device(keep)
+                    caches, lengths = _select(caches, kept), lengths[kept]
+                    rows, states, blocks = rows[keep], states[keep], blocks[keep]
                 probabilities, lengths = self._feed(_trimmed(blocks), lengths, caches, states)
         return answers.completions(self.eos_token_id)
 
     @torch.inference_mode()
     def enumerate(
-        self, prompts: Sequence[Sequence[int]]
+        self, prompts: Sequence[Sequence[int]], budget: int | None = None
     ) -> tuple[list[tuple[int, ...]], np.ndarray]:
         """The exact distribution over all C legal answers, for each of B prompts.
 
-        One pass over the tree of answers, level by level; it pays above about a dozen samples a
-        prompt. The tree has as many leaves as there are chains: keep it to a few thousand.
+        Each text of the tree of answers is read once for a prompt, depth first, as many at a time
+        as fit; it pays above about a dozen samples a prompt. The tree has as many leaves as there
+        are chains: keep it to a few thousand.
+
+        Args:
+            budget: bytes of keys and values to hold at most, though one row is always held; the
+                probabilities do not depend on it. None: `CACHE_BYTES`.
 
         Returns:
             the token ids of each answer (C), and their probabilities (B, C).
@@ -167,37 +161,25 @@ class Decoder:
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
-        count = len(prompts)
-        paths = [self.automaton.opening]
-        reached = torch.ones(count, 1, dtype=torch.float64, device=self.device)
-        answers: list[tuple[int, ...]] = []
-        ended: list[Tensor] = []
+        tree = answer_tree(self.automaton)
+        found = np.zeros((len(prompts), len(tree.answers)))
+        if not prompts:
+            return tree.answers, found
+        size = self._rows_at_once(prompts, tree, budget or CACHE_BYTES[self.device.type])
         with self._cascade():
-            caches, lengths, probabilities = self._read(prompts)
-            states = torch.tensor([self.automaton.start], device=self.device)
-            while True:
-                parents, columns = torch.nonzero(~self._illegal[states], as_tuple=True)
-                chosen = probabilities.view(count, len(paths), -1)[:, parents, columns]
-                reached = reached[:, parents] * chosen
-                blocks, states = self._advance(states[parents], columns)
-                paths = [
-                    paths[parent] + tuple(token for token in block if token >= 0)
-                    for parent, block in zip(parents.tolist(), blocks.tolist(), strict=True)
-                ]
-                (done,) = torch.nonzero(states == ACCEPT, as_tuple=True)
-                (onward,) = torch.nonzero(states != ACCEPT, as_tuple=True)
-                answers += [paths[i] for i in done]
-                ended.append(reached[:, done])
-                if not len(onward):
-                    return answers, torch.cat(ended, dim=1).cpu().numpy()
-                first = torch.arange(0, len(lengths), len(lengths) // count, device=self.device)
-                rows = (first[:, None] + parents[onward]).flatten()
-                caches, lengths = _select(caches, rows), lengths[rows]
-                paths, states = [paths[i] for i in onward], states[onward]
-                reached = reached[:, onward]
-                blocks = _trimmed(blocks[onward]).repeat(count, 1)
-                later = states.repeat(count)
-                probabilities, lengths = self._feed(blocks, lengths, caches, later)
+            for first in range(0, len(prompts), size):
+                owners = np.arange(first, min(first + size, len(prompts)))
+                caches, lengths, probabilities = self._read([prompts[i] for i in owners], room=0)
+                texts = Texts.opened(owners)
+                waiting: list[tuple[Texts, Caches, Tensor]] = []
+                while True:
+                    texts = self._longer(texts, tree, probabilities, found)
+                    waiting += [(part, caches, lengths) for part in texts.split(size)]
+                    if not waiting:
+                        break
+                    texts, caches, lengths = waiting.pop()
+                    caches, lengths, probabilities = self._branch(texts, tree, caches, lengths)
+        return tree.answers, found
 
     @property
     def _opening(self) -> tuple[int, ...]:
@@ -213,6 +195,45 @@ class Decoder:
         """Most tokens that an answer has."""
         return self.max_new_tokens if self.automaton is None else self.automaton.longest
 
+    def _longer(
+        self, texts: Texts, tree: AnswerTree, probabilities: Tensor, found: np.ndarray
+    ) -> Texts:
+        """The texts that go on behind the given ones; those that end are entered in `found`."""
+        states = tree.states[texts.nodes]
+        parents, columns = np.nonzero(self.automaton.legal[states])
+        targets = tree.targets[texts.nodes[parents], columns]
+        longer = Texts(
+            parents=parents,
+            owners=texts.owners[parents],
+            nodes=targets,
+            blocks=self.automaton.blocks[states[parents], columns],
+            reached=texts.reached[parents] * probabilities.cpu().numpy()[parents, columns],
+        )
+        ended = longer.some(targets < 0)
+        found[ended.owners, ~ended.nodes] = ended.reached
+        return longer.some(targets >= 0)
+
+    def _branch(
+        self, texts: Texts, tree: AnswerTree, caches: Caches, lengths: Tensor
+    ) -> tuple[Caches, Tensor, Tensor]:
+        """Feeds the last block of each text to a copy of the row that it goes on from."""
+        blocks, parents = _trimmed(texts.blocks), self._on_device(texts.parents)
+        caches = tuple(cache.branch(parents, blocks.shape[1]) for cache in caches)
+        states = tree.states[texts.nodes]
+        probabilities, lengths = self._feed(blocks, lengths[parents], caches, states)
+        return caches, lengths, probabilities
+
+    def _rows_at_once(self, prompts: Sequence[Sequence[int]], tree: AnswerTree, budget: int) -> int:
+        """How many rows an enumeration reads at a time.
+
+        Besides them, those are held that they were branched from, and those whose branches have to
+        wait: at most at each level at which texts fork.
+        """
+        own = max(map(len, prompts)) - len(self.prefix_ids)
+        columns = own + len(self._opening) + tree.width
+        row = columns * sum(trunk.bytes_per_column for trunk in self._trunks)
+        return max(1, budget // (row * (tree.num_forks + 2)))
+
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
@@ -227,23 +248,29 @@ class Decoder:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
-        caches, lengths, probabilities = self._read(list(distinct))
+        room = min(self.longest_answer, COLUMNS)
+        caches, lengths, probabilities = self._read(list(distinct), room)
         if len(distinct) == len(prompts):
             return caches, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
         return _select(caches, chosen), lengths[chosen], probabilities[chosen]
 
-    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
-        """Feeds the prompts; returns their caches, lengths (B,) and probabilities (B, M)."""
-        parts = [trunk.read(prompts, self._opening, self.longest_answer) for trunk in self._trunks]
+    def _read(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[Caches, Tensor, Tensor]:
+        """Feeds the prompts; returns their caches, lengths (B,) and probabilities (B, M).
+
+        Args:
+            room: columns of the caches for what follows.
+        """
+        parts = [trunk.read(prompts, self._opening, room) for trunk in self._trunks]
         caches, lengths, hidden = zip(*parts, strict=True)
         states = torch.full((len(prompts),), self._start, device=self.device)
         return caches, lengths[0], self._probabilities(hidden, states)
 
     def _feed(
-        self, blocks: Tensor, lengths: Tensor, caches: Caches, states: Tensor
+        self, blocks: np.ndarray, lengths: Tensor, caches: Caches, states: np.ndarray
     ) -> tuple[Tensor, Tensor]:
         """Feeds each row its block (B, W); returns probabilities (B, M) and the new lengths."""
+        blocks, states = self._on_device(blocks), self._on_device(states)
         parts = [
             trunk.feed(blocks, lengths, cache)
             for trunk, cache in zip(self._trunks, caches, strict=True)
@@ -272,7 +299,7 @@ class Decoder:
             logits.masked_fill_(self._illegal[states], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
 
-    def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Inverse-distribution sampling: the first token whose cumulated probability exceeds u.
 
         Returns:
@@ -285,9 +312,12 @@ class Decoder:
             # A hair below the total, so that rounding never lands behind the last legal token.
             u = self._on_device(uniform * (1 - 1e-12))[:, None]
             columns = torch.searchsorted(cumulated, u * cumulated[:, -1:], right=True)
-        return columns[:, 0], probabilities.gather(-1, columns)[:, 0].log()
+        logprobs = probabilities.gather(-1, columns).log()
+        # Both at once: an accelerator stands still while its host waits for a copy.
+        drawn = torch.cat([columns, logprobs], dim=-1).double().cpu().numpy()
+        return drawn[:, 0].astype(np.int64), drawn[:, 1]
 
-    def _advance(self, states: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def _advance(self, states: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Says the drawn tokens and all that follow them without a choice.
 
         Rows that are done, and in the batch until the next compaction, say nothing: their block is
@@ -299,48 +329,17 @@ class Decoder:
         done = states == ACCEPT
         if self.automaton is None:
             blocks = columns[:, None]
-            after = torch.where(columns == self.eos_token_id, ACCEPT, 0)
+            after = np.where(columns == self.eos_token_id, ACCEPT, 0)
         else:
-            blocks, after = self._blocks[states, columns], self._after[states, columns]
-        return blocks.masked_fill(done[:, None], -1), after.masked_fill(done, ACCEPT)
+            blocks = self.automaton.blocks[states, columns]
+            after = self.automaton.after[states, columns]
+        return np.where(done[:, None], -1, blocks), np.where(done, ACCEPT, after)
 
 
 def _select(caches: Caches, rows: Tensor) -> Caches:
     return tuple(cache.select(rows) for cache in caches)
 
 
-def _trimmed(blocks: Tensor) -> Tensor:
+def _trimmed(blocks: np.ndarray) -> np.ndarray:
     """Blocks (B, W) without the columns that are padding in all of them."""
-    return blocks[:, (blocks >= 0).any(dim=0)]
-
-
-class _Answers:
-    """The answers of B rows, as they grow."""
-
-    def __init__(self, count: int, opening: Sequence[int]) -> None:
-        self.count = count
-        self._tokens = [np.tile(np.array(opening, dtype=np.int64), (count, 1))]
-        self._logprobs = [np.zeros((count, len(opening)))]
-
-    def add(self, rows: Tensor, blocks: Tensor, drawn: Tensor) -> None:
-        """Appends blocks (n, W) to the rows given; tokens that were not drawn are certain."""
-        block_ids = blocks.cpu().numpy()
-        tokens = np.full((self.count, block_ids.shape[1]), -1)
-        tokens[rows] = block_ids
-        first = np.arange(block_ids.shape[1]) == (block_ids < 0).sum(axis=1, keepdims=True)
-        logprobs = np.zeros(tokens.shape)
-        logprobs[rows] = np.where(first, drawn.cpu().numpy()[:, None], 0.0)
-        self._tokens.append(tokens)
-        self._logprobs.append(logprobs)
-
-    def completions(self, eos_token_id: int) -> list[Completion]:
-        """The answers, end of sequence included."""
-        tokens = np.concatenate(self._tokens, axis=1)
-        logprobs = np.concatenate(self._logprobs, axis=1)
-        said = tokens >= 0
-        completions = []
-        for row in range(self.count):
-            ids = tuple(tokens[row, said[row]].tolist())
-            reason = "stop" if ids[-1:] == (eos_token_id,) else "length"
-            completions.append(Completion(ids, tuple(logprobs[row, said[row]].tolist()), reason))
-        return completions
+    return blocks[:, (blocks >= 0).any(axis=0)]

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.cascade import CascadeTrunk, use_cascade
+from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.families import finished_logits
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
@@ -33,7 +33,7 @@ MAX_ANSWERS = 4096
 """Answers that are ranked at most."""
 
 ROWS = 4096
-"""Rows of a batch in which answers are read, about."""
+"""Rows of a batch in which answers are read, about; fewer where `CACHE_BYTES` ask for it."""
 
 MEMORY = 4_000_000
 """Advantages that are kept, about: a policy without dice meets the same states again and again."""
@@ -208,9 +208,13 @@ class AnswerRanking:
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
         """V(s) of B states (B,), before the first token of an answer."""
         prompts, trunk = self._template.encode_batch(observations), self._trunks[1]
+        size = self._rows_at_once(prompts, trunk)
+        parts = []
         with use_cascade(trunk.model):
-            _, _, hidden = trunk.read(prompts, room=1)
-        return self._online.v_head(hidden)[:, 0].cpu().numpy()
+            for i in range(0, len(prompts), size):
+                _, _, hidden = trunk.read(prompts[i : i + size])
+                parts.append(self._online.v_head(hidden)[:, 0])
+        return torch.cat(parts).cpu().numpy()
 
     def _q(self, hidden: Tensor) -> Tensor:
         return self._target.least_q(hidden, self._columns)
@@ -232,12 +236,20 @@ class AnswerRanking:
     ) -> np.ndarray:
         """Values (B, C): of an answer's tokens the sum; given a discount, of the last one alone."""
         prompts = self._template.encode_batch(observations)
-        size = max(1, ROWS // max(len(level.tokens) for level in self._levels))
+        widest = max(len(level.tokens) for level in self._levels)
+        size = max(1, self._rows_at_once(prompts, trunk) // widest)
         parts = [
             self._values_of_some(prompts[i : i + size], trunk, values, discount)
             for i in range(0, len(prompts), size)
         ]
         return torch.cat(parts).cpu().numpy()
+
+    def _rows_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
+        """How many rows are read together; those of a level and of the one before are held."""
+        own = max(map(len, prompts)) - len(trunk.prefix_ids)
+        columns = own + max(COLUMNS, len(self._levels))
+        fitting = CACHE_BYTES[trunk.model.device.type] // (2 * columns * trunk.bytes_per_column)
+        return max(1, min(ROWS, fitting))
 
     def _values_of_some(
         self,
@@ -249,7 +261,7 @@ class AnswerRanking:
         count, device = len(prompts), self._columns.device
         totals = torch.empty(count, len(self.actions), device=device)
         with use_cascade(trunk.model):
-            cache, lengths, hidden = trunk.read(prompts, room=len(self._levels))
+            cache, lengths, hidden = trunk.read(prompts, room=min(len(self._levels), COLUMNS))
             reached = torch.zeros(count, 1, device=device)
             for depth, level in enumerate(self._levels):
                 step = values(hidden).view(count, reached.shape[1], -1)

@@ -53,7 +53,7 @@ def search(config: SearchConfig, stages: Mapping[str, Callable[[Any], dict]]) ->
         ConfigError: a gene is unknown or out of its bounds, or the folder is another run's.
         Interrupted: a signal asked the process to stop; what is whole is saved.
     """
-    with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
