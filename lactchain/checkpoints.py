@@ -1,8 +1,12 @@
 """Checkpoints that are whole or refused: every byte is covered by a manifest, written last.
 
 A directory counts as a checkpoint when its `manifest.json` verifies: names, sizes and SHA-256 of
-all files, the directory's own name, and a digest of the manifest itself. Files that another
-process reads are written beside their place and renamed into it.
+all files, the directory's own name, and a digest of the manifest itself. Hidden files, such as a
+file browser's, are no part of it, and others that were put there are named and left alone. Files
+that another process reads are written beside their place and renamed into it.
+
+What could be whole, or of use to somebody, is never deleted: only checkpoints of the same run that
+newer ones replace are, and what a crash left without a manifest.
 """
 
 import hashlib
@@ -13,12 +17,14 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from lactchain.errors import DataError, DiskError
+from lactchain.errors import ConfigError, DataError, DiskError
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -119,27 +125,40 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
 
 
 def verify_manifest(directory: str | Path) -> dict[str, Any]:
-    """The manifest of a directory all of whose bytes are as they were written.
+    """The manifest of a directory all of whose listed files are as they were written.
+
+    Files that are not listed are named in the log.
 
     Raises:
-        DataError: naming the file that is missing, foreign, cut, changed or a symbolic link.
+        DataError: naming the file that is missing, cut, changed or a symbolic link.
+        ConfigError: a newer version of the project made the directory.
     """
     directory = Path(directory)
     manifest = _read_manifest(directory / MANIFEST)
-    found = {str(path.relative_to(directory)): path for path in _files(directory)}
     recorded = manifest["files"]
-    for name in recorded:
-        if name not in found:
-            raise DataError(f"{directory / name}: missing, though {MANIFEST} lists it")
-    for name, path in found.items():
-        if name not in recorded:
-            raise DataError(f"{path}: not listed in {MANIFEST}; remove it if it is yours")
-        size = path.stat().st_size
-        if size != recorded[name]["size"]:
-            raise DataError(f"{path}: expected {recorded[name]['size']} bytes, got {size}")
-        if _sha256(path) != recorded[name]["sha256"]:
-            raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
+    for name, expected in recorded.items():
+        _verify_file(directory / name, expected)
+    for path in sorted(directory.rglob("*")):
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST}:
+            _name_foreign(path)
     return manifest
+
+
+def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
+    if path.is_symlink() or not path.is_file():
+        found = "a link or special file" if os.path.lexists(path) else "none"
+        raise DataError(f"{path}: {MANIFEST} lists a plain file here, found {found}")
+    size = path.stat().st_size
+    if size != expected["size"]:
+        raise DataError(f"{path}: expected {expected['size']} bytes, got {size}")
+    if _sha256(path) != expected["sha256"]:
+        raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
+
+
+@cache  # once: manifests are verified again and again
+def _name_foreign(path: Path) -> None:
+    log.warning("%s: not listed in %s, left alone", path, MANIFEST)
 
 
 def latest_checkpoint(directory: str | Path, **expected: Any) -> Path | None:
@@ -150,7 +169,10 @@ def latest_checkpoint(directory: str | Path, **expected: Any) -> Path | None:
         expected: entries that the manifest must have, such as `run_id`; a checkpoint of another
             run is skipped.
 
-    What is skipped is logged in one line each, with the reason.
+    What is skipped is logged in one line each, with the reason, and stays where it is.
+
+    Raises:
+        ConfigError: a newer version of the project made the newest one.
     """
     for path in _newest_first(directory):
         reason = _reason_to_skip(path, expected)
@@ -169,24 +191,43 @@ def prune_checkpoints(directory: str | Path, keep: int, **expected: Any) -> None
     Args:
         directory: holds the checkpoints.
         keep: how many stay.
-        expected: as for `latest_checkpoint`; a stray checkpoint of another run then does not
-            count as one that is kept.
+        expected: as for `latest_checkpoint`; a stray checkpoint of another run then neither counts
+            as one that is kept, nor goes.
     """
     num_valid = 0
     for path in _newest_first(directory):
-        if num_valid >= keep:
+        if num_valid < keep:
+            num_valid += _reason_to_skip(path, expected) is None
+        elif _is_replaceable(path, expected):
             _remove(path)
-        elif _reason_to_skip(path, expected) is None:
-            num_valid += 1
     for leftover in Path(directory).glob(f"{_REMOVED}*"):
         shutil.rmtree(leftover)
 
 
-def discard_damaged(directory: str | Path) -> None:
-    """Removes checkpoints that do not verify, so that training can write them anew."""
-    for path in _newest_first(directory):
-        if _reason_to_skip(path, {}) is not None:
+def clear_place(path: Path) -> None:
+    """Makes room for a checkpoint that is to be written at `path`.
+
+    What a crash left there without a manifest goes; anything else, damaged or of another run, is
+    set aside under another name. Either is logged.
+
+    Raises:
+        DiskError: the disk is read-only.
+    """
+    if not path.exists():
+        return
+    with disk_errors(path):
+        if (path / MANIFEST).exists():
+            aside = _name_aside(path)
+            os.rename(path, aside)
+            log.warning("%s: is written anew; what was there is now %s", path, aside.name)
+        else:
             _remove(path)
+            log.info("%s: was never completed, is written anew", path)
+
+
+def _name_aside(path: Path) -> Path:
+    names = (path.with_name(f"set-aside-{number}-{path.name}") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _newest_first(directory: str | Path) -> list[Path]:
@@ -202,10 +243,25 @@ def _reason_to_skip(path: Path, expected: Mapping[str, Any]) -> str | None:
         manifest = verify_manifest(path)
     except DataError as error:
         return str(error)
+    return _mismatch(path, manifest, expected)
+
+
+def _mismatch(path: Path, manifest: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
     for key, value in {"name": path.name, **expected}.items():
         if manifest.get(key) != value:
             return f"{key}: expected {value!r}, got {manifest.get(key)!r}"
     return None
+
+
+def _is_replaceable(path: Path, expected: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint was never completed, or is one of those expected, whole or not."""
+    if not (path / MANIFEST).exists():
+        return True
+    try:
+        manifest = _read_manifest(path / MANIFEST)
+    except (DataError, ConfigError):
+        return False
+    return _mismatch(path, manifest, expected) is None
 
 
 def _remove(path: Path) -> None:
@@ -218,17 +274,20 @@ def _remove(path: Path) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
-    """All files below a directory, without its manifest; sorted.
+    """What a manifest lists: all files below a directory but itself and hidden ones; sorted.
 
     Raises:
         DataError: one of them is a symbolic link or no plain file.
     """
-    own = (directory / MANIFEST, directory / f".{MANIFEST}.tmp")
-    paths = sorted(path for path in directory.rglob("*") if path not in own)
+    paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
     for path in paths:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise DataError(f"{path}: expected a plain file, got a link or special file")
-    return [path for path in paths if path.is_file()]
+    return [path for path in paths if path.is_file() and path != directory / MANIFEST]
+
+
+def _is_hidden(path: Path, directory: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(directory).parts)
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -258,9 +317,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: damaged, it is no manifest") from error
     if not intact:
         raise DataError(f"{path}: damaged, its digest does not match")
-    if manifest.get("schema_version") != SCHEMA_VERSION:
-        version = manifest.get("schema_version")
-        raise DataError(f"{path}: expected schema version {SCHEMA_VERSION}, got {version}")
+    version = manifest["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path}: made by a newer version of lactchain (schema version {version}, this one "
+            f"reads {SCHEMA_VERSION}); upgrade lactchain"
+        )
     return manifest
 
 

@@ -191,8 +191,9 @@ class Run:
                 file.write(line + "\n")
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
-        """The same, unless there is a record of that step: a part that is repeated is silent."""
-        if all(record["step"] != step for record in read_metrics(self.directory)):
+        """The same, unless that step has such a record: a part that is repeated is silent."""
+        records = (r for r in read_metrics(self.directory) if r["step"] == step)
+        if not any(metrics.keys() <= record.keys() for record in records):
             self.log(metrics, step)
 
     def truncate_metrics(self, step: int) -> None:

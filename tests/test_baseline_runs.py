@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from lactchain.baselines import training
+from lactchain.baselines import evaluation, training
 from lactchain.baselines.evaluation import (
     bootstrap_interval,
     evaluate,
@@ -136,13 +136,62 @@ def test_interrupted_twice_it_ends_as_if_it_had_not_been(name, finished, tmp_pat
     assert_same(tmp_path / "run", finished(name))
 
 
+@pytest.mark.parametrize(
+    ("name", "step"), [("ppo", 160), ("dqn", 320), ("ddpg", 480), ("cql", 480)]
+)
+def test_stopped_in_an_evaluation_it_saves_and_repeats_it_without_a_trace(
+    name, step, finished, tmp_path, monkeypatch
+):
+    """Stopped two steps into it; then killed as soon as it was repeated, before the next save."""
+    config = placed(CONFIGS[name], tmp_path / "run", loop=replace(LOOP, save_every_steps=0))
+    evaluate = training.Training._evaluate
+
+    def stopped(self):
+        if self.steps >= step:
+            left = iter([0, 0])
+            monkeypatch.setattr(evaluation, "stop_requested", lambda: next(left, signal.SIGINT))
+            monkeypatch.setattr(training, "stop_requested", lambda: signal.SIGINT)
+        evaluate(self)
+
+    def killed(self):
+        evaluate(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training.Training, "_evaluate", stopped)
+    with pytest.raises(Interrupted, match="run: stopped in an evaluation, state saved") as stop:
+        train(config)
+    assert stop.value.exit_code == 130
+    monkeypatch.undo()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training.Training, "_evaluate", killed)
+        train(config)
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [f"checkpoint-{step}"]
+    train(config)
+    assert_same(tmp_path / "run", finished(name))
+
+
+def test_stopped_while_its_summary_is_made_it_has_lost_nothing(finished, tmp_path, monkeypatch):
+    config = placed(CONFIGS["ppo"], tmp_path / "run", loop=replace(LOOP, save_every_steps=0))
+
+    def stopped(self):
+        raise Interrupted(signal.SIGINT, "stopped in an evaluation")
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(training.Training, "_summary", stopped)
+        train(config)
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Training, "_learn", None)  # nothing is learnt again
+        train(config)
+    assert_same(tmp_path / "run", finished("ppo"))
+
+
 @pytest.mark.parametrize("name", ["ppo", "dqn"])
 def test_killed_it_goes_on_from_its_last_checkpoint_to_the_bit(name, finished, tmp_path):
     run_dir, file = tmp_path / "run", tmp_path / "config.yaml"
     file.write_text(dump(placed(CONFIGS[name], run_dir)))
     code = f"""
 import time
-from lactchain.baselines import training
+from lactchain.baselines import evaluation, training
 from lactchain.config import parse
 save = training.Training.save
 def slow_save(self):
@@ -159,8 +208,10 @@ training.train(parse(training.Train{name.upper()}Config, ["--config", {str(file)
     assert process.wait() == -signal.SIGKILL and not (run_dir / "summary.json").exists()
     newest = max(checkpoints.iterdir(), key=lambda p: int(p.name.split("-")[1]))
     (newest / "state.json").write_text("{")  # a damaged one is passed over
+    (checkpoints / f"{newest.name}/.DS_Store").touch()
     train(placed(CONFIGS[name], run_dir))
     assert_same(run_dir, finished(name))
+    assert (checkpoints / f"set-aside-1-{newest.name}/.DS_Store").exists()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -18,14 +18,14 @@ import pytest
 from lactchain import checkpoints
 from lactchain.checkpoints import (
     atomic_write,
-    discard_damaged,
+    clear_place,
     disk_errors,
     latest_checkpoint,
     prune_checkpoints,
     verify_manifest,
     write_manifest,
 )
-from lactchain.errors import DataError, DiskError
+from lactchain.errors import ConfigError, DataError, DiskError
 
 
 def make_checkpoint(directory: Path, step: int, **extra) -> Path:
@@ -97,10 +97,6 @@ def remove(path: Path, other: Path) -> None:
     (path / "critic" / "state.json").unlink()
 
 
-def add(path: Path, other: Path) -> None:
-    (path / "rng_state_1.pth").write_bytes(b"x")
-
-
 def swap(path: Path, other: Path) -> None:
     shutil.copy(other / "adapter_model.safetensors", path / "adapter_model.safetensors")
 
@@ -123,7 +119,7 @@ def forge_manifest(path: Path, other: Path) -> None:
 
 
 DAMAGES = [
-    truncate, lengthen, remove, add, swap, swap_manifest, remove_manifest, replace_by_link,
+    truncate, lengthen, remove, swap, swap_manifest, remove_manifest, replace_by_link,
     forge_manifest,
 ]  # fmt: skip
 
@@ -188,11 +184,67 @@ def test_pruning_counts_only_checkpoints_of_this_run(tmp_path):
     assert latest_checkpoint(tmp_path, run_id="mine") == mine
 
 
-def test_damaged_checkpoints_make_room(tmp_path):
+def test_pruning_leaves_what_may_be_of_use_to_somebody(tmp_path):
+    make_checkpoint(tmp_path, 1, run_id="another")
+    make_newer_version(make_checkpoint(tmp_path, 2, run_id="mine"))
+    (make_checkpoint(tmp_path, 3, run_id="mine") / "manifest.json").write_text("no manifest")
+    truncate(make_checkpoint(tmp_path, 4, run_id="mine"), tmp_path)
+    (make_checkpoint(tmp_path, 5, run_id="mine") / "manifest.json").unlink()
+    make_checkpoint(tmp_path, 6, run_id="mine")
+    prune_checkpoints(tmp_path, keep=1, run_id="mine")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"checkpoint-{step}" for step in (1, 2, 3, 6)}
+
+
+def make_newer_version(path: Path) -> None:
+    manifest = checkpoints._read_manifest(path / "manifest.json") | {"schema_version": 2}
+    (path / "manifest.json").write_text(checkpoints._serialise(manifest))
+
+
+def test_a_checkpoint_of_a_newer_version_refuses_the_start_and_stays(tmp_path):
     make_checkpoint(tmp_path, 1)
-    truncate(make_checkpoint(tmp_path, 2), tmp_path)
-    discard_damaged(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-1"]
+    newer = make_checkpoint(tmp_path, 2)
+    make_newer_version(newer)
+    with pytest.raises(ConfigError, match="checkpoint-2.*newer version.*upgrade lactchain$"):
+        latest_checkpoint(tmp_path)
+    assert len(list(newer.iterdir())) == 4
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "critic/notes.txt", "a-link"])
+def test_a_foreign_file_is_named_once_left_alone_and_harms_nothing(tmp_path, name, caplog):
+    path = make_checkpoint(tmp_path, 1)
+    foreign = path / name
+    foreign.symlink_to(tmp_path) if "link" in name else foreign.write_bytes(b"mine")
+    for _ in range(2):
+        assert latest_checkpoint(tmp_path) == path
+    (record,) = caplog.records
+    assert record.message == f"{foreign}: not listed in manifest.json, left alone"
+    assert os.path.lexists(foreign)
+
+
+def test_what_a_file_browser_leaves_while_a_checkpoint_is_written_may_change(tmp_path):
+    path = make_checkpoint(tmp_path, 1)
+    for content in (b"here", b"moved"):
+        (path / ".DS_Store").write_bytes(content)
+        (path / "critic" / ".DS_Store").write_bytes(content)
+        if content == b"here":
+            write_manifest(path, {"step": 1})
+    assert ".DS_Store" not in verify_manifest(path)["files"]
+
+
+def test_a_damaged_checkpoint_is_set_aside_where_its_step_is_written_anew(tmp_path, caplog):
+    for _ in range(2):
+        path = make_checkpoint(tmp_path, 20)
+        truncate(path, tmp_path)
+        clear_place(path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"set-aside-1-checkpoint-20", "set-aside-2-checkpoint-20"}
+    assert [r.message.endswith(f"now set-aside-{n}-checkpoint-20") for n, r in
+            enumerate(caplog.records, start=1)] == [True, True]  # fmt: skip
+    assert latest_checkpoint(tmp_path) is None
+    (make_checkpoint(tmp_path, 20) / "manifest.json").unlink()
+    clear_place(path)  # a crash left it, nobody can use it
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 class Killed(BaseException):

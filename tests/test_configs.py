@@ -56,6 +56,13 @@ def test_the_large_stages_refill_idle_places_and_enumerate_no_answers():
     assert not whole.critic.compare_with_exact and not critic.compare_with_exact
 
 
+def test_every_classic_run_is_saved_with_each_evaluation():
+    for file in FILES:
+        if file.parent.name in CLASSIC:
+            loop = load(f"{file.parent.name}/{file.stem}").loop
+            assert loop.save_every_steps == loop.eval_every_steps, file
+
+
 def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     whole = load("run_pipeline/gridworld_tiny")
     prepare, cloning = load("prepare_weights/gridworld_tiny"), load("train_bc/gridworld_tiny")

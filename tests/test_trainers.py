@@ -663,3 +663,15 @@ def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(weights, run_dir)
     write_manifest(stray, {"run_id": "another", "global_step": 50})
     train_here("simpo", weights, run_dir, {"lora": True})
     assert final_state(run_dir) == expected
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(weights, run_dir):
+    train_here("simpo", weights, run_dir, {"lora": True})
+    expected = final_state(run_dir)
+    folder = run_dir / "checkpoints"
+    (folder / "checkpoint-8" / ".DS_Store").touch()
+    (folder / "checkpoint-9" / "optimizer.pt").write_bytes(b"cut")
+    train_here("simpo", weights, run_dir, {"lora": True})
+    assert final_state(run_dir) == expected
+    assert verify_manifest(folder / "checkpoint-9")["parent"] == "checkpoint-8"
+    assert (folder / "set-aside-1-checkpoint-9" / "optimizer.pt").read_bytes() == b"cut"

@@ -91,7 +91,7 @@ def evaluate(
         by_itself, playing = np.zeros(shape, dtype=bool), np.ones(shape, dtype=bool)
         while playing.any():
             if stop_requested():
-                raise Interrupted(stop_requested(), "stopped during an evaluation")
+                raise Interrupted(stop_requested(), "stopped in an evaluation")
             actions = act(observations.reshape(*shape, *observations.shape[1:]))
             flat = np.asarray(actions).reshape(-1, *actions.shape[2:])
             observations, rewards, terminated, truncated, _ = envs.step(flat)

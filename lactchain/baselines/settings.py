@@ -277,8 +277,8 @@ class LoopConfig:
     """Steps between evaluations; there is always one at the end."""
     num_eval_episodes: int = 20
     """Greedy episodes of each evaluation, from the same seeds for every member every time."""
-    save_every_steps: int = 0
-    """Steps between checkpoints; 0: only when the run is asked to stop."""
+    save_every_steps: int = 10_000
+    """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""
     keep_checkpoints: int = 2
     """Checkpoints to keep; older ones go when a newer one is verified."""
     target_return: float | None = None

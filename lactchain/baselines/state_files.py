@@ -11,7 +11,13 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from lactchain.checkpoints import atomic_write, write_manifest
+from lactchain.checkpoints import (
+    atomic_write,
+    clear_place,
+    latest_checkpoint,
+    prune_checkpoints,
+    write_manifest,
+)
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
 _ARRAY = "array:"
@@ -40,6 +46,26 @@ def load_state(directory: Path) -> dict[str, Any]:
     """A state that `save_state` wrote, tensors as arrays."""
     arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
     return _put_arrays(json.loads((directory / VALUES).read_text()), arrays)
+
+
+def save_checkpoint(
+    folder: Path, step: int, state: Mapping[str, Any], run_id: str, keep: int
+) -> None:
+    """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
+
+    Raises:
+        DiskError: the folder cannot be written.
+    """
+    checkpoint = folder / f"checkpoint-{step}"
+    clear_place(checkpoint)
+    save_state(checkpoint, state, {"run_id": run_id})
+    prune_checkpoints(folder, keep, run_id=run_id)
+
+
+def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
+    """The state in the newest checkpoint of a run that is whole, None where there is none."""
+    checkpoint = latest_checkpoint(folder, run_id=run_id)
+    return None if checkpoint is None else load_state(checkpoint)
 
 
 def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,13 @@ from lactchain.baselines.settings import (
     TrainPPOConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import load_state, save_state
-from lactchain.checkpoints import (
-    atomic_write,
-    discard_damaged,
-    latest_checkpoint,
-    prune_checkpoints,
-    verify_manifest,
+from lactchain.baselines.state_files import (
+    load_checkpoint,
+    load_state,
+    save_checkpoint,
+    save_state,
 )
+from lactchain.checkpoints import atomic_write, verify_manifest
 from lactchain.data.transitions import (
     TransitionData,
     read_offline,
@@ -126,28 +125,41 @@ class Training:
         return self.source.num_env_steps // self.loop.num_members
 
     def go_on(self) -> dict[str, Any]:
-        """Learns to the end; returns the summary."""
+        """Learns to the end; returns the summary.
+
+        Raises:
+            Interrupted: a signal asked to stop, in an evaluation perhaps; the state is saved.
+        """
         self._began = (time.process_time(), self.steps)
+        try:
+            self._learn_to_the_end()
+            return self._summary()
+        except Interrupted as stop:
+            self.save()
+            raise Interrupted(
+                stop_requested(), f"{self.run.directory}: {stop}, state saved"
+            ) from stop
+
+    def _learn_to_the_end(self) -> None:
+        self._evaluate_if_due()  # again, where a stop cut it short
         while not self._is_over():
             if stop_requested():
-                self.save()
-                raise Interrupted(stop_requested(), f"{self.run.directory}: stopped, state saved")
+                raise Interrupted(stop_requested(), "stopped")
             self._learn()
             if self.steps - self._logged >= self.loop.log_every_steps:
                 self._log()
-            if self.steps >= self._next_evaluation():
-                self._evaluate()
+            self._evaluate_if_due()
             every = self.loop.save_every_steps
             if every and self.steps - self._saved >= every and not self._is_over():
                 self.save()
         if not self.evaluations or self.evaluations[-1]["step"] < self.steps:
             self._evaluate()
-        return self._summary()
 
     def save(self) -> None:
-        """Writes a checkpoint, and removes old ones."""
+        """Writes a checkpoint and removes old ones, unless there is one of this step."""
+        if self.steps == self._saved:
+            return
         self._saved = self.steps
-        folder = self.run.path("checkpoints") / f"checkpoint-{self.steps}"
         state = {
             "agent": self.agent.state_dict(),
             "source": {} if self._is_offline else self.source.state_dict(),
@@ -156,18 +168,15 @@ class Training:
             "logged": self._logged,
             "episodes": self._episodes,
         }
-        save_state(folder, state, {"run_id": self.run.id})
-        prune_checkpoints(folder.parent, self.loop.keep_checkpoints, run_id=self.run.id)
+        folder, keep = self.run.path("checkpoints"), self.loop.keep_checkpoints
+        save_checkpoint(folder, self.steps, state, self.run.id, keep)
 
     def resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""
-        folder = self.run.path("checkpoints")
-        discard_damaged(folder)
-        checkpoint = latest_checkpoint(folder, run_id=self.run.id)
-        if checkpoint is None:
+        state = load_checkpoint(self.run.path("checkpoints"), self.run.id)
+        if state is None:
             self.run.truncate_metrics(-1)
             return
-        state = load_state(checkpoint)
         self.agent.load_state_dict(state["agent"])
         if not self._is_offline:
             self.source.load_state_dict(state["source"])
@@ -186,12 +195,6 @@ class Training:
         reached = target is not None and self.best_return >= target
         asked = (self.run.directory / "stop").exists()
         return self.steps >= self.loop.total_steps or reached or asked
-
-    def _next_evaluation(self) -> int:
-        """The step at which the next evaluation is due."""
-        last = self.evaluations[-1]["step"] if self.evaluations else 0
-        every = self.loop.eval_every_steps
-        return (last // every + 1) * every
 
     def _learn(self) -> None:
         metrics = self.agent.advance(self.source, min(self.steps / self.loop.total_steps, 1.0))
@@ -220,7 +223,13 @@ class Training:
         record["time/updates_per_second" if self._is_offline else "time/env_steps_per_second"] = (
             rate
         )
-        self._record(record)
+        self._record(record, self.run.log)
+
+    def _evaluate_if_due(self) -> None:
+        last = self.evaluations[-1]["step"] if self.evaluations else 0
+        every = self.loop.eval_every_steps
+        if self.steps >= (last // every + 1) * every:
+            self._evaluate()
 
     def _evaluate(self) -> None:
         result = self._play(self.agent, EVAL_SEED)
@@ -231,7 +240,7 @@ class Training:
         record = {f"eval/{key}": value for key, value in self._figures(result, best).items()}
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
-        self._record(record)
+        self._record(record, self.run.log_once)  # one that a stop cut short is done again
         if means[best] > self.best_return:
             self.best_return = float(means[best])
             save_agent(self.run.path("best"), self.agent, best, self.config.environment)
@@ -251,8 +260,8 @@ class Training:
     def _figures(self, result: Evaluation, member: int = 0) -> dict[str, float]:
         return result.summary(member, success_return(self.config.environment))
 
-    def _record(self, record: Mapping[str, float]) -> None:
-        self.run.log(record, step=self.steps)
+    def _record(self, record: Mapping[str, float], log: Callable[..., None]) -> None:
+        log(record, step=self.steps)
         if self._trackers is not None:
             self._trackers.log(dict(record), step=self.steps)
 

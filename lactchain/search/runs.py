@@ -17,15 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.state_files import load_state, save_state
+from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import load_agent, save_agent
-from lactchain.checkpoints import (
-    atomic_write,
-    discard_damaged,
-    disk_errors,
-    latest_checkpoint,
-    prune_checkpoints,
-)
+from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.errors import DataError
 from lactchain.genes import gene_values
 from lactchain.process import seed_everything
@@ -116,18 +110,15 @@ def record(run: Run, generation: Generation) -> None:
 
 def save(run: Run, evolution: Evolution) -> None:
     """Writes a checkpoint after a generation, and removes old ones."""
-    folder = run.path("checkpoints") / f"checkpoint-{evolution.number}"
-    save_state(folder, evolution.state_dict(), {"run_id": run.id})
-    prune_checkpoints(folder.parent, KEEP_CHECKPOINTS, run_id=run.id)
+    folder, state = run.path("checkpoints"), evolution.state_dict()
+    save_checkpoint(folder, evolution.number, state, run.id, KEEP_CHECKPOINTS)
 
 
 def resume(run: Run, evolution: Evolution) -> None:
     """Goes on after the last whole generation, and forgets what was noted of a later one."""
-    folder = run.path("checkpoints")
-    discard_damaged(folder)
-    checkpoint = latest_checkpoint(folder, run_id=run.id)
-    if checkpoint is not None:
-        evolution.load_state_dict(load_state(checkpoint))
+    state = load_checkpoint(run.path("checkpoints"), run.id)
+    if state is not None:
+        evolution.load_state_dict(state)
     path = run.path("lineage.jsonl")
     kept = [line for line in read_lines(path) if line["generation"] < evolution.number]
     write_lines(path, kept)

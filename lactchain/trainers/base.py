@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from transformers.trainer_utils import TrainOutput
 
 from lactchain import distributed
 from lactchain.checkpoints import (
-    discard_damaged,
+    clear_place,
     disk_errors,
     latest_checkpoint,
     prune_checkpoints,
@@ -274,8 +273,8 @@ class GuardedTrainer:
                     "written; give the same command with a lower training.learning_rate"
                 )
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        if self.is_world_process_zero() and checkpoint.exists():
-            shutil.rmtree(checkpoint)
+        if self.is_world_process_zero():
+            clear_place(checkpoint)
         self.accelerator.wait_for_everyone()
         with disk_errors(checkpoint):
             super()._save_checkpoint(model, trial)
@@ -323,7 +322,7 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
         NonFiniteError: see `GuardedTrainer.check_update`.
         DataError: the checkpoint does not fit this launch.
     """
-    checkpoint = _newest_checkpoint(trainer)
+    checkpoint = latest_checkpoint(trainer.args.output_dir, run_id=trainer.run.id)
     if checkpoint is not None:
         _check_conditions(trainer, checkpoint, allow_inexact)
         trainer.parent_checkpoint = checkpoint.name
@@ -369,17 +368,6 @@ def _restore_forward(trainer: Any) -> None:
     vars(model).pop("forward", None)
     if isinstance(model, PeftModel):
         vars(model.get_base_model()).pop("forward", None)
-
-
-def _newest_checkpoint(trainer: Any) -> Path | None:
-    """The checkpoint of this run to go on from; removes damaged ones, which it logs."""
-    output_dir = trainer.args.output_dir
-    newest = latest_checkpoint(output_dir, run_id=trainer.run.id)
-    trainer.accelerator.wait_for_everyone()
-    if trainer.is_world_process_zero():
-        discard_damaged(output_dir)
-    trainer.accelerator.wait_for_everyone()
-    return newest
 
 
 def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> None:
