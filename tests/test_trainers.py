@@ -5,6 +5,7 @@ import errno
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import device, load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
 from lactchain.trainers import base
@@ -153,10 +155,15 @@ def test_metric_names_are_ours(theirs, ours):
 
 
 def test_sampled_ids_are_kept_and_texts_are_encoded_with_an_end(tokenizer):
-    sampled = Action("anything", token_ids=(5, 6, 1))
+    letters = [tokenizer.convert_tokens_to_ids(c) for c in "move"]
+    sampled = Action("move", token_ids=(*letters, tokenizer.eos_token_id))
     text = Action(answer(2))
     first, second, third = encode_completions([sampled, text, Action("")], tokenizer)
-    assert first == [5, 6, 1]
+    assert (
+        first
+        == [*letters, tokenizer.eos_token_id]
+        != encode_completions([Action("move")], tokenizer)[0]
+    )
     assert tokenizer.decode(second[:-1]) == answer(2)
     assert second[-1] == tokenizer.eos_token_id
     assert third == []
@@ -181,6 +188,49 @@ def test_pairs_that_cannot_be_trained_on_are_dropped_and_counted(tokenizer):
     assert dropped == {"empty completion": 1, "equal completions": 1, "over-long": 1}
     with pytest.raises(DataError, match="all 3 pairs were dropped.*over-long"):
         preference_rows(bad, template, tokenizer, max_length=60)
+
+
+def test_pairs_and_examples_of_another_tokenizer_are_refused(tokenizer):
+    other = build_tiny_tokenizer(["quite another corpus, with words of its own"] * 2)
+    template = PromptTemplate(tokenizer)
+
+    def sampled(text, by):
+        return tuple(encode_completions([Action(text)], by)[0])
+
+    def rows(by, **changes):
+        ids = {"chosen_token_ids": sampled(answer(2), by), "rejected_token_ids": ()}
+        pair = PreferencePair(STATES[0], answer(2), answer(1), **ids)
+        return preference_rows([pair, pair, replace(pair, **changes)], template, tokenizer)[0]
+
+    rejected = sampled(answer(1), tokenizer)
+    (*_, row) = rows(tokenizer, rejected_token_ids=rejected)
+    assert row["rejected_ids"] == list(rejected)
+    foreign = sampled(answer(1), other)
+    with pytest.raises(DataError, match=r"pairs: row 2, rejected answer: its tokens read .*, its "
+                       r"text is '\[.*make the data anew"):  # fmt: skip
+        rows(tokenizer, rejected_token_ids=foreign)
+    with pytest.raises(DataError, match="pairs: row 0, chosen answer: its tokens read"):
+        rows(other)
+    beyond = (*rejected[:-1], len(tokenizer) + 7)  # such as the other's end of sequence
+    with pytest.raises(DataError, match=f"its token {beyond[-1]} is none of the {len(tokenizer)} "):
+        rows(tokenizer, rejected_token_ids=beyond)
+    with pytest.raises(DataError, match="examples: row 1: its tokens read"):
+        cloning_rows(
+            [(STATES[0], Action(answer(1))), (STATES[0], Action(answer(1), foreign))],
+            template,
+            tokenizer,
+        )
+
+
+def test_sampled_ids_that_read_as_half_a_character_are_kept(tokenizer):
+    bytes_of = tokenizer("é漢", add_special_tokens=False)["input_ids"]
+    for cut in range(1, len(bytes_of)):
+        ids = tuple(bytes_of[:cut])
+        action = Action(tokenizer.decode(ids), ids, stop_reason="length")
+        assert encode_completions([action], tokenizer) == [list(ids)]
+    special = (tokenizer.bos_token_id, *bytes_of, tokenizer.eos_token_id)
+    action = Action(tokenizer.decode(special[:-1]), special)
+    assert encode_completions([action], tokenizer) == [list(special)]
 
 
 def test_a_row_without_prompt_has_nothing_to_predict_from():

@@ -55,10 +55,11 @@ def cloning_rows(
         max_length: longest prompt and answer together, in tokens; longer examples are dropped.
 
     Raises:
-        DataError: there were examples, and none is left.
+        DataError: there were examples, and none is left; or another tokenizer's model sampled one.
     """
     prompts = template.encode_batch([observation for observation, _ in examples])
-    completions = encode_completions([action for _, action in examples], tokenizer)
+    answers = [action for _, action in examples]
+    completions = encode_completions(answers, tokenizer, "examples: row {}".format)
     rows, dropped = [], Counter()
     for prompt, completion in zip(prompts, completions, strict=True):
         if not completion:

@@ -58,15 +58,19 @@ def preference_rows(
             not cut: a completion cut to nothing is a mean over no tokens.
 
     Raises:
-        DataError: there were pairs, and none is left.
+        DataError: there were pairs, and none is left; or another tokenizer's model sampled one.
     """
     columns = {
         "prompt_ids": template.encode_batch([pair.prompt for pair in pairs]),
         "chosen_ids": encode_completions(
-            [Action(pair.chosen, pair.chosen_token_ids) for pair in pairs], tokenizer
+            [Action(pair.chosen, pair.chosen_token_ids) for pair in pairs],
+            tokenizer,
+            "pairs: row {}, chosen answer".format,
         ),
         "rejected_ids": encode_completions(
-            [Action(pair.rejected, pair.rejected_token_ids) for pair in pairs], tokenizer
+            [Action(pair.rejected, pair.rejected_token_ids) for pair in pairs],
+            tokenizer,
+            "pairs: row {}, rejected answer".format,
         ),
     }
     rows, dropped = [], Counter()
