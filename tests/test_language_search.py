@@ -6,14 +6,27 @@ import numpy as np
 import pytest
 import script_setups
 import torch
+from safetensors.torch import load_file
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
 from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, genes
 from lactchain.jobs import EvaluationConfig, TrainSimPOConfig
-from lactchain.models.growth import add_layer, add_mlp_units, disturb, read_model, write_model
+from lactchain.models.adapters import save_adapter
+from lactchain.models.growth import (
+    add_layer,
+    add_mlp_units,
+    disturb,
+    disturb_adapter,
+    read_model,
+    write_model,
+)
+from lactchain.models.loading import load_actor
 from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
+from lactchain.run import Run
+from lactchain.search.evolution import Individual
+from lactchain.search.language import LanguageSpecies
 from lactchain.search.runs import read_lines, search
 from lactchain.search.settings import (
     EvolutionConfig,
@@ -104,19 +117,22 @@ def test_the_trainers_declare_their_genes():
     assert "actor.lora.r" not in without_adapter and without_adapter["simpo.beta"] == 2.5
 
 
-def language_search(weights, run_dir, **changes):
+def language_search(weights, run_dir, dtype="float32"):
     train = config_of("train_simpo", weights, run_dir)
     train = replace(
         train,
-        actor=replace(train.actor, lora=LORA),
+        actor=replace(train.actor, lora=LORA, dtype=dtype),
         preferences=replace(PREFERENCES, num_states=32),
         training=replace(TRAINING, max_steps=2, save_every_updates=0),
     )
-    mutation = MutationConfig(weights={"hyper": 0.5, "architecture": 0.5}, gene_step=0.3)
+    merges = dtype == "float32"
+    mutation = MutationConfig(
+        weights={"hyper": 0.5, "architecture" if merges else "parameters": 0.5}, gene_step=0.3
+    )
     return SearchConfig(
         run=RunConfig(run_dir=str(run_dir)),
         language=LanguageConfig(train, EvaluationConfig(num_samples=0), "episode_return"),
-        space=SpaceConfig(genes=GENES),
+        space=SpaceConfig(genes=GENES if merges else GENES[:3]),
         evolution=EvolutionConfig(
             population_size=3, num_generations=3, start="given", mutation=mutation
         ),
@@ -127,8 +143,86 @@ class Stop(Exception):
     """Stands for a kill."""
 
 
+def random_adapter(actor, folder):
+    """An adapter on an actor's model that changes something, as if trained; the actor with it."""
+    model, _ = load_actor(actor, trainable=True)
+    generator = torch.Generator().manual_seed(len(str(folder)))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.data += 0.1 * drawn.to(parameter)
+    save_adapter(model, folder)
+    return replace(actor, adapter=str(folder))
+
+
+def adapter_of(folder):
+    return load_file(f"{folder}/adapter_model.safetensors")
+
+
+def test_noise_on_an_adapter_is_its_own_and_leaves_the_model_alone(tmp_path):
+    weights = build_weights(tmp_path)
+    actor = ActorConfig(str(weights / "actor"), dtype="bfloat16", lora=LORA)
+    actor = random_adapter(actor, tmp_path / "adapter")
+    for _ in range(2):  # made anew, and the same, where a kill left a part
+        disturb_adapter(actor, 0.1, 1, tmp_path / "noisy")
+        before, after = adapter_of(tmp_path / "adapter"), adapter_of(tmp_path / "noisy")
+        for name, weight in before.items():
+            change = (after[name] - weight).square().mean().sqrt() / weight.square().mean().sqrt()
+            assert 0.03 < change < 0.3, name
+        (tmp_path / "noisy" / "lactchain_adapter.json").unlink()
+    disturb_adapter(actor, 0.1, 1, tmp_path / "noisy")
+    load_actor(replace(actor, adapter=str(tmp_path / "noisy")))  # it belongs to the same model
+
+
+def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
+    weights = build_weights(tmp_path / "weights")
+    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
+    trained = []
+
+    def train(stage):
+        trained.append(stage.actor)
+        random_adapter(stage.actor, f"{stage.run.run_dir}/actor")
+
+    with Run.open(tmp_path / "run", config) as run:
+        species = LanguageSpecies(
+            config.language, config.space, config.evolution, run, {"train": train}
+        )
+        rng = np.random.default_rng(0)
+        newcomers = [Individual(i, None, "newcomer", {}, *species.newcomer(i, rng)[:2])
+                     for i in range(2)]  # fmt: skip
+        states = species.train(newcomers, 0)
+        assert all(state.model == str(weights / "actor") for state in states)
+        parent = replace(newcomers[1], state=states[1])
+        assert species.decode(species.encode(parent.config, parent.state)) == (
+            parent.config, parent.state,
+        )  # fmt: skip
+        assert species.mutate("architecture", parent, rng) is None
+        config_h, inherited, _ = species.mutate("hyper", parent, rng)
+        assert inherited == parent.state and config_h != parent.config
+        _, noisy, _ = species.mutate("parameters", parent, rng)
+        assert noisy.model == parent.state.model and noisy.adapter != parent.state.adapter
+        children = [Individual(2, 1, "hyper", {}, config_h, inherited),
+                    Individual(3, 1, "parameters", {}, parent.config, noisy)]  # fmt: skip
+        species.train(children, 1)
+    assert [actor.adapter for actor in trained[2:]] == [inherited.adapter, noisy.adapter]
+    folders = {path.name for path in (tmp_path / "run/members").iterdir()}
+    assert folders == {"1", "2", "3", noisy.adapter.rpartition("/")[2]}  # nobody comes from 0
+    assert not list((tmp_path / "run").rglob("model*.safetensors"))
+
+
+def test_the_rank_of_adapters_that_are_inherited_is_no_gene(tmp_path):
+    config = language_search(tmp_path, tmp_path / "run", dtype="bfloat16")
+    asked = replace(config, space=SpaceConfig(genes=GENES))
+    with pytest.raises(ConfigError, match=r"actor\.lora\.r .* in float32 only.*leave it out"):
+        search(asked, {})
+    with Run.open(tmp_path / "other", config) as run:
+        species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
+    assert set(species.space.genes) == set(GENES[:3])
+
+
 @pytest.mark.slow
-def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_path, dtype):
     weights = build_weights(tmp_path / "weights")
     calls = []
 
@@ -140,20 +234,24 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_pa
 
     stages = {"train": train, "evaluate": lambda config: run_here("evaluate", config)}
     cut_at = 0
-    whole = search(language_search(weights, tmp_path / "whole"), stages)
+    whole = search(language_search(weights, tmp_path / "whole", dtype), stages)
     assert len({config.training.learning_rate for config in calls}) > 1
     calls, cut_at = [], 5
     with pytest.raises(Stop):
-        search(language_search(weights, tmp_path / "cut"), stages)
+        search(language_search(weights, tmp_path / "cut", dtype), stages)
     cut_at = 0
-    cut = search(language_search(weights, tmp_path / "cut"), stages)
-    folders = [summary.pop("best/folder") for summary in (whole, cut)]
+    cut = search(language_search(weights, tmp_path / "cut", dtype), stages)
+    best = [
+        ActorConfig(summary.pop("best/folder"), adapter=summary.pop("best/adapter"), dtype=dtype)
+        for summary in (whole, cut)
+    ]
+    assert all((actor.adapter is None) == (dtype == "float32") for actor in best)
     for summary in (whole, cut):  # genes and figures; folders have other names
         assert summary["num_env_steps"] > 9 * 32 * PREFERENCES.num_candidates
     assert whole == cut
     lineages = [read_lines(tmp_path / name / "lineage.jsonl") for name in ("whole", "cut")]
     assert lineages[0] == lineages[1] and len(lineages[0]) == 9
-    models = [read_model(ActorConfig(folder, dtype="float32")).state_dict() for folder in folders]
+    models = [load_actor(actor)[0].state_dict() for actor in best]
     assert all(torch.equal(models[1][name], weight) for name, weight in models[0].items())
     kinds = {line["mutation"] for line in lineages[0]}
     assert {"newcomer", "elite"} < kinds

@@ -9,14 +9,19 @@ would change every norm, so its width stays.
 from __future__ import annotations
 
 import copy
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from lactchain.checkpoints import disk_errors
 from lactchain.errors import ConfigError
-from lactchain.models.loading import load_actor, quiet
+from lactchain.models.adapters import ADAPTER_FILES, check_adapter, seal_adapter
+from lactchain.models.loading import load_actor, quiet, resolve_weights
 from lactchain.settings import ActorConfig
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
@@ -66,28 +71,47 @@ def add_mlp_units(model: PreTrainedModel, count: int, seed: int = 0) -> PreTrain
 
 def disturb(model: PreTrainedModel, noise: float, seed: int = 0) -> PreTrainedModel:
     """The model with Gaussian noise on its weights, in units of each one's root mean square."""
+    return _rebuilt(model, model.config, _noisy(model.state_dict(), noise, seed))
+
+
+def disturb_adapter(actor: ActorConfig, noise: float, seed: int, folder: str | Path) -> None:
+    """Writes an actor's adapter with such noise on its own weights into a folder, made anew.
+
+    The model under it is not loaded.
+
+    Raises:
+        DataError: the adapter is missing, damaged, or of another model.
+        DiskError: the folder cannot be written.
+    """
+    source, folder, base = Path(actor.adapter), Path(folder), resolve_weights(actor.model)
+    check_adapter(source, base)
+    settings, weights = ADAPTER_FILES
+    with disk_errors(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        shutil.copy(source / settings, folder)
+        save_file(_noisy(load_file(source / weights), noise, seed), folder / weights)
+        seal_adapter(folder, base)
+
+
+def _noisy(weights: Mapping[str, Tensor], noise: float, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for name, weight in model.state_dict().items():
+    noisy = {}
+    for name, weight in weights.items():
         size = weight.float().square().mean().sqrt().cpu()
         drawn = torch.randn(weight.shape, generator=generator) * (noise * size)
-        weights[name] = weight + drawn.to(weight)
-    return _rebuilt(model, model.config, weights)
-
-
-def merge_adapter(model: PreTrainedModel) -> PreTrainedModel:
-    """The base model with its adapter multiplied in."""
-    return model.merge_and_unload()
+        noisy[name] = weight + drawn.to(weight)
+    return noisy
 
 
 def read_model(actor: ActorConfig) -> PreTrainedModel:
-    """An actor's weights, its adapter multiplied in if it has one.
+    """An actor's weights, its adapter multiplied in if it has one; for float32 (see `merges`).
 
     Raises:
         DataError: weights or adapter are missing, damaged, or do not belong together.
     """
     model, _ = load_actor(actor)
-    return merge_adapter(model) if actor.adapter is not None else model
+    return model.merge_and_unload() if actor.adapter is not None else model
 
 
 def write_model(model: PreTrainedModel, actor: ActorConfig, folder: str | Path) -> None:

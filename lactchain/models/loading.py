@@ -250,6 +250,12 @@ def resolve_dtype(name: str) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
+def merges_adapters(config: ActorConfig | CriticConfig) -> bool:
+    """Whether weights will be loaded into which an adapter may be multiplied; see `merges`."""
+    quantised = config.load_in_4bit or config.load_in_8bit
+    return resolve_dtype(config.dtype) == torch.float32 and not quantised
+
+
 @contextmanager
 def quiet(progress: bool = False) -> Iterator[None]:
     """Silences transformers' reports on loading and saving: what matters in them is checked."""

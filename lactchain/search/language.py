@@ -1,9 +1,13 @@
 """Language actors that evolve by SimPO: a generation is one round of training for each of them.
 
-A member is a folder with all of its weights: an adapter is multiplied in after each round, so that
-the next one may have another rank. Genes are those of the training config: learning rate, beta,
-target margin, LoRA rank. Architectures grow by a layer or by units of the MLPs, and the function
-stays; there is no activation to choose. An environment step is one answer.
+Genes are those of the training config: learning rate, beta, target margin, LoRA rank. In float32 a
+member is a folder with all of its weights: an adapter is multiplied in after each round, so that
+the next one may have another rank. Architectures grow by a layer or by units of the MLPs, and the
+function stays; there is no activation to choose.
+
+In 16 bits and less that would round most of an update away. There a member is the given model and
+an adapter, which its children inherit and train further: the rank is no gene, noise goes to the
+adapter, and architectures stay. An environment step is one answer.
 
 Each round and each evaluation is a run folder in RUN/members/, which goes on where it was killed.
 """
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,19 @@ import numpy as np
 
 from lactchain.checkpoints import MANIFEST, write_manifest
 from lactchain.data.evaluations import read_episodes
+from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, with_genes
 from lactchain.jobs import EvaluateConfig, TrainSimPOConfig
 from lactchain.models.adapters import SEAL_FILE
-from lactchain.models.growth import add_layer, add_mlp_units, disturb, read_model, write_model
+from lactchain.models.growth import (
+    add_layer,
+    add_mlp_units,
+    disturb,
+    disturb_adapter,
+    read_model,
+    write_model,
+)
+from lactchain.models.loading import merges_adapters
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import draw_config, mutate_gene
@@ -31,10 +44,19 @@ from lactchain.search.settings import EvolutionConfig, LanguageConfig, SpaceConf
 from lactchain.settings import ActorConfig
 
 Stages = Mapping[str, Callable[[Any], dict]]
+RANK = "actor.lora.r"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where a member's weights are: the folder of a model, and of the adapter on it, if any."""
+
+    model: str
+    adapter: str | None = None
 
 
 class LanguageSpecies:
-    """Actors under selection; see `lactchain.search.evolution.Species`. A state is a folder.
+    """Actors under selection; see `lactchain.search.evolution.Species`. A state is `Weights`.
 
     Args:
         config: how they train, and how they are judged.
@@ -42,6 +64,9 @@ class LanguageSpecies:
         settings: sizes and rates.
         run: the search's run; members live in a folder of it.
         stages: `train` and `evaluate`, from a config to a summary.
+
+    Raises:
+        ConfigError: the rank of adapters that are inherited is to be searched.
     """
 
     def __init__(
@@ -52,21 +77,25 @@ class LanguageSpecies:
         run: Run,
         stages: Stages,
     ) -> None:
-        self.config, self.space, self.settings, self.stages = config, space, settings, stages
+        self.config, self.settings, self.stages = config, settings, stages
+        self.merges = merges_adapters(config.train.actor)
+        self.space = space if self.merges else _without_rank(space, config.train)
         self.run_settings = config.train.run
         self.folder = run.path("members")
         self.num_env_steps = 0
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, str, dict[str, Any]]:
+    def newcomer(
+        self, place: int, rng: np.random.Generator
+    ) -> tuple[TrainSimPOConfig, Weights, dict[str, Any]]:
         """An actor with the given weights; see `EvolutionConfig.start` for its config."""
         config, change = self.config.train, {}
         if self.settings.start == "drawn":
             config = draw_config(config, self.space, rng)
         elif place > 0:
             config, change = mutate_gene(config, self.space, self.settings.mutation, rng)
-        return config, config.actor.model, change
+        return config, Weights(config.actor.model), change
 
-    def train(self, members: Sequence[Individual], generation: int) -> list[str]:
+    def train(self, members: Sequence[Individual], generation: int) -> list[Weights]:
         """A round of SimPO for each member, one after the other."""
         self._prune(members)
         return [self._train(member) for member in members]
@@ -91,42 +120,34 @@ class LanguageSpecies:
 
     def mutate(
         self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> tuple[Any, str, Mapping[str, Any]] | None:
-        """A mutant; None for kinds that language models have not."""
+    ) -> tuple[TrainSimPOConfig, Weights, Mapping[str, Any]] | None:
+        """A mutant; None for kinds that language models, or those with adapters, have not."""
         settings, config = self.settings.mutation, parent.config
         if kind == "hyper":
             config, change = mutate_gene(config, self.space, settings, rng)
             return config, parent.state, change
-        if kind == "activation":
+        if kind == "activation" or (kind == "architecture" and parent.state.adapter is not None):
             return None
         seed = int(rng.integers(2**31))
-        folder, actor = self.folder / f"{kind}-{seed}", self._actor(parent.state)
-        model = read_model(actor)
+        folder = self.folder / f"{kind}-{seed}"
         if kind == "parameters":
-            mutant, change = disturb(model, settings.noise, seed), {"noise": [0.0, settings.noise]}
-        elif rng.random() < 0.5:
-            mutant, name = add_layer(model), "num_hidden_layers"
-            change = {name: [getattr(m.config, name) for m in (model, mutant)]}
-        else:
-            size = model.config.intermediate_size
-            mutant, change = (
-                add_mlp_units(model, size // 2, seed),
-                {"intermediate_size": [size, size + size // 2]},
-            )
-        self._write(mutant, actor, folder)
-        return config, str(folder), change
+            state = self._disturbed(parent.state, seed, folder)
+            return config, state, {"noise": [0.0, settings.noise]}
+        state, change = self._grown(parent.state, rng.random() < 0.5, seed, folder)
+        return config, state, change
 
-    def encode(self, config: TrainSimPOConfig, state: str) -> dict[str, Any]:
+    def encode(self, config: TrainSimPOConfig, state: Weights) -> dict[str, Any]:
         """A member as plain values."""
-        return {"genes": gene_values(config), "folder": state}
+        return {"genes": gene_values(config), "folder": state.model, "adapter": state.adapter}
 
-    def decode(self, body: Mapping[str, Any]) -> tuple[TrainSimPOConfig, str]:
-        """The config and the folder that `encode` was given."""
-        return with_genes(self.config.train, body["genes"]), body["folder"]
+    def decode(self, body: Mapping[str, Any]) -> tuple[TrainSimPOConfig, Weights]:
+        """The config and the weights that `encode` was given, by versions without adapters too."""
+        state = Weights(body["folder"], body.get("adapter"))
+        return with_genes(self.config.train, body["genes"]), state
 
     def facts(self, champion: Individual) -> dict[str, Any]:
         """What a summary says of the champion beside its genes."""
-        return {"best/folder": champion.state}
+        return {"best/folder": champion.state.model, "best/adapter": champion.state.adapter}
 
     def close(self) -> None:
         """Nothing is open."""
@@ -139,27 +160,50 @@ class LanguageSpecies:
         """Goes on where `state_dict` was called."""
         self.num_env_steps = state["num_env_steps"]
 
-    def _train(self, member: Individual) -> str:
-        folder = self.folder / f"{member.id}/train"
+    def _train(self, member: Individual) -> Weights:
+        folder, state = self.folder / f"{member.id}/train", member.state
         run = replace(
             self.run_settings,
             run_dir=str(folder),
             seed=(1000 * self.run_settings.seed + member.id) % 2**32,
             resume="auto",
         )
-        actor = replace(member.config.actor, model=member.state, adapter=None)
+        actor = replace(member.config.actor, model=state.model, adapter=state.adapter)
         self.stages["train"](replace(member.config, run=run, actor=actor))
         if member.config.pairs is None:
             preferences = member.config.preferences
             self.num_env_steps += preferences.num_states * preferences.num_candidates
         trained = folder / "actor"
         if not (trained / SEAL_FILE).is_file():
-            return str(trained)
+            return Weights(str(trained))
+        if not self.merges:
+            return Weights(state.model, str(trained))
         merged = self.folder / f"{member.id}/actor"
         if not (merged / MANIFEST).exists():
             adapted = replace(actor, adapter=str(trained))
             self._write(read_model(adapted), actor, merged)
-        return str(merged)
+        return Weights(str(merged))
+
+    def _grown(
+        self, state: Weights, is_deeper: bool, seed: int, folder: Path
+    ) -> tuple[Weights, dict[str, Any]]:
+        """A layer more or wider MLPs, and what that changed."""
+        actor = self._actor(state)
+        model = read_model(actor)
+        units = model.config.intermediate_size // 2
+        grown = add_layer(model) if is_deeper else add_mlp_units(model, units, seed)
+        name = "num_hidden_layers" if is_deeper else "intermediate_size"
+        self._write(grown, actor, folder)
+        return Weights(str(folder)), {name: [getattr(m.config, name) for m in (model, grown)]}
+
+    def _disturbed(self, state: Weights, seed: int, folder: Path) -> Weights:
+        """Noise on the adapter, or on all weights where there is none."""
+        noise, actor = self.settings.mutation.noise, self._actor(state)
+        if state.adapter is None:
+            self._write(disturb(read_model(actor), noise, seed), actor, folder)
+            return Weights(str(folder))
+        disturb_adapter(actor, noise, seed, folder)
+        return Weights(state.model, str(folder))
 
     def _judge(self, member: Individual, name: str, seed: int) -> float:
         run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed, resume="auto")
@@ -172,8 +216,9 @@ class LanguageSpecies:
         )
         return self.stages["evaluate"](config)[self.config.fitness]
 
-    def _actor(self, folder: str) -> ActorConfig:
-        return replace(self.config.train.actor, model=folder, adapter=None, lora=None)
+    def _actor(self, state: Weights) -> ActorConfig:
+        actor = self.config.train.actor
+        return replace(actor, model=state.model, adapter=state.adapter, lora=None)
 
     def _write(self, model: Any, actor: ActorConfig, folder: Path) -> None:
         """A model's folder, made anew unless it is whole."""
@@ -183,10 +228,23 @@ class LanguageSpecies:
 
     def _prune(self, members: Sequence[Individual]) -> None:
         """Removes the weights that nobody comes from: one of the members is the champion's."""
-        kept = {Path(member.state).resolve() for member in members}
+        states = [member.state for member in members]
+        folders = {path for state in states for path in (state.model, state.adapter) if path}
+        kept = {Path(folder).resolve() for folder in folders}
         own = {f"{member.id}" for member in members}
         for folder in self.folder.iterdir() if self.folder.exists() else ():
             here = folder.resolve()
             used = any(here == path or here in path.parents for path in kept)
             if folder.name not in own and not used:
                 shutil.rmtree(folder)
+
+
+def _without_rank(space: SpaceConfig, config: TrainSimPOConfig) -> SpaceConfig:
+    """The space of members whose adapters are inherited, each with the rank that it has."""
+    if RANK in space.genes:
+        raise ConfigError(
+            f"space.genes: {RANK} can be searched in float32 only, where adapters are merged; in "
+            "16 bits and less children inherit them; leave it out, or give actor.dtype float32"
+        )
+    others = [name for name in gene_values(config) if name != RANK]
+    return replace(space, genes=space.genes or others)

@@ -132,7 +132,7 @@ class LanguageConfig:
 
     def __post_init__(self) -> None:
         adapter = self.train.actor.adapter
-        check(adapter is None, "train.actor.adapter", "null: members hold all weights", adapter)
+        check(adapter is None, "train.actor.adapter", "null: each member trains its own", adapter)
 
 
 @dataclass(frozen=True)
