@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_tiny_models import SMALL, corpus
+from transformers import PreTrainedTokenizerFast
 
+from lactchain.config import parse
 from lactchain.errors import ConfigError, DataError
+from lactchain.jobs import PrepareWeightsConfig
 from lactchain.models.adapters import (
     ADAPTER_FILES,
     SEAL_FILE,
@@ -107,13 +111,53 @@ def test_half_precision_is_loaded_on_request(config):
     assert load_actor(replace(config, dtype="bfloat16"))[0].dtype == torch.bfloat16
 
 
+def command(message):
+    """The config of the command that a message ends with."""
+    line = message.rpartition("run: python scripts/prepare_weights.py ")[2]
+    return parse(PrepareWeightsConfig, shlex.split(line))
+
+
 @pytest.mark.parametrize(
-    ("model", "preset"),
-    [("weights/tiny-gone", "tiny"), ("nobody/no-model", "mistral7b"), ("no such thing", "mistral")],
+    ("model", "made"),
+    [
+        ("weights/tiny-actor", "weights/tiny-actor"),
+        ("weights/maze/tiny-actor", "weights/maze/tiny-actor"),
+        ("weights/nobody/no-model", "nobody/no-model"),
+        ("nobody/no-model", "nobody/no-model"),
+        ("no such thing", None),
+        ("/no/such/tiny-folder", None),
+    ],
 )
-def test_missing_weights_name_the_command_that_makes_them(model, preset):
-    with pytest.raises(DataError, match=rf"{model}.*prepare_weights.py --config .*{preset}"):
+def test_missing_weights_name_the_command_that_makes_just_them(model, made):
+    with pytest.raises(DataError, match=f"{model}: no such folder") as error:
         load_actor(ActorConfig(model=model))
+    if made is None:
+        assert "correct its name or copy it here whole" in str(error.value)
+    elif made.startswith("weights"):
+        config = command(str(error.value))
+        assert f"{config.folder}/tiny-actor" == made and config.tiny is not None
+    else:
+        assert command(str(error.value)).download == [made]
+
+
+def test_a_missing_shard_is_named_with_what_mends_it(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("weights/nobody/sharded")
+    model, tokenizer = load_actor(config)
+    model.save_pretrained(folder, max_shard_size="60KB")
+    tokenizer.save_pretrained(folder)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 2
+    load_actor(ActorConfig(str(folder)))
+    shards[1].unlink()
+    with pytest.raises(DataError, match=f"{shards[1]}: expected a weight file.*none") as error:
+        load_actor(ActorConfig(str(folder)))
+    assert command(str(error.value)).download == ["nobody/sharded"]
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(
+        DataError, match=r"index\.json: damaged \(it has no weight_map\); if the hub has it"
+    ):
+        load_actor(ActorConfig(str(folder)))
 
 
 def cut(file: Path) -> None:
@@ -135,7 +179,7 @@ def text(file: Path) -> None:
 )
 def test_missing_and_damaged_files_are_named(actor, name, damage):
     damage(actor / name)
-    with pytest.raises(DataError, match=f"{name}.*prepare_weights"):
+    with pytest.raises(DataError, match=f"{name}.*copy it here whole"):
         load_actor(ActorConfig(model=str(actor)))
 
 
@@ -404,3 +448,25 @@ def test_fingerprints_tell_bases_apart_and_ignore_what_does_not_matter(weights, 
     assert base_fingerprint(actor) != original
     assert tokenizer_fingerprint(actor) == tokenizer_fingerprint(weights / "actor")
     assert tokenizer_fingerprint(actor) != tokenizer_fingerprint(weights / "other-tokenizer")
+
+
+def test_the_tokenizers_identity_sees_chat_templates_wherever_they_are(weights, actor):
+    identity = tokenizer_fingerprint(actor)
+    template = (actor / "chat_template.jinja").read_text()
+    (actor / "chat_template.jinja").unlink()
+    without = tokenizer_fingerprint(actor)
+    edit_json(actor / "tokenizer_config.json", chat_template=template)  # as Mistral v0.3 has it
+    assert tokenizer_fingerprint(actor) == identity != without
+    PreTrainedTokenizerFast.from_pretrained(actor).save_pretrained(actor)
+    assert (actor / "chat_template.jinja").is_file()
+    assert tokenizer_fingerprint(actor) == identity
+    several = [{"name": "default", "template": template}, {"name": "tool_use", "template": "tools"}]
+    (actor / "chat_template.jinja").unlink()
+    edit_json(actor / "tokenizer_config.json", chat_template=several)
+    both = tokenizer_fingerprint(actor)
+    assert both not in (identity, without)
+    PreTrainedTokenizerFast.from_pretrained(actor).save_pretrained(actor)
+    assert (actor / "additional_chat_templates" / "tool_use.jinja").is_file()
+    assert tokenizer_fingerprint(actor) == both
+    (actor / "additional_chat_templates" / "tool_use.jinja").write_text("others")
+    assert tokenizer_fingerprint(actor) not in (identity, without, both)

@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_written_is_a_disk_error(script, weights):
 @pytest.mark.parametrize("script", WITH_WEIGHTS)
 def test_missing_weights_are_named_with_the_command_that_makes_them(script, weights, tmp_path):
     config = config_of(script, weights, tmp_path / "run")
-    actor = replace(config.actor, model=str(tmp_path / "tiny-actor"))
+    actor = replace(config.actor, model="weights/maze/tiny-actor")
     with pytest.raises(DataError, match=r"tiny-actor: no such folder.*prepare_weights.py --config"):
         run_here(script, replace(config, actor=actor))
     assert not (tmp_path / "run" / "summary.json").exists()

@@ -244,12 +244,33 @@ def base_fingerprint(folder: str | Path) -> str:
 
 
 def tokenizer_fingerprint(folder: str | Path) -> str:
-    """Identity of a tokenizer with its chat template."""
-    digest = hashlib.sha256()
-    for name in ("tokenizer.json", "chat_template.jinja"):
-        file = Path(folder) / name
-        digest.update(file.read_bytes() if file.is_file() else b"none")
+    """Identity of a tokenizer with its chat templates, in whichever files these are."""
+    file, templates = Path(folder) / "tokenizer.json", _chat_templates(Path(folder))
+    digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"none")
+    digest.update(templates.pop("default", "none").encode())
+    for name, text in sorted(templates.items()):
+        digest.update(f"{name}\0{text}\0".encode())
     return digest.hexdigest()
+
+
+def _chat_templates(folder: Path) -> dict[str, str]:
+    """A tokenizer's chat templates by name: those in files of their own, else in its settings.
+
+    transformers reads them in this order, and saves them anew in files of their own.
+    """
+    files = {file.stem: file for file in folder.glob("additional_chat_templates/*.jinja")}
+    default = folder / "chat_template.jinja"
+    if default.is_file():
+        files["default"] = default
+    if files:
+        return {name: file.read_text("utf-8") for name, file in files.items()}
+    settings = folder / "tokenizer_config.json"
+    if not settings.is_file():
+        return {}
+    template = json.loads(settings.read_text("utf-8")).get("chat_template") or []
+    if isinstance(template, str):
+        return {"default": template}
+    return {entry["name"]: entry["template"] for entry in template}
 
 
 def _host(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:

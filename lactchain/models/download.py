@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 )
 
 from lactchain.errors import DataError
-from lactchain.models.loading import check_weights, mend
+from lactchain.models.loading import check_weights, download_command
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "README.md"]
 
@@ -40,7 +40,7 @@ def download(model: str, folder: str | Path) -> None:
     except GatedRepoError as error:
         raise DataError(
             f"{model}: no access; accept its licence at {page}, log in (run: hf auth login), "
-            f"then {mend(model)}"
+            f"then run: {download_command(model)}"
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise DataError(
@@ -50,7 +50,7 @@ def download(model: str, folder: str | Path) -> None:
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError) as error:
         raise DataError(
             f"{model}: the hub cannot be reached ({type(error).__name__}); once online, accept the "
-            f"licence at {page} if it has one, then {mend(model)}"
+            f"licence at {page} if it has one, then run: {download_command(model)}"
         ) from error
     # Without a network the hub's client hands back a folder that holds anything at all.
     check_weights(Path(folder))

@@ -41,6 +41,9 @@ from lactchain.settings import ActorConfig, CriticConfig
 WEIGHTS_FOLDER = Path("weights")
 """Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
 
+PRESETS = Path("configs/prepare_weights")
+"""Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
+
 SMALL_MODEL_BYTES = 1 << 30
 """Below this a progress bar would only flicker, and hashing all bytes takes a second at most."""
 
@@ -204,9 +207,22 @@ def resolve_weights(model: str | Path) -> Path:
 
 
 def mend(model: str | Path) -> str:
-    """The command that makes or fetches a model anew."""
-    preset = "gridworld_tiny" if "tiny" in Path(model).name else "gridworld_mistral7b"
-    return f"run: python scripts/prepare_weights.py --config configs/prepare_weights/{preset}.yaml"
+    """How a model is made or fetched anew, as far as its name tells."""
+    path = Path(model)
+    inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
+    preset = PRESETS / f"{inside.parent.name or 'gridworld'}_tiny.yaml"
+    if path != inside and inside.name.startswith("tiny-") and preset.is_file():
+        return f"run: python scripts/prepare_weights.py --config {preset}"
+    if len(inside.parts) == 2 and not inside.is_dir() and not path.is_absolute():  # a hub id
+        return f"if the hub has it, run: {download_command(inside)}"
+    return (
+        "correct its name or copy it here whole; scripts/prepare_weights.py makes and fetches some"
+    )
+
+
+def download_command(hub_id: str | Path) -> str:
+    """What fetches a model of the hub into weights/, or goes on with it."""
+    return f"python scripts/prepare_weights.py --download '[{hub_id}]'"
 
 
 def check_weights(path: Path) -> list[Path]:
@@ -216,7 +232,7 @@ def check_weights(path: Path) -> list[Path]:
         DataError: naming the file that is missing or damaged.
     """
     index = path / "model.safetensors.index.json"
-    names = set(_read_json(index)["weight_map"].values()) if index.is_file() else set()
+    names = set(_weight_map(index).values()) if index.is_file() else set()
     files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
     for file in files:
         if file.parent != path or not file.is_file():
@@ -227,6 +243,13 @@ def check_weights(path: Path) -> list[Path]:
         except SafetensorError as error:
             raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
     return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    names = _read_json(index).get("weight_map")
+    if not isinstance(names, dict):
+        raise DataError(f"{index}: damaged (it has no weight_map); {mend(index.parent)}")
+    return names
 
 
 def verify_if_sealed(path: Path) -> None:
