@@ -143,6 +143,12 @@ class Stop(Exception):
     """Stands for a kill."""
 
 
+def test_a_champion_among_language_actors_must_go_on_living(tmp_path):
+    config = language_search(tmp_path, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"evolution\.elite: expected champion, for language"):
+        replace(config, evolution=replace(config.evolution, elite="generation"))
+
+
 def random_adapter(actor, folder):
     """An adapter on an actor's model that changes something, as if trained; the actor with it."""
     model, _ = load_actor(actor, trainable=True)

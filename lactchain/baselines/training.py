@@ -137,7 +137,8 @@ class Training:
         except Interrupted as stop:
             self.save()
             raise Interrupted(
-                stop_requested(), f"{self.run.directory}: {stop}, state saved"
+                stop_requested(),
+                f"{self.run.directory}: {stop}, state saved; give the same command to go on",
             ) from stop
 
     def _learn_to_the_end(self) -> None:

@@ -169,6 +169,12 @@ class SearchConfig:
             "evolution, for language actors",
             self.method,
         )
+        check(
+            self.language is None or self.evolution.elite == "champion",
+            "evolution.elite",
+            "champion, for language actors, of which only living ones and their parents are kept",
+            self.evolution.elite,
+        )
         if self.method == "tpe":
             there = find_spec("optuna") is not None
             how = "pip install -e '.[search]' first"
