@@ -311,6 +311,18 @@ class PlayConfig:
 
 
 @dataclass(frozen=True)
+class ExportConfig:
+    """An actor as one model for other engines."""
+
+    run: RunConfig = RunConfig(run_dir="runs/export")
+    actor: ActorConfig = ActorConfig()
+    """Whose weights and adapter are merged; how it answers does not matter here."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """The type to round to. Adapters of short trainings lose much in 16 bits; the share that is
+    kept is printed."""
+
+
+@dataclass(frozen=True)
 class CriticStageConfig:
     """How each round trains its critic."""
 
