@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, MistralConfig
+from transformers import AutoModelForCausalLM, MistralConfig
 
 from lactchain.functional.token_losses import ilql_losses
 from lactchain.functional.tokens import token_logprobs
@@ -13,6 +13,7 @@ from lactchain.models.adapters import attach_lora
 from lactchain.models.allocations import Allocations
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.decoding import Decoder
+from lactchain.models.encoder import value_encoder_class
 from lactchain.models.memory import (
     SHAPES,
     Sharing,
@@ -37,8 +38,7 @@ ACTOR, CRITIC = ModelSpec(SHAPE, lora=LORA), ModelSpec(SHAPE, "SEQ_CLS", lora=LO
 
 def model_of(spec: ModelSpec, checkpointing: bool = False):
     if spec.task == "SEQ_CLS":
-        shape = MistralConfig(**(SHAPE.to_dict() | {"num_labels": 1}))
-        model = AutoModelForSequenceClassification.from_config(shape, dtype=spec.dtype)
+        model = value_encoder_class(spec.shape)._from_config(spec.shape, dtype=spec.dtype)
         model.score = model.score.float()
     else:
         model = AutoModelForCausalLM.from_config(SHAPE, dtype=spec.dtype)

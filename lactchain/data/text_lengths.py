@@ -10,7 +10,8 @@ import numpy as np
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import DataError
 from lactchain.models.automaton import build_automaton
-from lactchain.models.loading import load_tokenizer, resolve_weights
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import check_encoder, load_tokenizer, resolve_weights
 from lactchain.models.prompting import PromptTemplate, resolve_strategy
 from lactchain.models.specs import shape_of
 from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig
@@ -65,14 +66,14 @@ def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     """The tokens of the longest text that a critic reads."""
     env = make_language_env(environment)
     texts = sample_texts(env, environment)
-    if critic.mode == "action_value":
-        texts = [f"{text}\n{_longest_answer(env)}" for text in texts]
+    actions = [_longest_answer(env)] * len(texts) if critic.mode == "action_value" else None
     try:
-        folder = resolve_weights(critic.model)
+        _, _, tokenizer = check_encoder(critic)
     except DataError:
+        texts = EmbeddingCritic(None, None, critic).texts(texts, actions)
         return min(critic.max_length, _guess(texts))
-    tokenizer = load_tokenizer(folder, critic.trust_remote_code, padding_side="right")
-    return min(critic.max_length, max(map(len, tokenizer(texts)["input_ids"])))
+    reader = EmbeddingCritic(None, tokenizer, critic)
+    return max(map(len, reader.tokenize(reader.texts(texts, actions))))
 
 
 def sample_texts(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:

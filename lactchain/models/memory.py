@@ -320,7 +320,8 @@ def _shared(estimate: MemoryEstimate, model: nn.Module, sharing: Sharing) -> Mem
         return estimate
     names = ("weights", "mapped", "adapter", "heads", "gradients", "optimizer")
     shards = {name: getattr(estimate, name) // sharing.num_processes for name in names}
-    layers = base_of(model).get_decoder().layers
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    layers = max(stacks, key=len)
     unit = sum(p.nbytes for p in layers[0].parameters())
     whole = sum(p.nbytes for p in model.parameters())
     # A unit in use and the next on its way; and what is in none, which the root does not give back.

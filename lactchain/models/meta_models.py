@@ -15,16 +15,12 @@ import torch
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import Task, attach_lora
 from lactchain.models.allocations import COUNTED
+from lactchain.models.encoder import value_encoder_class
 from lactchain.models.heads import ValueHead
 from lactchain.models.loading import quiet
 from lactchain.settings import LoraSettings
@@ -105,11 +101,11 @@ def build(spec: ModelSpec, training: bool = False, autocast: bool = False) -> Pr
         autocast: the accelerator computes in bfloat16, adapters in float32 included.
     """
     shape = copy.deepcopy(spec.shape)
-    auto_class: type = AutoModelForCausalLM
-    if spec.task == "SEQ_CLS":
-        auto_class, shape.num_labels = AutoModelForSequenceClassification, 1
     with torch.device("meta"), quiet():
-        model = auto_class.from_config(shape, dtype=spec.dtype)
+        if spec.task == "SEQ_CLS":
+            model = value_encoder_class(shape)._from_config(shape, dtype=spec.dtype)
+        else:
+            model = AutoModelForCausalLM.from_config(shape, dtype=spec.dtype)
         model.set_attn_implementation(COUNTED)
         if spec.task == "SEQ_CLS":
             model.score = model.score.float()
