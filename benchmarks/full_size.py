@@ -40,14 +40,18 @@ from transformers import GenerationConfig, PreTrainedModel
 from lactchain.budget import PROCESS_BYTES, phases
 from lactchain.config import parse
 from lactchain.console import table
+from lactchain.data.text_lengths import critic_length
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.jobs import TrainSimPOConfig
 from lactchain.models.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import MemoryEstimate
+from lactchain.models.meta_models import Batch
 from lactchain.models.prompting import PromptTemplate
+from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, LoraSettings
+from lactchain.trainers.batch_sizes import cloning_batch, preference_batch, value_batch
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +67,7 @@ UPDATES = {
     "training.max_steps": 2,
     "training.batch_size": 1,
     "training.gradient_accumulation_steps": 1,
-    "training.warmup_ratio": 0,  # the first update counts: a new critic gives its adapter no gradient
+    "training.warmup_ratio": 0,  # a critic's head learns first, and then its adapter
     "training.save_every_updates": 0,
     "training.log_every_updates": 1,
 }
@@ -161,7 +165,9 @@ def main() -> None:
         try:
             build(arguments.width, arguments.layers)
             stages = [s for s in STAGES if arguments.only is None or s.script in arguments.only]
-            table("Every stage", [run_stage(stage, arguments.device) for stage in stages])
+            rows = [run_stage(stage, arguments.device) for stage in stages]
+            table("Memory at its greatest, GiB", [memory for memory, _ in rows])
+            table("Time", [time for _, time in rows])
             if arguments.device == "cuda" or arguments.engines:
                 table("Answers", list(engines(arguments.rows)))
                 table("Largest batch", [largest_batch(arguments.most_rows)])
@@ -178,30 +184,34 @@ def build(width: int, layers: int) -> None:
     print(f"made {_gib(_size(Path('weights')))} GiB in {time.perf_counter() - start:.0f} s")
 
 
-def run_stage(stage: Stage, device: str) -> dict[str, Any]:
-    """Runs a stage in a process of its own; a row of the table."""
+def run_stage(stage: Stage, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs a stage in a process of its own; its rows in the tables of memory and of time."""
     words = list(_words(stage, device))
     config = _config(stage, words)
     estimate = _estimate(config)
     taken = _run([f"{ROOT}/scripts/{stage.script}.py", *words])
     if taken.errors:
         sys.exit(f"{stage.script}: {taken.errors}")
-    own = PROCESS_BYTES[device]
-    row = {
+    memory = {
         "stage": stage.script,
-        "seconds": f"{taken.seconds:.0f}",
         "private": _gib(taken.private),
         "mapped": _gib(taken.mapped),
         "both": _gib(taken.both),
     }
     if device == "cuda":
-        row["on GPU"] = _gib(taken.on_device)
+        memory["on GPU"] = _gib(taken.on_device)
     if estimate is None:
-        row |= {"estimate": "", "of it mapped": ""}
+        memory |= {"estimate": "", "mapped in it": ""}
     else:
-        row |= {"estimate": _gib(estimate.total + own), "of it mapped": _gib(estimate.mapped)}
+        total = estimate.total + PROCESS_BYTES[device]
+        memory |= {"estimate": _gib(total), "mapped in it": _gib(estimate.mapped)}
     run_dir = Path(config.run.run_dir)
-    return row | {"tokens/s": _tokens_per_second(run_dir), "GB written": _gb(_size(run_dir))}
+    return memory, {
+        "stage": stage.script,
+        "seconds": f"{taken.seconds:.0f}",
+        "tokens/s": _tokens_per_second(stage.script, config),
+        "GB written": f"{_size(run_dir) / 1e9:.3f}",
+    }
 
 
 def _words(stage: Stage, device: str) -> Iterator[str]:
@@ -255,14 +265,26 @@ def measured(words: Sequence[str]) -> None:
     Path("peak.txt").write_text(str(peak))
 
 
-def _tokens_per_second(run_dir: Path) -> str:
-    """Of the answers that were played, or of the passes that trained."""
+def _tokens_per_second(script: str, config: Any) -> str:
+    """New tokens of answers that were played, or tokens read in the passes of a training."""
+    run_dir = Path(config.run.run_dir)
     if (run_dir / "trajectories").is_dir():
         summary = json.loads((run_dir / "summary.json").read_text())
         episodes = read_trajectories(run_dir / "trajectories")
         tokens = sum(len(action.token_ids) for t in episodes for action in t.actions)
         return f"{tokens / summary['time/generate_seconds']:.2f}"
-    return ""
+    batches: dict[str, Callable[[Any], Batch]] = {
+        "train_simpo": preference_batch,
+        "train_bc": cloning_batch,
+        "train_critic": lambda c: Batch(1, critic_length(c.environment, c.critic)),
+        "train_mc": lambda c: value_batch(c, c.mc),
+        "train_ilql": lambda c: value_batch(c, c.ilql),
+    }
+    if script not in batches:
+        return ""
+    seconds = read_metrics(run_dir)[-1]["time/train_runtime"]
+    batch = batches[script](config)
+    return f"{config.training.max_steps * batch.rows * batch.tokens / seconds:.2f}"
 
 
 # --- on a GPU ------------------------------------------------------------------------------------
@@ -366,10 +388,6 @@ def _size(folder: Path) -> int:
 
 def _gib(size: float) -> str:
     return f"{size / 2**30:.2f}"
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.3f}"
 
 
 def _arguments() -> argparse.Namespace:

@@ -148,7 +148,7 @@ def _merged(
 ) -> Tensor:
     """The weight with its update, rounded; notes how much of the update that keeps."""
     report.num_parameters += weight.numel()
-    whole = weight.float()
+    whole = weight if update is None else weight.float()
     rounded = (whole if update is None else whole + update).to(dtype)
     if not rounded.isfinite().all():
         raise NonFiniteError(f"{name}: too large for {dtype}, or not finite; export in bfloat16")
