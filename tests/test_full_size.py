@@ -44,5 +44,6 @@ def test_a_stop_leaves_nothing_behind_either(tmp_path):
     while not list(tmp_path.glob("full-size-*/runs")) and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    assert process.wait() == 128 + signal.SIGTERM
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []

@@ -49,15 +49,16 @@ def test_fewer_bits_give_nearly_the_same_answers(bits, weights):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_an_adapter_learns_on_fewer_bits(bits, weights):
+    torch.manual_seed(0)
     model, _ = load_actor(config(weights, bits), trainable=True)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     assert trained and all("lora_" in name for name in trained)
-    optimizer = torch.optim.Adam(trained.values(), lr=3e-2)
+    optimizer = torch.optim.Adam(trained.values(), lr=5e-2)
     with torch.inference_mode():
         model.eval()(IDS)  # what was looked at learns all the same
     model.train()
     losses = []
-    for _ in range(10):
+    for _ in range(20):
         loss = -token_logprobs(model(IDS).logits[:, :-1], IDS[:, 1:]).mean()
         optimizer.zero_grad()
         loss.backward()
