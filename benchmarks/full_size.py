@@ -363,7 +363,9 @@ def largest_batch(most: int) -> dict[str, Any]:
             batch = PreferenceCollator(0)([row] * rows)
             batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
             with torch.autocast(model.device.type, dtype=torch.bfloat16):
-                logprobs, _ = completion_logprobs(model, **batch, dtype=model.dtype)
+                logprobs, _ = completion_logprobs(
+                    model, **batch, config=model.config, dtype=model.dtype
+                )
             logprobs.mean().backward()
         except torch.OutOfMemoryError:
             return False

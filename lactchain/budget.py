@@ -12,7 +12,9 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.console import console, plain, table
+from lactchain.data.exact_values import can_enumerate
 from lactchain.data.text_lengths import actor_lengths, critic_length
+from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.jobs import (
     ActorStageConfig,
@@ -27,6 +29,7 @@ from lactchain.jobs import (
     TrainMCConfig,
     TrainSimPOConfig,
 )
+from lactchain.models.cascade import CACHE_BYTES
 from lactchain.models.loading import device
 from lactchain.models.memory import (
     PARTS,
@@ -61,6 +64,9 @@ TO_BE_TRAINED = "(yet to be trained)"
 PROCESS_BYTES = {"cpu": 600_000_000, "cuda": 700_000_000}
 """What a process takes before it loads a model: libraries, or a CUDA context and its workspaces."""
 
+PHASES_PER_TABLE = 4
+"""Columns that a terminal shows beside each other."""
+
 SCORED_TEXTS = 256
 """Texts that a critic values at once."""
 
@@ -86,24 +92,30 @@ def print_budget(*configs: Any) -> dict[str, Any]:
     if not found:
         console.print("no language model is loaded")
         return {}
-    free, own = available_memory(), PROCESS_BYTES[device().type]
-    parts = [part for part in PARTS if any(getattr(p.estimate, part) for p in found)]
-    rows = [
-        {"GiB": part, **{p.name: _gib(getattr(p.estimate, part)) for p in found}} for part in parts
-    ]
-    rows.append({"GiB": "process", **{p.name: _gib(own) for p in found}})
-    rows.append({"GiB": "total", **{p.name: _gib(p.estimate.total + own) for p in found}})
-    if any(p.estimate.mapped for p in found):
-        mapped = {p.name: _gib(p.estimate.mapped) for p in found}
-        rows.append({"GiB": "of it mapped", **mapped})
-    rows.append({"GiB": "available", **dict.fromkeys([p.name for p in found], _gib(free))})
-    processes = distributed.world_size()
+    free, processes = available_memory(), distributed.world_size()
     title = f"Memory on {device()}" + (f", each of {processes} processes" if processes > 1 else "")
-    table(title, rows)
+    for start in range(0, len(found), PHASES_PER_TABLE):
+        table(title, _rows(found[start : start + PHASES_PER_TABLE], free))
     for phase in found:
         if too_much(phase, free):
             console.print(plain(refusal(phase, free)), soft_wrap=True)
     return {}
+
+
+def _rows(found: list[Phase], free: int) -> list[dict[str, str]]:
+    """The parts of some phases, their sums, and what is free."""
+    own = PROCESS_BYTES[device().type]
+    parts = [part for part in PARTS if any(getattr(p.estimate, part) for p in found)]
+    sizes = {part: [getattr(p.estimate, part) for p in found] for part in parts}
+    sizes["process"] = [own] * len(found)
+    sizes["total"] = [p.estimate.total + own for p in found]
+    if any(p.estimate.mapped for p in found):
+        sizes["mapped in it"] = [p.estimate.mapped for p in found]
+    sizes["available"] = [free] * len(found)
+    names = [p.name for p in found]
+    return [
+        {"GiB": part} | dict(zip(names, map(_gib, row), strict=True)) for part, row in sizes.items()
+    ]
 
 
 def check_budget(*configs: Any) -> None:
@@ -227,6 +239,11 @@ def _critic(config: TrainCriticConfig) -> Iterator[Phase]:
     length = critic_length(config.environment, config.critic)
     batch = Batch(training.batch_size, length, loss="critic")
     yield _training("critic", spec, batch, training, config.critic)
+    if config.compare_with_exact and can_enumerate(make_language_env(config.environment)):
+        estimate = resting_memory(actor_spec(config.actor)) + resting_memory(spec)
+        estimate += MemoryEstimate(cache=CACHE_BYTES[device().type])
+        lower = "set compare_with_exact to false"
+        yield Phase("exact values", estimate, _mend(config.actor, lower))
 
 
 def _values(config: TrainMCConfig | TrainILQLConfig) -> Iterator[Phase]:
@@ -265,6 +282,7 @@ def _pipeline(config: RunPipelineConfig) -> Iterator[Phase]:
             critic=critic.config,
             collect=critic.collect,
             training=critic.training,
+            compare_with_exact=critic.compare_with_exact,
         )
     )
     yield from _round_of_simpo(world, actor, critic.config, config.simpo)
@@ -325,6 +343,7 @@ def _answers(
         prompt=lengths.prompt,
         answer=lengths.answer,
         num_columns=lengths.columns,
+        device_type=device().type,
     )
     if actor.values is not None:
         estimate += _guide(actor, estimate)

@@ -55,7 +55,7 @@ def simpo_loss(model) -> Tensor:
         "prompt_ids": [1] * PROMPT, "chosen_ids": [5] * ANSWER, "rejected_ids": [6] * ANSWER
     }  # fmt: skip
     batch = PreferenceCollator(0)([row] * ROWS)
-    return completion_logprobs(model, **batch, dtype=model.dtype)[0].mean()
+    return completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)[0].mean()
 
 
 def cloning_loss(model) -> Tensor:
@@ -68,7 +68,7 @@ def cloning_loss(model) -> Tensor:
         attention_mask=mask,
         position_ids=ids.cumsum(1) - 1,
         labels=ids[:, -kept:],
-        logits_to_keep=kept,
+        logits_to_keep=torch.arange(ids.shape[1] - kept, ids.shape[1]),
     ).loss
 
 

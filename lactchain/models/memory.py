@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import MistralConfig
 
 from lactchain.models.allocations import Allocations
-from lactchain.models.cascade import CascadeTrunk, use_cascade
+from lactchain.models.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.loading import quiet
 from lactchain.models.meta_models import (
     Batch,
@@ -193,6 +193,7 @@ def rollout_memory(
     prompt: int,
     answer: int,
     num_columns: int,
+    device_type: str = "cpu",
 ) -> MemoryEstimate:
     """The memory that a batch of answers takes.
 
@@ -204,15 +205,17 @@ def rollout_memory(
         prompt: tokens of the longest prompt behind them.
         answer: tokens of the longest answer.
         num_columns: tokens that may be sampled.
+        device_type: cpu or cuda: how many tokens of prompts are read at a time.
     """
     model, shared = build(spec), [0] * prefix
     head = model.get_output_embeddings().weight[:num_columns].detach()
     block = torch.zeros(rows, 1, dtype=torch.long, device="meta")
     with torch.inference_mode(), _counting(model, num_columns) as counter:
-        trunk = CascadeTrunk(model, shared)
+        trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
         prefix_bytes = counter.live
         with use_cascade(model):
-            cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), answer)
+            room = min(answer, COLUMNS)
+            cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), room)
             cache, lengths = cache.select(block[:, 0]), block[:, 0]
             while cache.valid.shape[1] < prompt + answer:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy

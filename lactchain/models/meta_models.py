@@ -169,15 +169,19 @@ def critic_values(model: nn.Module, batch: Batch) -> Tensor:
 
 def _preference_loss(model: nn.Module, batch: Batch) -> Tensor:
     texts = _texts(batch, base_of(model).dtype)
-    columns = torch.arange(batch.tokens - batch.scored, batch.tokens, device="meta")
-    logits = model(**texts, logits_to_keep=columns).logits
+    logits = model(**texts, logits_to_keep=_columns(batch)).logits
     return token_logprobs(logits, texts["input_ids"][:, -batch.scored :]).mean()
 
 
 def _cloning_loss(model: nn.Module, batch: Batch) -> Tensor:
     texts = _texts(batch, torch.bool)
     labels = texts["input_ids"][:, -batch.scored :]
-    return model(**texts, labels=labels, logits_to_keep=batch.scored).loss
+    return model(**texts, labels=labels, logits_to_keep=_columns(batch)).loss
+
+
+def _columns(batch: Batch) -> Tensor:
+    """The last columns, by their numbers: a slice of them would copy a frozen output layer."""
+    return torch.arange(batch.tokens - batch.scored, batch.tokens, device="meta")
 
 
 def _value_loss(model: MetaValues, batch: Batch) -> Tensor:
