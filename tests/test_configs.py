@@ -139,9 +139,11 @@ def on_cuda(monkeypatch):
     ("name", "card"),
     [
         ("run_pipeline/gridworld_mistral7b", H100_BYTES),
-        ("train_bc/gridworld_mistral7b", H100_BYTES),
+        pytest.param("train_bc/gridworld_mistral7b", H100_BYTES, marks=pytest.mark.slow),
         ("train_ilql/gridworld_mistral7b", H100_BYTES),
-        ("run_pipeline/gridworld_mistral7b_24gb", RTX4090_BYTES),
+        pytest.param(
+            "run_pipeline/gridworld_mistral7b_24gb", RTX4090_BYTES, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_large_stages_fit_on_their_gpu(name, card, on_cuda):
