@@ -8,7 +8,6 @@ Width and depth are free. Weights are drawn and written tensor by tensor, so tha
 
 import json
 import shutil
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +24,12 @@ from transformers import (
 
 from lactchain.models.loading import quiet
 from lactchain.models.memory import SHAPES
+from lactchain.models.weight_files import write_tensors
 
 ACTOR, ENCODER = SHAPES
 VOCABULARIES = Path(mistral_common.__file__).parent / "data"
 ACTOR_VOCABULARY = VOCABULARIES / "mistral_instruct_tokenizer_240323.model.v3"
 ENCODER_VOCABULARY = VOCABULARIES / "tokenizer.model.v1"
-TYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 # What the published template of Mistral-7B-Instruct-v0.3 makes of a conversation without tools.
 CHAT_TEMPLATE = """\
@@ -151,25 +150,15 @@ def _split(
 def _write_shard(
     file: Path, shapes: dict[str, torch.Tensor], std: float, generator: torch.Generator
 ) -> None:
-    """A safetensors file, of which one tensor at a time is in memory."""
-    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in shapes.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": TYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with file.open("wb") as stream:
-        stream.write(struct.pack("<Q", len(text)) + text)
+    """A weight file of ones for norms, and random numbers for all else."""
+
+    def draw() -> Iterator[torch.Tensor]:
         for name, tensor in shapes.items():
             weights = torch.ones(tensor.shape, dtype=tensor.dtype)
-            if "norm" not in name:
-                weights.normal_(0.0, std, generator=generator)
-            stream.write(weights.view(torch.uint8).numpy().data)
+            yield weights if "norm" in name else weights.normal_(0.0, std, generator=generator)
+
+    sizes = {name: tensor.shape for name, tensor in shapes.items()}
+    write_tensors(file, sizes, next(iter(shapes.values())).dtype, draw())
 
 
 def _write_tokenizer(folder: Path, vocabulary: Path, settings: dict[str, str | bool]) -> None:

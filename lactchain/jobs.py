@@ -128,6 +128,8 @@ class TrainBCConfig:
     only_final_answers: bool = False
     """Of each, its last answer alone: of a success the one that reached the goal, however poor
     those before it were."""
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
     def __post_init__(self) -> None:
         check(
@@ -195,6 +197,8 @@ class CollectRolloutsConfig:
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: ActorConfig = ActorConfig()
     collect: CollectConfig = CollectConfig()
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,8 @@ class TrainCriticConfig:
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
     be enumerated: it reads every legal answer to every state."""
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,8 @@ class MakePreferencesConfig:
     critic: str | None = None
     """Folder of a trained critic; null: answers are ranked by return."""
     preferences: PreferenceConfig = PreferenceConfig()
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,8 @@ class TrainSimPOConfig:
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +265,8 @@ class TrainMCConfig:
     """Folder or file of episodes."""
     mc: ValueConfig = ValueConfig()
     training: TrainingConfig = TrainingConfig()
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +281,8 @@ class TrainILQLConfig:
     """Folder or file of episodes."""
     ilql: ILQLConfig = ILQLConfig()
     training: TrainingConfig = TrainingConfig()
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +293,8 @@ class EvaluateConfig:
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: ActorConfig = ActorConfig(temperature=0.0)
     evaluation: EvaluationConfig = EvaluationConfig()
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +306,20 @@ class PlayConfig:
     """Who plays; null: you."""
     seed: int = 0
     """Seed of the start state."""
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """An actor as one model for other engines."""
+
+    run: RunConfig = RunConfig(run_dir="runs/export")
+    actor: ActorConfig = ActorConfig()
+    """Whose weights and adapter are merged; how it answers does not matter here."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """The type to round to. Adapters of short trainings lose much in 16 bits; the share that is
+    kept is printed."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +370,8 @@ class RunPipelineConfig:
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
+    dry_run: bool = False
+    """Make nothing: print the memory that this takes, beside what the device has."""
 
     def __post_init__(self) -> None:
         check(self.num_rounds >= 1, "num_rounds", "at least 1", self.num_rounds)

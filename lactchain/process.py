@@ -43,6 +43,8 @@ def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
     gc.set_threshold(100_000, 20, 100)
     prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
     logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
+    # On a CPU it warns at every layer that it computes in 16 bits.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # What all processes would say alike is said once.
     logging.getLogger("lactchain").setLevel(
         logging.INFO if distributed.is_main() else logging.WARNING

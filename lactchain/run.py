@@ -66,6 +66,7 @@ HARMLESS = frozenset(
         "log_every_updates",
         "save_every_updates",
         "keep_checkpoints",
+        "dry_run",
     }
 )
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)

@@ -161,9 +161,9 @@ class ActorConfig:
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
-    """Quantise to 4 bits by bitsandbytes (CUDA only)."""
+    """Quantise to 4 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
     load_in_8bit: bool = False
-    """Quantise to 8 bits by bitsandbytes (CUDA only)."""
+    """Quantise to 8 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
     trust_remote_code: bool = command_line_only(False)
     """Run the code of the model's repository (settable on the command line only; read it first)."""
 
@@ -210,9 +210,9 @@ class CriticConfig:
     dtype: Dtype = "auto"
     """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
     load_in_4bit: bool = False
-    """Quantise to 4 bits by bitsandbytes (CUDA only)."""
+    """Quantise to 4 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
     load_in_8bit: bool = False
-    """Quantise to 8 bits by bitsandbytes (CUDA only)."""
+    """Quantise to 8 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
     trust_remote_code: bool = command_line_only(False)
     """Run the code of the model's repository (settable on the command line only; read it first)."""
 

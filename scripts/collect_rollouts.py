@@ -16,13 +16,18 @@ from lactchain.run import Run
 
 
 def main(config: CollectRolloutsConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.data.episodes import sampled_episodes
     from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
     from lactchain.models.actor import LanguageActor
 
+    if config.dry_run:
+        return print_budget(config)
+
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed_everything(config.run.seed, config.run.threads)
         rollouts = Rollouts(config.environment, config.collect.num_envs)
         actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)

@@ -20,14 +20,19 @@ from lactchain.run import Run
 
 def main(config: EvaluateConfig) -> dict:
     from lactchain import distributed
+    from lactchain.budget import check_budget, print_budget
     from lactchain.data.answer_values import answer_values
     from lactchain.data.evaluations import write_answer_values, write_episodes
     from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
     from lactchain.models.actor import LanguageActor
 
+    if config.dry_run:
+        return print_budget(config)
+
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed, samples = config.run.seed, config.evaluation.num_samples
         seed_everything(seed, config.run.threads)
         rollouts = Rollouts(config.environment, config.evaluation.num_envs)

@@ -16,11 +16,16 @@ from lactchain.run import Run
 
 
 def main(config: MakePreferencesConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.data.preference_data import make_preferences
+
+    if config.dry_run:
+        return print_budget(config)
 
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed_everything(config.run.seed, config.run.threads)
         _, summary = make_preferences(
             config.environment,

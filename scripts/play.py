@@ -17,10 +17,15 @@ from lactchain.process import launch
 
 
 def main(config: PlayConfig) -> float:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.data.shards import derive_seed
     from lactchain.environments.language import make_language_env
     from lactchain.environments.scripted import HumanPolicy
 
+    if config.dry_run:
+        print_budget(config)
+        return 0.0
+    check_budget(config)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
     policy = HumanPolicy(env.grammar, lambda text: console.input(plain(text.split("\n")[-1])))

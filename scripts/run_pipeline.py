@@ -26,13 +26,18 @@ from lactchain.run import Run
 
 def main(config: RunPipelineConfig) -> dict:
     from lactchain import distributed
+    from lactchain.budget import check_budget, print_budget
     from lactchain.inspection.report import write_report
     from lactchain.pipeline import Stages, gather_results
+
+    if config.dry_run:
+        return print_budget(config)
 
     start, cpu_start = time.perf_counter(), time.process_time()
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         stages = Stages(config, run)
         if config.warm_start is not None:
             stage = stages.warm_start()

@@ -18,19 +18,35 @@ import evaluate
 import train_simpo
 
 from lactchain.console import figures
+from lactchain.jobs import EvaluateConfig
 from lactchain.process import launch
 from lactchain.search.settings import SearchConfig
 
 
 def main(config: SearchConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.inspection.report import write_report
     from lactchain.search.runs import search
 
+    if config.dry_run:
+        return print_budget(*language_stages(config))
+    check_budget(*language_stages(config))
     stages = {"train": train_simpo.main, "evaluate": evaluate.main}
     summary = search(config, stages)
     write_report(config.run.run_dir)
     figures("Search", summary)
     return summary
+
+
+def language_stages(config: SearchConfig) -> list:
+    """What a member goes through in a generation, if it is a language model."""
+    if config.language is None:
+        return []
+    train = config.language.train
+    judge = EvaluateConfig(
+        environment=train.environment, actor=train.actor, evaluation=config.language.evaluation
+    )
+    return [train, judge]
 
 
 if __name__ == "__main__":

@@ -20,13 +20,18 @@ from lactchain.run import Run
 
 
 def main(config: TrainBCConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.environments.language import make_language_env
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.behavior_cloning import cloning_trainer
 
+    if config.dry_run:
+        return print_budget(config)
+
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed_everything(config.run.seed, config.run.threads)
         trainer, dropped = cloning_trainer(config, make_language_env(config.environment), run)
         train(trainer)

@@ -21,14 +21,19 @@ from lactchain.run import Run
 
 
 def main(config: TrainCriticConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.data.critic_data import critic_episodes, measure_values
     from lactchain.models.critic import EmbeddingCritic, check_critic
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.critic import critic_trainer, return_scale
 
+    if config.dry_run:
+        return print_budget(config)
+
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed_everything(config.run.seed, config.run.threads)
         check_critic(config.critic)
         trajectories, summary = critic_episodes(config, run)

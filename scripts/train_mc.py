@@ -19,14 +19,19 @@ from lactchain.run import Run
 
 
 def main(config: TrainMCConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.environments.language import make_language_env
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.mc import mc_trainer
     from lactchain.trainers.token_values import training_figures
 
+    if config.dry_run:
+        return print_budget(config)
+
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed_everything(config.run.seed, config.run.threads)
         trainer = mc_trainer(config, make_language_env(config.environment).grammar, run)
         train(trainer)

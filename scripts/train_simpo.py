@@ -19,15 +19,20 @@ from lactchain.run import Run
 
 
 def main(config: TrainSimPOConfig) -> dict:
+    from lactchain.budget import check_budget, print_budget
     from lactchain.data.preference_data import make_preferences
     from lactchain.data.preferences import read_pairs
     from lactchain.environments.language import make_language_env
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.simpo import simpo_trainer, warn_if_collapsed
 
+    if config.dry_run:
+        return print_budget(config)
+
     with Run.of(config) as run:
         if run.finished:
             return run.summary
+        check_budget(config)
         seed, settings = config.run.seed, config.preferences
         seed_everything(seed, config.run.threads)
         if config.pairs is None:

@@ -251,13 +251,9 @@ def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, 
 
 
 @pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
-def test_quantisation_needs_bitsandbytes_and_cuda(config, bits, monkeypatch):
+def test_quantisation_needs_bitsandbytes(config, bits, monkeypatch):
     monkeypatch.setattr("lactchain.models.loading.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[quantization\]'"):
-        load_actor(replace(config, **{bits: True}))
-    monkeypatch.setattr("lactchain.models.loading.find_spec", lambda name: name)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match="CUDA"):
         load_actor(replace(config, **{bits: True}))
 
 

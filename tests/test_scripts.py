@@ -522,6 +522,6 @@ def test_an_actor_is_watched_to_the_end(monkeypatch, weights, capsys):
 
 def test_every_stage_has_its_class():
     elsewhere = {"train_ilql", "train_mc", "train_dqn", "train_ddpg", "train_ppo", "train_cql"}
-    elsewhere |= {"prepare_weights", "report", "play", "search"}
+    elsewhere |= {"prepare_weights", "report", "play", "search", "export"}
     assert {path.stem for path in SCRIPTS} - CLASSES.keys() == elsewhere
     assert TRAINING.save_every_updates == 2

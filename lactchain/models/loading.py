@@ -59,7 +59,7 @@ def load_actor(
 
     Raises:
         DataError: weights, tokenizer or adapter are missing, damaged, or do not belong together.
-        ConfigError: quantisation without bitsandbytes or CUDA.
+        ConfigError: quantisation without bitsandbytes.
     """
     path = resolve_weights(config.model)
     tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
@@ -145,6 +145,8 @@ def load_base(
             output_loading_info=True,
             **kwargs,
         )
+    if config.load_in_4bit and device().type == "cpu":
+        _keep_differentiable(model)
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
     if wrong:
@@ -338,6 +340,19 @@ def _check_length(
         )
 
 
+def _keep_differentiable(model: PreTrainedModel) -> None:
+    """Lets 4-bit layers on a CPU compute as everywhere else.
+
+    On some CPUs bitsandbytes 0.50 would rearrange the weights at the first pass without gradients,
+    for a product that has none: whoever trains afterwards learns nothing.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    for layer in model.modules():
+        if isinstance(layer, Linear4bit):
+            layer.support_avx512bf16_for_cpu = False
+
+
 def _quantization(
     config: ActorConfig | CriticConfig, dtype: torch.dtype
 ) -> BitsAndBytesConfig | None:
@@ -347,8 +362,6 @@ def _quantization(
         raise ConfigError(
             "load_in_4bit, load_in_8bit need bitsandbytes: pip install -e '.[quantization]'"
         )
-    if device().type != "cuda":
-        raise ConfigError("load_in_4bit, load_in_8bit need a CUDA device, there is none")
     return BitsAndBytesConfig(
         load_in_4bit=config.load_in_4bit,
         load_in_8bit=config.load_in_8bit,

@@ -1,20 +1,35 @@
-"""How much memory a model will take, from its shape alone: nothing is downloaded or allocated."""
+"""How much memory a model will take, from its shape alone: nothing is downloaded or allocated.
+
+What a pass keeps and what comes and goes in it is counted and not guessed: the trainers' passes and
+the decoder run on the meta device (`meta_models`, `allocations`).
+"""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    MistralConfig,
-    PretrainedConfig,
-)
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import MistralConfig
 
-from lactchain.models.adapters import Task, attach_lora
+from lactchain.models.allocations import Allocations
+from lactchain.models.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.loading import quiet
+from lactchain.models.meta_models import (
+    Batch,
+    Heads,
+    MetaValues,
+    ModelSpec,
+    at_depth,
+    base_of,
+    build,
+    critic_values,
+    loss_of,
+    quantised_layers,
+)
 from lactchain.settings import LoraSettings
 
 _MISTRAL_7B = {
@@ -42,111 +57,297 @@ SHAPES = {
 }
 """The shapes of the models of the founding document, as their own config.json has them."""
 
+QUANTISED_BYTES = {4: 0.5 + 1 / 64, 8: 1.0}
+"""Of a weight in bitsandbytes' NF4 with doubly quantised scales, and in int8."""
+
+FLOAT32_BYTES = 4
+
+PARTS = (
+    "weights",
+    "adapter",
+    "heads",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "passing",
+    "cache",
+    "gathered",
+)
+"""The parts of the total, in the order in which they are printed."""
+
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What one process that trains keeps in memory, in bytes.
+    """What one process keeps in memory at its fullest, in bytes.
 
     Attributes:
-        num_parameters, num_trainable: numbers of weights, adapter included.
-        weights: base and adapter.
+        num_parameters, num_trainable: numbers of weights, adapter and heads included.
+        weights: the base; `mapped` of them lie in their files, and may leave the memory.
+        adapter: beside it.
+        heads: of a value model, with their target network.
         gradients, optimizer: of the trainable weights; Adam keeps two moments of each.
-        activations: what the backward pass needs, logits included; rough.
+        activations: what the backward pass needs, logits apart.
+        logits: tensors as wide as the vocabulary.
+        passing: what comes and goes: recomputed layers, gradients of activations, copies.
+        cache: keys and values, of the shared prefix and of the rows.
+        gathered: what several processes hold twice: buckets of DDP, units of FSDP2.
     """
 
-    num_parameters: int
-    num_trainable: int
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
+    num_parameters: int = 0
+    num_trainable: int = 0
+    weights: int = 0
+    mapped: int = 0
+    adapter: int = 0
+    heads: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    activations: int = 0
+    logits: int = 0
+    passing: int = 0
+    cache: int = 0
+    gathered: int = 0
 
     @property
     def total(self) -> int:
         """All together."""
-        return self.weights + self.gradients + self.optimizer + self.activations
+        return sum(getattr(self, name) for name in PARTS)
+
+    @property
+    def private(self) -> int:
+        """What is not mapped from files."""
+        return self.total - self.mapped
+
+    def __add__(self, other: MemoryEstimate) -> MemoryEstimate:
+        """Both at the same time."""
+        names = [field.name for field in fields(self)]
+        return MemoryEstimate(**{n: getattr(self, n) + getattr(other, n) for n in names})
 
 
-def estimate_memory(
-    shape: PretrainedConfig,
-    task: Task = "CAUSAL_LM",
-    lora: LoraSettings | None = None,
+@dataclass(frozen=True)
+class Sharing:
+    """How the processes of a training share its memory.
+
+    Attributes:
+        num_processes: all of them.
+        how: alone; ddp, each has all; fsdp, each has a shard of all that lasts.
+    """
+
+    num_processes: int = 1
+    how: Literal["alone", "ddp", "fsdp"] = "alone"
+
+
+def training_memory(
+    spec: ModelSpec,
+    batch: Batch,
     *,
-    bytes_per_weight: float = 2.0,
-    batch_size: int = 8,
-    num_tokens: int = 256,
     checkpointing: bool = False,
+    autocast: bool = False,
+    heads: Heads | None = None,
+    sharing: Sharing = Sharing(),
 ) -> MemoryEstimate:
-    """The memory that training a model of this shape takes.
+    """The memory that training a model takes.
 
     Args:
-        lora: the adapter, kept in float32; None trains all weights.
-        bytes_per_weight: of the base: 4 float32, 2 bfloat16, 1 and 0.5 quantised. Activations
-            take as much per number, and at least 2 bytes.
-        batch_size, num_tokens: rows of a forward pass, and tokens of each.
+        spec: with an adapter this is trained; else all weights are.
+        batch: the largest one.
         checkpointing: recompute the activations of each layer in the backward pass.
+        autocast: the accelerator computes in bfloat16 whatever the weights' type.
+        heads: of a value model.
     """
-    num_base, num_all, num_trainable = _count(shape, task, lora)
-    num_adapter = num_all - num_base
-    bytes_per_number = max(2.0, bytes_per_weight)
-    bytes_per_trainable = 4.0 if lora is not None else bytes_per_weight
-    numbers = _activations(shape, batch_size * num_tokens, checkpointing)
-    logits = shape.vocab_size * batch_size * num_tokens if task == "CAUSAL_LM" else 0
-    return MemoryEstimate(
-        num_parameters=num_all,
-        num_trainable=num_trainable,
-        weights=round(num_base * bytes_per_weight + num_adapter * 4),
-        gradients=round(num_trainable * bytes_per_trainable),
-        optimizer=round(num_trainable * bytes_per_trainable * 2),
-        # Logits once as they are; in float32, log-probabilities and their gradient.
-        activations=round(numbers * bytes_per_number + logits * (bytes_per_number + 8)),
+
+    def at(spec: ModelSpec) -> MemoryEstimate:
+        return _training_memory(spec, batch, checkpointing, autocast, heads, sharing)
+
+    return _at_full_depth(spec, at)
+
+
+def _training_memory(
+    spec: ModelSpec,
+    batch: Batch,
+    checkpointing: bool,
+    autocast: bool,
+    heads: Heads | None,
+    sharing: Sharing,
+) -> MemoryEstimate:
+    model = build(spec, training=True, autocast=autocast)
+    if checkpointing:
+        if spec.lora is not None:
+            model.enable_input_require_grads()
+        with quiet():
+            model.activation_checkpointing_enable()
+    values = None
+    if heads is not None:
+        model.get_output_embeddings().requires_grad_(heads.policy and spec.lora is None)
+        values = MetaValues(model, heads)
+    estimate = _shared(_lasting(spec, model, values), model, sharing)
+    return estimate + _pass_memory(values or model, batch)
+
+
+def rollout_memory(
+    spec: ModelSpec,
+    *,
+    rows: int,
+    distinct: int,
+    prefix: int,
+    prompt: int,
+    answer: int,
+    num_columns: int,
+    device_type: str = "cpu",
+) -> MemoryEstimate:
+    """The memory that a batch of answers takes.
+
+    Args:
+        spec: with the adapter, unless that is merged.
+        rows: answers.
+        distinct: different prompts among these.
+        prefix: tokens that all prompts share.
+        prompt: tokens of the longest prompt behind them.
+        answer: tokens of the longest answer.
+        num_columns: tokens that may be sampled.
+        device_type: cpu or cuda: how many tokens of prompts are read at a time.
+    """
+    model, shared = build(spec), [0] * prefix
+    head = model.get_output_embeddings().weight[:num_columns].detach()
+    block = torch.zeros(rows, 1, dtype=torch.long, device="meta")
+    with torch.inference_mode(), _counting(model, num_columns) as counter:
+        trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
+        prefix_bytes = counter.live
+        with use_cascade(model):
+            room = min(answer, COLUMNS)
+            cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), room)
+            cache, lengths = cache.select(block[:, 0]), block[:, 0]
+            while cache.valid.shape[1] < prompt + answer:
+                cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
+                hidden, _ = trunk.feed(block, lengths, cache)
+                _probabilities(hidden, head)
+        cache.select(block[: rows * 3 // 4, 0])
+        held, logits = prefix_bytes + cache.columns.nbytes, counter.wide_peak
+    passing = max(0, counter.peak - held - logits)
+    return _weights(spec, model) + MemoryEstimate(cache=held, logits=logits, passing=passing)
+
+
+def _at_full_depth(
+    spec: ModelSpec, estimate: Callable[[ModelSpec], MemoryEstimate]
+) -> MemoryEstimate:
+    """An estimate from those of the same model with few layers: each layer takes as much."""
+    num_layers = spec.shape.get_text_config().num_hidden_layers
+    if num_layers <= 4:
+        return estimate(spec)
+    two, four = (estimate(at_depth(spec, depth)) for depth in (2, 4))
+    names = [field.name for field in fields(two)]
+    each = {name: (getattr(four, name) - getattr(two, name)) // 2 for name in names}
+    return two + MemoryEstimate(**{n: size * (num_layers - 2) for n, size in each.items()})
+
+
+def scoring_memory(spec: ModelSpec, *, rows: int, tokens: int) -> MemoryEstimate:
+    """The memory that a critic takes to value so many texts at once."""
+    model = build(at_depth(spec, 2))
+    with torch.inference_mode(), _counting(model) as counter:
+        critic_values(model, Batch(rows, tokens))
+    return resting_memory(spec) + MemoryEstimate(passing=counter.peak)
+
+
+def resting_memory(spec: ModelSpec) -> MemoryEstimate:
+    """The weights of a model, and its adapter, as they are loaded to be used."""
+    return _at_full_depth(spec, lambda spec: _weights(spec, build(spec)))
+
+
+def _probabilities(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+    """What the decoder makes of hidden states: probabilities, and their sums to draw from."""
+    probabilities = functional.softmax(functional.linear(hidden, head).float() / 1.0, dim=-1)
+    return probabilities, probabilities.cumsum(-1, dtype=torch.float64)
+
+
+def _counting(model: nn.Module, width: int = 0) -> Allocations:
+    return Allocations(*model.parameters(), *model.buffers(), width=width)
+
+
+def _pass_memory(model: nn.Module, batch: Batch) -> MemoryEstimate:
+    """What a forward and a backward pass take beyond what lasts."""
+    trunk = model.trunk if isinstance(model, MetaValues) else model
+    with _counting(model, base_of(trunk).config.get_text_config().vocab_size) as counter:
+        loss = loss_of(model, batch)
+        kept = counter.live - counter.wide
+        loss.backward()
+    # Gradients are there from the first pass on and count apart.
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    logits = counter.wide_peak
+    passing = max(0, counter.peak - max(kept + logits, gradients))
+    return MemoryEstimate(activations=kept, logits=logits, passing=passing)
+
+
+def _lasting(spec: ModelSpec, model: nn.Module, values: MetaValues | None) -> MemoryEstimate:
+    """What is there between two updates."""
+    estimate = _weights(spec, model)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if values is not None:
+        q_heads = list(values.q_heads.parameters())
+        own = [*q_heads, *values.v_head.parameters()]
+        copied = [*trained, *q_heads] if values.heads.target else []
+        trained += own
+        estimate = replace(
+            estimate,
+            num_parameters=estimate.num_parameters + _count(own),
+            heads=_count([*own, *copied]) * FLOAT32_BYTES,
+        )
+    # An adapter trains in float32, also where its pass was counted in bfloat16.
+    size = FLOAT32_BYTES if spec.lora is not None else trained[0].element_size()
+    number = _count(trained)
+    return replace(
+        estimate, num_trainable=number, gradients=number * size, optimizer=2 * number * size
     )
 
 
-def _count(shape: PretrainedConfig, task: Task, lora: LoraSettings | None) -> tuple[int, int, int]:
-    """Numbers of weights of the base, of base and adapter, and of those that are trained."""
-    with torch.device("meta"), quiet():
-        if task == "CAUSAL_LM":
-            model = AutoModelForCausalLM.from_config(shape)
-        else:
-            labelled = copy.deepcopy(shape)
-            labelled.num_labels = 1
-            model = AutoModelForSequenceClassification.from_config(labelled)
-        num_base = sum(weight.numel() for weight in model.parameters())
-        if lora is not None:
-            model = attach_lora(model, lora, task)
-    weights = list(model.parameters())
-    trainable = sum(weight.numel() for weight in weights if weight.requires_grad)
-    return num_base, sum(weight.numel() for weight in weights), trainable
+def _weights(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
+    adapter = [p for name, p in model.named_parameters() if "lora_" in name]
+    base = [p for name, p in model.named_parameters() if "lora_" not in name]
+    weights = sum(p.nbytes for p in base)
+    if spec.bits is not None:
+        for layer in quantised_layers(model):
+            bits = QUANTISED_BYTES[spec.bits] - layer.weight.element_size()
+            weights += round(layer.weight.numel() * bits)
+    return MemoryEstimate(
+        num_parameters=_count(base) + _count(adapter),
+        weights=weights,
+        mapped=weights if spec.mapped else 0,
+        adapter=_count(adapter) * FLOAT32_BYTES,
+    )
 
 
-def _activations(shape: PretrainedConfig, num_positions: int, checkpointing: bool) -> int:
-    """Numbers that the layers of a Llama-like model keep for the backward pass.
+def _shared(estimate: MemoryEstimate, model: nn.Module, sharing: Sharing) -> MemoryEstimate:
+    """What each of several processes keeps of what lasts."""
+    if sharing.how == "ddp":
+        return replace(estimate, gathered=estimate.gradients)  # its buckets
+    if sharing.how == "alone":
+        return estimate
+    names = ("weights", "mapped", "adapter", "heads", "gradients", "optimizer")
+    shards = {name: getattr(estimate, name) // sharing.num_processes for name in names}
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    layers = max(stacks, key=len)
+    unit = sum(p.nbytes for p in layers[0].parameters())
+    whole = sum(p.nbytes for p in model.parameters())
+    # A unit in use and the next on its way; and what is in none, which the root does not give back.
+    return replace(estimate, **shards, gathered=whole - (len(layers) - 2) * unit)
 
-    Each layer keeps, per position: inputs, norms and sums of both halves (about 8 hidden sizes),
-    queries, keys and values before and after rotation, and the MLP's four intermediate results.
-    Attention is computed without keeping its matrix. With checkpointing each layer keeps its input,
-    and one layer at a time is whole.
-    """
-    head = shape.hidden_size // shape.num_attention_heads
-    attention = 2 * head * (shape.num_attention_heads + 2 * shape.num_key_value_heads)
-    per_layer = 8 * shape.hidden_size + attention + 4 * shape.intermediate_size
-    if not checkpointing:
-        return num_positions * per_layer * shape.num_hidden_layers
-    return num_positions * (shape.hidden_size * shape.num_hidden_layers + per_layer)
+
+def _count(parameters: list[Tensor]) -> int:
+    return sum(p.numel() for p in parameters)
 
 
 def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
     """GiB that training the `SHAPES` takes: bfloat16, 8 rows of 256 tokens, checkpointing."""
     columns = {}
-    tasks: tuple[Task, ...] = ("CAUSAL_LM", "SEQ_CLS")
-    for role, shape, task in zip(("actor", "critic"), SHAPES.values(), tasks, strict=True):
-        columns[f"{role}, LoRA {lora.r}"] = estimate_memory(shape, task, lora, checkpointing=True)
-        columns[f"{role}, all"] = estimate_memory(shape, task, checkpointing=True)
-    parts = ("weights", "gradients", "optimizer", "activations", "total")
+    for role, shape in zip(("actor", "critic"), SHAPES.values(), strict=True):
+        task, loss = ("CAUSAL_LM", "preferences") if role == "actor" else ("SEQ_CLS", "critic")
+        batch = Batch(8, 256, scored=80, loss=loss)
+        for name, adapter in ((f"LoRA {lora.r}", lora), ("all", None)):
+            spec = ModelSpec(shape, task, lora=adapter)
+            columns[f"{role}, {name}"] = training_memory(spec, batch, checkpointing=True)
+    parts = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "passing")
     count = {name: f"{estimate.num_parameters / 1e9:.2f} B" for name, estimate in columns.items()}
     return [{"GiB": "parameters"} | count] + [
         {"GiB": part}
         | {name: f"{getattr(estimate, part) / 2**30:.1f}" for name, estimate in columns.items()}
-        for part in parts
+        for part in (*parts, "total")
     ]

@@ -1,0 +1,101 @@
+"""How many tokens prompts and answers have, before an actor is loaded: for estimates of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.errors import DataError
+from lactchain.models.automaton import build_automaton
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import check_encoder, load_tokenizer, resolve_weights
+from lactchain.models.prompting import PromptTemplate, resolve_strategy
+from lactchain.models.specs import shape_of
+from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig
+
+NUM_EPISODES = 16
+"""Episodes that are looked into for the longest observation."""
+
+LETTERS_PER_TOKEN = 3
+"""A cautious guess where no tokenizer was downloaded: English has more than four."""
+
+
+@dataclass(frozen=True)
+class TextLengths:
+    """Lengths in tokens.
+
+    Attributes:
+        prefix: what all prompts begin with.
+        prompt: the longest prompt, without that.
+        answer: the longest answer that may be sampled.
+        columns: tokens that may be sampled.
+    """
+
+    prefix: int
+    prompt: int
+    answer: int
+    columns: int
+
+
+def actor_lengths(environment: EnvironmentConfig, actor: ActorConfig) -> TextLengths:
+    """The lengths of what an actor reads and writes."""
+    env = make_language_env(environment)
+    texts, grammar = sample_texts(env, environment), env.grammar
+    vocabulary = shape_of(actor.model).get_text_config().vocab_size
+    try:
+        folder = resolve_weights(actor.model)
+    except DataError:
+        strategy = resolve_strategy(actor.strategy, grammar.action_names, grammar.max_chain_length)
+        prefix, prompt = _guess([strategy]), _guess(texts)
+        return TextLengths(prefix, prompt + 8, actor.max_new_tokens, vocabulary)
+    tokenizer = load_tokenizer(folder, actor.trust_remote_code, padding_side="left", chat=True)
+    template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
+    longest = max(map(len, template.encode_batch(texts)))
+    prefix = len(template.prefix_ids)
+    found = TextLengths(prefix, longest - prefix, actor.max_new_tokens, vocabulary)
+    if actor.decoding == "constrained":
+        automaton = build_automaton(grammar, tokenizer)
+        return replace(found, answer=automaton.longest, columns=len(automaton.tokens))
+    return found
+
+
+def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
+    """The tokens of the longest text that a critic reads."""
+    env = make_language_env(environment)
+    texts = sample_texts(env, environment)
+    actions = [_longest_answer(env)] * len(texts) if critic.mode == "action_value" else None
+    try:
+        _, _, tokenizer = check_encoder(critic)
+    except DataError:
+        texts = EmbeddingCritic(None, None, critic).texts(texts, actions)
+        return min(critic.max_length, _guess(texts))
+    reader = EmbeddingCritic(None, tokenizer, critic)
+    return max(map(len, reader.tokenize(reader.texts(texts, actions))))
+
+
+def sample_texts(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:
+    """Observations of some episodes: the first ones, or all where they show the past."""
+    texts, answer = [], _longest_answer(env)
+    for seed in range(NUM_EPISODES):
+        text, over = env.reset(seed=seed)[0], config.history == 1
+        texts.append(text)
+        while not over:
+            text, _, terminated, truncated, _ = env.step(answer)
+            texts.append(text)
+            over = terminated or truncated
+    return texts
+
+
+def _longest_answer(env: LanguageEnv) -> str:
+    names = env.grammar.action_names
+    if not names:
+        return "a word "
+    longest = int(np.argmax([len(name) for name in names]))
+    return env.grammar.render([longest] * env.grammar.max_chain_length)
+
+
+def _guess(texts: Sequence[str]) -> int:
+    return -(-max(map(len, texts)) // LETTERS_PER_TOKEN)

@@ -1,0 +1,175 @@
+"""An adapter multiplied into its base: one folder that every engine loads, without PEFT.
+
+The sum is made in float32, a weight at a time, and rounded once to the type that is asked for. An
+update is often smaller than the distance between two numbers of 16 bits: how much of it survives is
+measured (`ExportReport`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lactchain.checkpoints import write_manifest
+from lactchain.errors import DataError, NonFiniteError
+from lactchain.models.adapters import ADAPTER_FILES, base_fingerprint, check_adapter
+from lactchain.models.loading import check_weights, load_tokenizer, resolve_weights
+from lactchain.models.weight_files import write_tensors
+from lactchain.settings import ActorConfig
+
+INDEX = "model.safetensors.index.json"
+
+BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
+"""What is copied as it is."""
+
+PLAIN = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
+"""Settings of an adapter that are not set in what is merged here."""
+
+ExportType = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass
+class ExportReport:
+    """What became of the update.
+
+    Attributes:
+        num_parameters: weights that were written.
+        kept: <rounded(W + Δ) − W, Δ> / <Δ, Δ> by weight matrix: 1 where nothing is lost.
+        norms: <Δ, Δ> by weight matrix.
+    """
+
+    num_parameters: int = 0
+    kept: dict[str, float] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def share_kept(self) -> float:
+        """The share of the whole update that the type keeps; NaN without an update."""
+        total = sum(self.norms.values())
+        kept = sum(share * self.norms[name] for name, share in self.kept.items())
+        return kept / total if total else math.nan
+
+    @property
+    def worst(self) -> str | None:
+        """The weight matrix that keeps least; None without an update."""
+        return min(self.kept, key=self.kept.__getitem__, default=None)
+
+
+def export_actor(config: ActorConfig, folder: str | Path, dtype: ExportType) -> ExportReport:
+    """Writes the actor of `config` as one model, with its tokenizer; the manifest last.
+
+    Shards are those of the base, and one weight at a time is in memory.
+
+    Raises:
+        DataError: base or adapter are missing, damaged, do not belong together, or the adapter is
+            not a plain LoRA of this base's weights.
+        NonFiniteError: a weight is too large for the type.
+    """
+    base, folder = resolve_weights(config.model), Path(folder)
+    load_tokenizer(base, config.trust_remote_code, padding_side="left", chat=True)
+    updates = _Updates(base, config.adapter)
+    report = ExportReport()
+    folder.mkdir(parents=True, exist_ok=True)
+    places: dict[str, str] = {}
+    for file in check_weights(base):
+        places |= _write_shard(file, folder / file.name, getattr(torch, dtype), updates, report)
+    updates.require_all(report)
+    _write_beside(base, folder, dtype, places, report)
+    facts = {"base_fingerprint": base_fingerprint(base), "adapter": config.adapter, "dtype": dtype}
+    write_manifest(folder, facts)
+    return report
+
+
+class _Updates:
+    """The products B A of an adapter, each made when it is asked for."""
+
+    def __init__(self, base: Path, adapter: str | None) -> None:
+        self.folder, self.weights, self.scale = adapter, {}, 0.0
+        if adapter is None:
+            return
+        check_adapter(Path(adapter), base)
+        settings = json.loads((Path(adapter) / ADAPTER_FILES[0]).read_text("utf-8"))
+        unusual = [name for name in PLAIN if settings.get(name)]
+        if unusual:
+            raise DataError(f"{adapter}: expected a plain LoRA adapter, got one with {unusual[0]}")
+        rank = settings["r"]
+        self.scale = settings["lora_alpha"] / (
+            math.sqrt(rank) if settings.get("use_rslora") else rank
+        )
+        stored = load_file(Path(adapter) / ADAPTER_FILES[1])
+        self.weights = {name.removeprefix("base_model.model."): w for name, w in stored.items()}
+
+    def of(self, name: str) -> Tensor | None:
+        """The update of a weight of the base, in float32; None where there is none."""
+        module = name.removesuffix(".weight")
+        if f"{module}.lora_B.weight" not in self.weights:
+            return None
+        a, b = (self.weights[f"{module}.lora_{x}.weight"].float() for x in "AB")
+        return self.scale * (b @ a)
+
+    def require_all(self, report: ExportReport) -> None:
+        """Raises `DataError` if the adapter changes what is no weight of the base."""
+        named = {name.partition(".lora_")[0] for name in self.weights}
+        left = sorted(named - {name.removesuffix(".weight") for name in report.kept})
+        if left:
+            raise DataError(
+                f"{self.folder}: {len(left)} of its weights, such as {left[0]}, have no weight of "
+                "the base beside them; this adapter cannot be merged"
+            )
+
+
+def _write_shard(
+    source: Path, target: Path, dtype: torch.dtype, updates: _Updates, report: ExportReport
+) -> dict[str, str]:
+    """Merges one weight file; returns where each of its weights is."""
+    with safe_open(source, framework="pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+
+        def merged() -> Iterator[Tensor]:
+            for name in shapes:
+                yield _merged(name, file.get_tensor(name), dtype, updates.of(name), report)
+
+        write_tensors(target, shapes, dtype, merged())
+    return dict.fromkeys(shapes, target.name)
+
+
+def _merged(
+    name: str, weight: Tensor, dtype: torch.dtype, update: Tensor | None, report: ExportReport
+) -> Tensor:
+    """The weight with its update, rounded; notes how much of the update that keeps."""
+    report.num_parameters += weight.numel()
+    whole = weight if update is None else weight.float()
+    rounded = (whole if update is None else whole + update).to(dtype)
+    if not rounded.isfinite().all():
+        raise NonFiniteError(f"{name}: too large for {dtype}, or not finite; export in bfloat16")
+    if update is not None:
+        norm = update.square().sum(dtype=torch.float64).item()
+        taken = ((rounded.float() - whole) * update).sum(dtype=torch.float64).item()
+        report.kept[name], report.norms[name] = taken / norm if norm else 1.0, norm
+    return rounded
+
+
+def _write_beside(
+    base: Path, folder: Path, dtype: ExportType, places: dict[str, str], report: ExportReport
+) -> None:
+    """Configuration, index of the shards, tokenizer with its chat template."""
+    config = json.loads((base / "config.json").read_text("utf-8"))
+    config.pop("torch_dtype", None)
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
+    if (base / INDEX).is_file():
+        size = report.num_parameters * getattr(torch, dtype).itemsize
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    for pattern in BESIDE:
+        for file in base.glob(pattern):
+            shutil.copyfile(file, folder / file.name)

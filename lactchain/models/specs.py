@@ -1,0 +1,140 @@
+"""What a configuration loads, as shapes: no weights are read, and none need be there yet.
+
+A model that was not downloaded counts by its published shape (`SHAPES`), an adapter that was not
+trained by the settings that it will be trained with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import psutil
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from lactchain.errors import DataError
+from lactchain.models.adapters import ADAPTER_FILES, Task
+from lactchain.models.critic import CONFIG_FILE as CRITIC_FILE
+from lactchain.models.loading import (
+    SMALL_MODEL_BYTES,
+    check_weights,
+    device,
+    resolve_dtype,
+    resolve_weights,
+)
+from lactchain.models.memory import SHAPES
+from lactchain.models.meta_models import Heads, ModelSpec
+from lactchain.models.values import CONFIG_FILE as VALUES_FILE
+from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+
+
+def is_large(model: str) -> bool:
+    """Whether the weights in a model's folder take more than a gigabyte.
+
+    Raises:
+        DataError: there is no such model, or a file of it is missing.
+    """
+    files = check_weights(resolve_weights(model))
+    return sum(file.stat().st_size for file in files) > SMALL_MODEL_BYTES
+
+
+def actor_spec(config: ActorConfig, *, training: bool = False) -> ModelSpec:
+    """The actor, with the adapter that it has, or that it gets in training."""
+    lora = config.lora if training else None
+    if config.adapter is not None:
+        lora = _adapter_settings(Path(config.adapter)) or config.lora or LoraSettings()
+    spec = _spec(config, config.model, "CAUSAL_LM", lora)
+    merged = not training and spec.dtype == torch.float32 and spec.bits is None
+    return spec if not merged else ModelSpec(spec.shape, dtype=spec.dtype)
+
+
+def critic_spec(config: CriticConfig, *, training: bool = False) -> ModelSpec:
+    """The critic, with the adapter that it has, or that it gets in training."""
+    lora = config.lora if training else None
+    if config.checkpoint is not None:
+        lora = _adapter_settings(Path(config.checkpoint)) or config.lora
+    return _spec(config, config.model, "SEQ_CLS", lora)
+
+
+def saved_critic(folder: str, actor: ActorConfig) -> CriticConfig:
+    """How a trained critic is loaded; one that is yet to be trained counts by the actor's shape."""
+    file = Path(folder) / CRITIC_FILE
+    if not file.is_file():
+        return CriticConfig(model=actor.model, lora=LoraSettings(), dtype=actor.dtype)
+    stored = json.loads(file.read_text("utf-8"))
+    names = {field.name for field in fields(CriticConfig)} - {"lora"}
+    return CriticConfig(**{k: v for k, v in stored.items() if k in names} | {"checkpoint": folder})
+
+
+def saved_values(folder: str, actor: ActorConfig) -> tuple[ModelSpec, Heads]:
+    """The trunk of trained values and their heads; those that are not there count by the actor."""
+    file = Path(folder) / VALUES_FILE
+    spec = actor_spec(actor, training=True)
+    width = spec.shape.get_text_config().hidden_size
+    if not file.is_file():
+        return spec, Heads(2, 2 * width, target=True)
+    stored = json.loads(file.read_text("utf-8"))
+    heads = Heads(stored["num_q_heads"], stored["head_size"], target=stored["method"] == "ilql")
+    return spec, heads
+
+
+def autocast() -> bool:
+    """Whether accelerate was told to compute in bfloat16."""
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no") == "bf16"
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take on its device.
+
+    Of a GPU, what is free; of a computer, what the system or this group of processes can give,
+    shared out among the processes of this launch.
+    """
+    if device().type == "cuda":
+        return torch.cuda.mem_get_info(device())[0]
+    free = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    limit = group / "memory.max"
+    if limit.is_file() and (text := limit.read_text().strip()) != "max":
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = min(free, int(text) - used + int(stat["inactive_file"]))
+    return free // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _spec(
+    config: ActorConfig | CriticConfig, model: str, task: Task, lora: LoraSettings | None
+) -> ModelSpec:
+    shape, dtype = shape_of(model), resolve_dtype(config.dtype)
+    bits = 4 if config.load_in_4bit else 8 if config.load_in_8bit else None
+    as_stored = dtype == (shape.dtype or torch.bfloat16)
+    mapped = device().type == "cpu" and bits is None and as_stored
+    return ModelSpec(shape, task, dtype, bits, lora, mapped)
+
+
+def shape_of(model: str) -> PretrainedConfig:
+    """The config.json of a model, or its published shape where it is not downloaded.
+
+    Raises:
+        DataError: there is no such model, and nobody knows its shape.
+    """
+    try:
+        folder = resolve_weights(model)
+    except DataError:
+        if model not in SHAPES:
+            raise
+        return SHAPES[model]
+    return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+def _adapter_settings(folder: Path) -> LoraSettings | None:
+    """The settings of an adapter in a folder; None where there is none."""
+    file = folder / ADAPTER_FILES[0]
+    if not file.is_file():
+        return None
+    stored = json.loads(file.read_text("utf-8"))
+    return LoraSettings(
+        r=stored["r"], alpha=stored["lora_alpha"], target_modules=stored["target_modules"]
+    )

@@ -1,0 +1,127 @@
+"""An exported actor is the trained one, in one folder that knows nothing of adapters."""
+
+import json
+import sys
+from pathlib import Path
+
+import export
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lactchain.checkpoints import verify_manifest
+from lactchain.errors import DataError, NonFiniteError
+from lactchain.jobs import ExportConfig
+from lactchain.models.adapters import merged, save_adapter
+from lactchain.models.export import export_actor
+from lactchain.models.loading import load_actor, quiet
+from lactchain.settings import ActorConfig, LoraSettings, RunConfig
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import random_models  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    random_models.build_actor(folder, hidden_size=32, num_layers=2, max_shard_size=1_500_000)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(base, tmp_path_factory) -> Path:
+    """An adapter whose update is of the size that a short training gives it."""
+    folder = tmp_path_factory.mktemp("adapter")
+    config = ActorConfig(str(base), lora=LoraSettings(r=4), dtype="float32")
+    model, _ = load_actor(config, trainable=True)
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=1e-3)
+    save_adapter(model, folder)
+    return folder
+
+
+def logprobs(model) -> torch.Tensor:
+    ids = torch.arange(3, 103).view(2, 50)
+    with torch.inference_mode():
+        return model(ids).logits.log_softmax(-1)
+
+
+def test_in_float32_it_is_the_trained_model(base, adapter, tmp_path):
+    config = ActorConfig(str(base), adapter=str(adapter), dtype="float32")
+    report = export_actor(config, tmp_path / "model", "float32")
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+    assert model.dtype == torch.float32
+    trained, tokenizer = load_actor(config)
+    plain, _ = load_actor(ActorConfig(str(base), dtype="float32"))
+    assert (logprobs(model) - logprobs(trained)).abs().max() < 1e-5
+    assert (logprobs(model) - logprobs(plain)).abs().max() > 1e-3
+    assert report.num_parameters == sum(p.numel() for p in model.parameters())
+    assert report.share_kept == pytest.approx(1, abs=1e-3)
+    assert verify_manifest(tmp_path / "model")["adapter"] == str(adapter)
+    folders = base, tmp_path / "model"
+    weights = [sorted(file.name for file in f.glob("*.safetensors")) for f in folders]
+    assert weights[0] == weights[1] and len(weights[0]) > 1
+    indices = [json.loads((f / "model.safetensors.index.json").read_text()) for f in folders]
+    assert indices[0]["weight_map"] == indices[1]["weight_map"]
+    exported = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert exported.chat_template == tokenizer.chat_template
+    assert exported.get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path):
+    config = ExportConfig(
+        RunConfig(str(tmp_path / "run")), ActorConfig(str(base), adapter=str(adapter)), dtype
+    )
+    summary = export.main(config)
+    share = summary["share_of_update_kept"]
+    assert summary["least_share_kept"] <= share
+    assert summary["least_kept_in"].startswith("model.layers.")
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "run/model", dtype="auto")
+        plain = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+    assert model.dtype == getattr(torch, dtype)
+    trained, _ = load_actor(ActorConfig(str(base), adapter=str(adapter), dtype="float32"))
+    whole = merged(trained).state_dict()
+    taken = total = 0.0
+    for name, weight in plain.named_parameters():
+        update = whole[name] - weight
+        taken += ((model.state_dict()[name].float() - weight) * update).sum().item()
+        total += update.square().sum().item()
+    assert share == pytest.approx(taken / total, rel=1e-3)
+    assert (0.9 if dtype == "float16" else 0.2) < share < 1.1
+    assert export.main(config) == summary
+
+
+def test_an_actor_without_an_adapter_is_rounded_only(base, tmp_path):
+    report = export_actor(ActorConfig(str(base)), tmp_path / "model", "bfloat16")
+    assert report.worst is None
+    for file in base.glob("*.safetensors"):
+        assert (tmp_path / "model" / file.name).stat().st_size <= file.stat().st_size + 100
+    models = [load_actor(ActorConfig(str(f)))[0] for f in (base, tmp_path / "model")]
+    assert torch.equal(*map(logprobs, models))
+
+
+def test_what_cannot_be_merged_is_refused(base, adapter, tmp_path):
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    other = tmp_path / "other"
+    model, _ = load_actor(ActorConfig(str(base), adapter=str(adapter)), trainable=True)
+    save_adapter(model, other)
+    (other / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
+    with pytest.raises(DataError, match="sha256"):
+        export_actor(ActorConfig(str(base), adapter=str(other)), tmp_path / "a", "bfloat16")
+    with pytest.raises(DataError, match="no such folder"):
+        export_actor(ActorConfig(str(base), adapter=str(tmp_path / "b")), tmp_path / "c", "float32")
+
+
+def test_weights_too_large_for_the_type_are_refused(tmp_path):
+    random_models.build_actor(tmp_path / "base", hidden_size=32, num_layers=1)
+    file = next((tmp_path / "base").glob("*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-2:] = b"\x00\x48"  # the last weight becomes 131072
+    file.write_bytes(content)
+    with pytest.raises(NonFiniteError, match="too large for torch.float16"):
+        export_actor(ActorConfig(str(tmp_path / "base")), tmp_path / "model", "float16")

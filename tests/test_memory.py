@@ -1,0 +1,220 @@
+"""The estimate of memory is what the trainers and the decoder take, counted on a small model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, MistralConfig
+
+from lactchain.functional.token_losses import ilql_losses
+from lactchain.functional.tokens import token_logprobs
+from lactchain.models.adapters import attach_lora
+from lactchain.models.allocations import Allocations
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.decoding import Decoder
+from lactchain.models.encoder import value_encoder_class
+from lactchain.models.memory import (
+    SHAPES,
+    Sharing,
+    _training_memory,
+    rollout_memory,
+    scoring_memory,
+    training_memory,
+)
+from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.values import ValueMeaning, ValueModel
+from lactchain.settings import CriticConfig, LoraSettings
+from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+
+SHAPE = MistralConfig(
+    hidden_size=128, intermediate_size=448, num_hidden_layers=6, num_attention_heads=4,
+    num_key_value_heads=1, head_dim=32, vocab_size=2048, sliding_window=None, pad_token_id=0,
+)  # fmt: skip
+LORA = LoraSettings(r=8)
+PROMPT, ANSWER, ROWS = 60, 12, 4
+ACTOR, CRITIC = ModelSpec(SHAPE, lora=LORA), ModelSpec(SHAPE, "SEQ_CLS", lora=LORA)
+
+
+def model_of(spec: ModelSpec, checkpointing: bool = False):
+    if spec.task == "SEQ_CLS":
+        model = value_encoder_class(spec.shape)._from_config(spec.shape, dtype=spec.dtype)
+        model.score = model.score.float()
+    else:
+        model = AutoModelForCausalLM.from_config(SHAPE, dtype=spec.dtype)
+    if spec.lora is not None:
+        model = attach_lora(model, spec.lora, spec.task)
+    if checkpointing:
+        model.enable_input_require_grads()
+        model.activation_checkpointing_enable()
+    return model.train()
+
+
+def simpo_loss(model) -> Tensor:
+    row = {
+        "prompt_ids": [1] * PROMPT, "chosen_ids": [5] * ANSWER, "rejected_ids": [6] * ANSWER
+    }  # fmt: skip
+    batch = PreferenceCollator(0)([row] * ROWS)
+    return completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)[0].mean()
+
+
+def cloning_loss(model) -> Tensor:
+    ids = torch.ones(ROWS, PROMPT + ANSWER, dtype=torch.long)
+    kept = ANSWER + 1
+    mask = torch.ones_like(ids)
+    mask[0, 0] = 0  # a padded row: there is a mask
+    return model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=ids.cumsum(1) - 1,
+        labels=ids[:, -kept:],
+        logits_to_keep=torch.arange(ids.shape[1] - kept, ids.shape[1]),
+    ).loss
+
+
+def critic_loss(model) -> Tensor:
+    ids = torch.ones(ROWS, PROMPT, dtype=torch.long)
+    mask = torch.ones_like(ids)
+    mask[0, -1] = 0
+    critic = EmbeddingCritic(model, None, CriticConfig())
+    return critic(ids, mask).square().mean()
+
+
+def saved_bytes(loss_of, model) -> int:
+    """The bytes that autograd keeps for the backward pass."""
+    weights = {w.untyped_storage().data_ptr() for w in model.parameters()}
+    kept: dict[int, tuple[int, Tensor]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss_of(model)
+    return sum(size for size, _ in kept.values())
+
+
+CASES = {
+    "simpo": (ACTOR, simpo_loss, Batch(ROWS, PROMPT + 1 + 2 * ANSWER, 1 + 2 * ANSWER)),
+    "cloning": (ACTOR, cloning_loss, Batch(ROWS, PROMPT + ANSWER, ANSWER + 1, "cloning")),
+    "critic": (CRITIC, critic_loss, Batch(ROWS, PROMPT, loss="critic")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_a_training_step_takes_what_was_estimated(case, checkpointing):
+    spec, loss_of, batch = CASES[case]
+    estimate = training_memory(spec, batch, checkpointing=checkpointing)
+    model = model_of(spec, checkpointing)
+    weights = sum(w.nbytes for w in model.parameters())
+    assert estimate.weights + estimate.adapter == weights
+    with Allocations(*model.parameters(), *model.buffers()) as counter:
+        loss_of(model).backward()
+    trained = [w for w in model.parameters() if w.requires_grad]
+    assert estimate.gradients == sum(w.grad.nbytes for w in trained)
+    step = estimate.activations + estimate.logits + estimate.passing
+    assert counter.peak == pytest.approx(step, rel=0.1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_autograd_keeps_is_what_was_estimated(case):
+    spec, loss_of, batch = CASES[case]
+    estimate = training_memory(spec, batch)
+    # Of the logits some are there before the backward pass, the others come with it.
+    kept = saved_bytes(loss_of, model_of(spec))
+    assert 0.98 * estimate.activations < kept < 1.02 * (estimate.activations + estimate.logits)
+
+
+@pytest.mark.parametrize("spec", [replace(ACTOR, lora=None), replace(ACTOR, dtype=torch.float32)])
+def test_other_weights_are_estimated_as_well(spec):
+    _, loss_of, batch = CASES["simpo"]
+    estimate, model = training_memory(spec, batch), model_of(spec)
+    loss_of(model).backward()  # gradients are there from now on
+    with Allocations(
+        *model.parameters(), *(w.grad for w in model.parameters() if w.grad is not None)
+    ) as counter:
+        loss_of(model).backward()
+    step = estimate.activations + estimate.logits + estimate.passing
+    assert counter.peak == pytest.approx(step, rel=0.1)
+
+
+@pytest.mark.parametrize("policy", [False, True])
+def test_a_step_of_the_values_takes_what_was_estimated(policy):
+    heads = Heads(num_q=2, size=256, target=True, policy=policy)
+    batch = Batch(ROWS, PROMPT + ANSWER, ROWS * ANSWER, "values")
+    estimate = training_memory(ACTOR, batch, heads=heads)
+    values = ValueModel(model_of(ACTOR), None, ValueMeaning("ilql", 0.9, "", 2, 256))
+    values.start_target()
+    own = [*values.q_heads.parameters(), *values.v_head.parameters()]
+    assert estimate.heads == sum(p.nbytes for p in [*own, *values.target.values()])
+    ids = torch.ones(ROWS, PROMPT + ANSWER, dtype=torch.long)
+    trees = {
+        "input_ids": ids,
+        "position_ids": ids.cumsum(1) - 1,
+        "subtree_ends": ids * (PROMPT + ANSWER),
+    }
+    state = torch.arange(ROWS * ANSWER)
+    with Allocations(*values.parameters(), *values.target.values()) as counter:
+        found = values(trees, state, state, policy)
+        log_sums = found["q"].logsumexp(dim=-1)
+        target = values.target_q(trees, state)
+        losses = ilql_losses(
+            found["q"][:, state, 5], log_sums, found["v"], target[:, 5], found["v"].detach(),
+            found["v"].detach(), found["v_next"], 0.7,
+        )  # fmt: skip
+        loss = sum(part.mean() for part in losses.values())
+        if policy:
+            loss = loss - token_logprobs(found["logits"], state).mean()
+        loss.backward()
+    trained = [p for p in values.parameters() if p.grad is not None]
+    assert estimate.gradients == sum(p.grad.nbytes for p in trained)
+    step = estimate.activations + estimate.logits + estimate.passing
+    assert counter.peak == pytest.approx(step, rel=0.1)
+
+
+@pytest.mark.parametrize("num_candidates", [1, 4])
+def test_answers_take_what_was_estimated(num_candidates):
+    rows, prefix, prompt, answer = 16, 20, 40, 40
+    estimate = rollout_memory(
+        ACTOR, rows=rows, distinct=rows // num_candidates, prefix=prefix, prompt=prompt,
+        answer=answer, num_columns=2048,
+    )  # fmt: skip
+    model = model_of(ACTOR).requires_grad_(False).eval()
+    with Allocations(*model.parameters(), *model.buffers()) as counter:
+        decoder = Decoder(model, 9999, [1] * prefix, answer)
+        prompts = [[1] * prefix + [row // num_candidates + 2] * prompt for row in range(rows)]
+        decoder.sample(prompts, range(rows))
+    taken = estimate.cache + estimate.logits + estimate.passing
+    assert counter.peak == pytest.approx(taken, rel=0.1)
+
+
+def test_scores_of_a_critic_take_what_was_estimated():
+    estimate = scoring_memory(CRITIC, rows=16, tokens=PROMPT)
+    critic = EmbeddingCritic(model_of(CRITIC), None, CriticConfig()).eval()
+    ids = torch.ones(16, PROMPT, dtype=torch.long)
+    mask = torch.ones_like(ids)
+    mask[0, -1] = 0
+    with torch.inference_mode(), Allocations(*critic.parameters(), *critic.buffers()) as counter:
+        critic(ids, mask)
+    assert counter.peak == pytest.approx(estimate.passing, rel=0.1)
+
+
+def test_deep_models_are_estimated_from_few_of_their_layers():
+    deep, batch = MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 12})), Batch(2, 50, 10)
+    estimate = training_memory(replace(ACTOR, shape=deep), batch, checkpointing=True)
+    whole = _training_memory(replace(ACTOR, shape=deep), batch, True, False, None, Sharing())
+    assert estimate == whole
+
+
+def test_processes_share_what_lasts():
+    batch = Batch(8, 256, 80)
+    spec = ModelSpec(SHAPES["mistralai/Mistral-7B-Instruct-v0.3"], lora=LoraSettings())
+    alone = training_memory(spec, batch)
+    ddp = training_memory(spec, batch, sharing=Sharing(8, "ddp"))
+    assert ddp.total == alone.total + alone.gradients
+    fsdp = training_memory(spec, batch, sharing=Sharing(8, "fsdp"))
+    assert fsdp.weights == alone.weights // 8 and fsdp.activations == alone.activations
+    assert 1.2e9 < fsdp.gathered < 1.6e9  # two layers, embeddings and the output layer

@@ -1,0 +1,101 @@
+"""Base models in 4 and 8 bits, rehearsed on a CPU: they answer, adapters on them learn."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from script_setups import GRID, LORA, TRAINING, config_of, run_here
+
+from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+from lactchain.functional.tokens import token_logprobs
+from lactchain.models.adapters import is_quantised
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_actor
+from lactchain.models.memory import training_memory
+from lactchain.models.meta_models import Batch
+from lactchain.models.specs import actor_spec
+from lactchain.settings import ActorConfig, TinyModelConfig
+
+BITS = ("load_in_4bit", "load_in_8bit")
+SHAPE = TinyModelConfig(
+    hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=128
+)
+IDS = torch.arange(3, 63).view(2, 30)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    prepare_tiny_actor(folder / "actor", SHAPE, GRID)
+    prepare_tiny_encoder(folder / "encoder", folder / "actor")
+    return folder
+
+
+def config(weights: Path, bits: str) -> ActorConfig:
+    actor = config_of("train_simpo", weights, weights / "none").actor
+    return replace(actor, dtype="bfloat16", lora=LORA, **{bits: True})
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_fewer_bits_give_nearly_the_same_answers(bits, weights):
+    with torch.inference_mode():
+        exact = load_actor(ActorConfig(str(weights / "actor")))[0](IDS).logits.log_softmax(-1)
+        model, _ = load_actor(config(weights, bits))
+        found = model(IDS).logits.float().log_softmax(-1)
+    assert is_quantised(model)
+    assert 0 < (exact.exp() * (exact - found)).sum(-1).mean() < 0.01
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_an_adapter_learns_on_fewer_bits(bits, weights):
+    torch.manual_seed(0)
+    model, _ = load_actor(config(weights, bits), trainable=True)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    assert trained and all("lora_" in name for name in trained)
+    optimizer = torch.optim.Adam(trained.values(), lr=5e-2)
+    with torch.inference_mode():
+        model.eval()(IDS)  # what was looked at learns all the same
+    model.train()
+    losses = []
+    for _ in range(20):
+        loss = -token_logprobs(model(IDS).logits[:, :-1], IDS[:, 1:]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.05
+
+
+@pytest.mark.parametrize("bits", [BITS[0], pytest.param(BITS[1], marks=pytest.mark.slow)])
+def test_a_round_runs_on_models_of_fewer_bits(bits, weights, tmp_path):
+    stage = config_of("train_critic", weights, tmp_path / "critic", compare_with_exact=False)
+    critic = replace(stage.critic, dtype="bfloat16", lora=LORA, **{bits: True})
+    actor = replace(config(weights, bits), decoding="constrained")
+    few = replace(TRAINING, max_steps=2, warmup_ratio=0.0)
+    run_here("train_critic", replace(stage, actor=actor, critic=critic, training=few))
+    folder = str(tmp_path / "critic/critic")
+    values = EmbeddingCritic.load(folder).values(["1 1 up 0 0", "0 1 left 0 0"])
+    assert values.std() > 0
+
+    stage = config_of("train_simpo", weights, tmp_path / "simpo", critic=folder)
+    run_here("train_simpo", replace(stage, actor=actor, training=few))
+    adapter = str(tmp_path / "simpo/actor")
+    trained, _ = load_actor(replace(actor, adapter=adapter))
+    base, _ = load_actor(replace(actor, lora=None))
+    with torch.inference_mode():
+        assert not torch.equal(trained(IDS).logits, base(IDS).logits)
+
+    stage = config_of("evaluate", weights, tmp_path / "evaluation")
+    judged = replace(actor, adapter=adapter, temperature=0.0)
+    summary = run_here("evaluate", replace(stage, actor=judged))
+    assert summary["invalid_rate"] == 0 < summary["sampled_invalid_rate"] <= 1
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_their_memory_is_estimated(bits, weights):
+    spec = actor_spec(config(weights, bits), training=True)
+    estimate = training_memory(spec, Batch(2, 30, 10))
+    model, _ = load_actor(config(weights, bits), trainable=True)
+    base = sum(p.nbytes for n, p in model.named_parameters() if "lora_" not in n)
+    assert estimate.weights == pytest.approx(base, rel=0.05)
