@@ -124,7 +124,7 @@ def test_the_head_stays_in_float32_under_a_half_precision_encoder(config):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = critic(**critic.collate(critic.tokenize(TEXTS)))
     assert values.dtype == torch.float32
-    assert critic.model.get_base_model().base_model.embed_tokens.weight.dtype == torch.bfloat16
+    assert critic.trunk.get_base_model().base_model.embed_tokens.weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
@@ -133,7 +133,7 @@ def test_a_saved_critic_comes_back_bit_for_bit(config, tmp_path, lora):
     critic.save(tmp_path / "critic")
     loaded = EmbeddingCritic.load(tmp_path / "critic")
     assert np.array_equal(critic.values(TEXTS), loaded.values(TEXTS))
-    assert (loaded.config.gamma, loaded.config.discount_per) == (0.9, "chain")
+    assert (loaded.settings.gamma, loaded.settings.discount_per) == (0.9, "chain")
     assert loaded.value_scale == 10.0
     assert not loaded.training
     assert not any(weight.requires_grad for weight in loaded.parameters())

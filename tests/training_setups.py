@@ -82,9 +82,9 @@ def pairs() -> list[PreferencePair]:
     return [PreferencePair(STATES[i], answer(2 + i % 2), answer(1)) for i in range(NUM_ROWS)]
 
 
-def episodes(terminated: bool = True, num_rows: int = NUM_ROWS) -> list[Trajectory]:
+def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Trajectory]:
     """Episodes of one to three chains, whose reward is the first number of the state."""
-    rng, found, rows = random.Random(0), [], 0
+    rng, found, rows, num_rows = random.Random(0), [], 0, num_rows or NUM_ROWS
     while rows < num_rows:
         steps = min(1 + len(found) % 3, num_rows - rows)
         visited = tuple(rng.choices(STATES, k=steps + 1))

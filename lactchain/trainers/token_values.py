@@ -27,7 +27,7 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
 from lactchain.settings import ActorConfig, ValueConfig
-from lactchain.trainers.base import RunTrainer
+from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import ChainGrammar
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
@@ -166,7 +166,7 @@ class TreeCollator:
         }
 
 
-class TokenValueTrainer(RunTrainer):
+class TokenValueTrainer(HeadedTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
     A subclass computes the losses of the tokens, of which the trainer takes means and their sum.
@@ -246,7 +246,12 @@ class TokenValueTrainer(RunTrainer):
             **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
         )
         factors = self.loss_factors()
-        return sum(factors[name] * mean for name, mean in means.items())
+        [share] = self.shares(inputs, num_items_in_batch)
+        return share * sum(factors[name] * mean for name, mean in means.items())
+
+    def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Tokens of the agent."""
+        return torch.tensor([len(inputs["state"])], device=inputs["state"].device)
 
     def loss_factors(self) -> dict[str, float]:
         """What each loss counts."""
@@ -256,13 +261,6 @@ class TokenValueTrainer(RunTrainer):
     def row_length(self, row: dict[str, Any]) -> int:
         """Tokens of the longest prompt of a group."""
         return self.train_dataset.length(row)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        if self.args.should_save:
-            self.values.save(output_dir or self.args.output_dir)
-
-    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
-        self.values.load_weights(checkpoint)
 
 
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
