@@ -24,6 +24,7 @@ from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
 from lactchain.settings import ActorConfig, ValueConfig
@@ -232,9 +233,7 @@ class TokenValueTrainer(HeadedTrainer):
         values = model(
             trees(inputs), inputs["state_nodes"], inputs["next_nodes"], self.trains_policy
         )
-        if "behind_nodes" in inputs:
-            behind = self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
-            values["v_next"] = torch.cat([values["v_next"], behind])
+        values["v_next"] = torch.cat([values["v_next"], self._values_behind(inputs)])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
@@ -248,6 +247,16 @@ class TokenValueTrainer(HeadedTrainer):
         factors = self.loss_factors()
         [share] = self.shares(inputs, num_items_in_batch)
         return share * sum(factors[name] * mean for name, mean in means.items())
+
+    def _values_behind(self, inputs: dict[str, Tensor]) -> Tensor:
+        """V of the prompts that follow and that the batch does not answer, (X,)."""
+        if "behind_nodes" in inputs:
+            return self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
+        if is_sharded(self.values):
+            # Other processes may have some, and then wait for the weights that are here.
+            one = {name: tensor[:1, :1] for name, tensor in trees(inputs).items()}
+            return self.values.state_values(one, inputs["next_nodes"][:0])
+        return inputs["reward"][:0]
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Tokens of the agent."""

@@ -1,0 +1,157 @@
+"""Several tiny trainings in one pair of processes, under DDP or FSDP2, joined by gloo on the CPU.
+
+accelerate allows FSDP2 only where it sees accelerators: here the gloo group is announced as one of
+them. All else is accelerate's and the project's own code.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import training_setups
+from accelerate import PartialState
+from accelerate.state import GradientState
+from accelerate.utils import DistributedType
+from torch.distributed.fsdp import FSDPModule
+from training_setups import MAKERS, STATES, TRAINING, open_run, train_here
+
+from lactchain import distributed
+from lactchain.errors import Interrupted
+from lactchain.run import launch, read_metrics, stop_requested
+from lactchain.settings import LoraSettings, TrainingConfig
+from lactchain.trainers import base
+from lactchain.trainers.base import train
+
+GROUP = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+FSDP2 = {
+    "ACCELERATE_USE_FSDP": "true",
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+}
+
+LORA = LoraSettings(r=2)
+
+
+def announce_accelerators() -> None:
+    """Lets accelerate take the processes of this group for those of GPUs."""
+
+    def prepare_backend(*_: Any) -> tuple[str, DistributedType]:
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")
+        return "gloo", DistributedType.MULTI_GPU
+
+    os.environ.update(FSDP2)
+    PartialState._prepare_backend = prepare_backend
+
+
+def run_on_two(work: Callable[[], Any], folder: Path, *, fsdp: bool) -> list[Any]:
+    """What `work` returns in each of two processes that work together.
+
+    Raises:
+        AssertionError: with their logs, if one of them failed.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    files = [folder / f"rank-{rank}.json" for rank in range(2)]
+    processes = [
+        training_setups._preloaded().Process(
+            target=_main, args=(rank, port, fsdp, files[rank], work)
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    logs = [file.with_suffix(".log").read_text() for file in files]
+    assert [process.exitcode for process in processes] == [0, 0], "\n".join(logs)
+    return [json.loads(file.read_text()) for file in files]
+
+
+def _main(rank: int, port: str, fsdp: bool, file: Path, work: Callable[[], Any]) -> None:
+    os.environ.update(GROUP, MASTER_PORT=port, RANK=str(rank), LOCAL_RANK=str(rank))
+    sys.stdout = sys.stderr = file.with_suffix(".log").open("a")
+    torch.set_num_threads(1)
+    if fsdp:
+        announce_accelerators()
+    sys.argv = ["training"]
+    launch(lambda _: file.write_text(json.dumps(work())), TrainingConfig)
+
+
+def losses(
+    kinds: list[str], weights: Path, folder: Path, batch_size: int, **options: Any
+) -> dict[str, list[float]]:
+    """The losses of ten updates of each kind of training.
+
+    Nothing is random and no row is left over, so that any number of processes sees the same rows.
+    """
+    settings = TrainingConfig(
+        max_steps=10,
+        num_epochs=10,
+        batch_size=batch_size,
+        gradient_accumulation_steps=2,
+        learning_rate=3e-3,
+        save_every_updates=0,
+        log_every_updates=1,
+    )
+    found = {}
+    for kind in kinds:
+        with (
+            patch.multiple(training_setups, NUM_ROWS=16, LORA=LORA),
+            open_run(folder / kind) as run,
+        ):
+            train(MAKERS[kind](weights, run, settings=settings, **options))
+            records = read_metrics(run.directory)
+        found[kind] = [r["train/loss"] for r in records if "train/loss" in r]
+    return found
+
+
+def interrupt(kind: str, weights: Path, folder: Path, **options: Any) -> dict[str, Any]:
+    """Trains at once, and interrupted within the fourth update and resumed."""
+    options["settings"] = replace(TRAINING, batch_size=2)
+    with open_run(folder / "stopped") as run:
+        trainer = MAKERS[kind](weights, run, **options)
+        stop_within(trainer, update=4)
+        with pytest.raises(Interrupted) as stop:
+            train(trainer)
+    base.stop_requested = stop_requested
+    GradientState._reset_state()  # as in a new process: that one was left between micro-batches
+    train_here(kind, weights, folder / "stopped", options)
+    with open_run(folder / "whole") as run:
+        trainer = MAKERS[kind](weights, run, **options)
+        train(trainer)
+    model = trainer.model
+    return {
+        "stop": str(stop.value),
+        "units": [
+            type(module).__name__ for module in model.modules() if isinstance(module, FSDPModule)
+        ],
+        "values": model.values(STATES).tolist() if kind == "critic" else None,
+    }
+
+
+def stop_within(trainer: Any, update: int) -> None:
+    """As if SIGTERM came to the last process alone, in the first micro-batch of an update."""
+    training_step = trainer.training_step
+
+    def interrupted(*args: Any) -> torch.Tensor:
+        loss = training_step(*args)
+        last = distributed.rank() == distributed.world_size() - 1
+        if last and trainer.state.global_step == update - 1:
+            base.stop_requested = lambda: signal.SIGTERM
+        return loss
+
+    trainer.training_step = interrupted

@@ -1,0 +1,97 @@
+"""Two processes train as one does: FSDP2 and DDP, adapters and all weights, float32 and bf16."""
+
+from functools import partial
+
+import pytest
+from pair_setups import interrupt, losses, run_on_two
+from training_setups import SHAPE, build_weights, final_state
+
+FIRST, OTHERS = ["critic", "simpo"], ["cloning", "ilql", "mc"]
+KINDS = [*FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def one(weights, tmp_path_factory):
+    """The losses of one process."""
+    return losses(FIRST + OTHERS, weights, tmp_path_factory.mktemp("one"), 4, lora=True)
+
+
+def train_sharded(kinds, weights, folder):
+    found = losses(kinds, weights, folder, batch_size=2, lora=True)
+    return {
+        kind: {"losses": found[kind], **interrupt(kind, weights, folder / f"{kind}-2", lora=True)}
+        for kind in kinds
+    }
+
+
+@pytest.fixture(scope="module")
+def sharded(weights, tmp_path_factory):
+    """What each of two processes found under FSDP2, and where; some trainings to a launch."""
+    launches = {}
+
+    def found(kind):
+        kinds = FIRST if kind in FIRST else OTHERS
+        if kinds[0] not in launches:
+            folder = tmp_path_factory.mktemp("sharded")
+            ranks = run_on_two(partial(train_sharded, kinds, weights, folder), folder, fsdp=True)
+            launches[kinds[0]] = folder, ranks
+        folder, ranks = launches[kinds[0]]
+        return folder / f"{kind}-2", [rank[kind] for rank in ranks]
+
+    return found
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("kind", KINDS)
+def test_fsdp2_has_the_losses_of_one_process(kind, one, sharded):
+    _, ranks = sharded(kind)
+    assert ranks[0]["losses"] == pytest.approx(one[kind], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fsdp2_stopped_within_an_update_resumes_bit_exact(kind, sharded):
+    folder, ranks = sharded(kind)
+    assert all("stopped at step 3 of 9" in rank["stop"] for rank in ranks)
+    assert final_state(folder / "stopped") == final_state(folder / "whole")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fsdp2_shards_layer_by_layer(kind, sharded):
+    _, ranks = sharded(kind)
+    assert ranks[0]["units"].count("FSDPMistralDecoderLayer") == SHAPE.num_layers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fsdp2_saves_what_is_trained_and_nothing_else(kind, sharded):
+    folder, _ = sharded(kind)
+    for checkpoint in (folder / "whole" / "checkpoints").iterdir():
+        files = {path.name for path in checkpoint.iterdir()}
+        assert "adapter_model.safetensors" in files
+        assert not any("model" in name for name in files - {"adapter_model.safetensors"})
+
+
+def test_values_of_a_sharded_critic_are_equal_on_all_ranks(sharded):
+    _, ranks = sharded("critic")
+    assert len(set(ranks[0]["values"])) > 1
+    assert ranks[0]["values"] == ranks[1]["values"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lora", [True, False], ids=["adapter", "all weights"])
+@pytest.mark.parametrize("fsdp", [True, False], ids=["fsdp2", "ddp"])
+@pytest.mark.parametrize(("dtype", "rel"), [("float32", 1e-5), ("bfloat16", 0.01)])
+def test_ten_updates_on_two_processes_have_the_losses_of_one(
+    dtype, rel, fsdp, lora, weights, tmp_path
+):
+    kinds, options = FIRST + OTHERS, {"lora": lora, "dtype": dtype}
+    alone = losses(kinds, weights, tmp_path / "one", 4, **options)
+    work = partial(losses, kinds, weights, tmp_path / "two", 2, **options)
+    together, _ = run_on_two(work, tmp_path, fsdp=fsdp)
+    for kind in kinds:
+        assert together[kind] == pytest.approx(alone[kind], rel=rel), kind
