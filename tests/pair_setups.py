@@ -9,8 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +22,7 @@ from accelerate import PartialState
 from accelerate.state import GradientState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
-from training_setups import MAKERS, STATES, TRAINING, open_run, train_here
+from training_setups import MAKERS, STATES, open_run
 
 from lactchain import distributed
 from lactchain.errors import Interrupted
@@ -91,54 +91,49 @@ def _main(rank: int, port: str, fsdp: bool, file: Path, work: Callable[[], Any])
     launch(lambda _: file.write_text(json.dumps(work())), TrainingConfig)
 
 
-def losses(
-    kinds: list[str], weights: Path, folder: Path, batch_size: int, **options: Any
-) -> dict[str, list[float]]:
-    """The losses of ten updates of each kind of training.
+def losses(kind: str, weights: Path, run_dir: Path, batch_size: int, **options: Any) -> list[float]:
+    """The losses of ten updates, or of what is left of them in this folder.
 
     Nothing is random and no row is left over, so that any number of processes sees the same rows.
     """
+    with comparable(kind, weights, run_dir, batch_size, **options) as trainer:
+        train(trainer)
+    records = read_metrics(run_dir)
+    return [record["train/loss"] for record in records if "train/loss" in record]
+
+
+@contextmanager
+def comparable(
+    kind: str, weights: Path, run_dir: Path, batch_size: int, **options: Any
+) -> Iterator[Any]:
+    """The trainer of `losses`."""
     settings = TrainingConfig(
         max_steps=10,
-        num_epochs=10,
+        num_epochs=5,
         batch_size=batch_size,
         gradient_accumulation_steps=2,
         learning_rate=3e-3,
-        save_every_updates=0,
+        save_every_updates=2,
         log_every_updates=1,
     )
-    found = {}
-    for kind in kinds:
-        with (
-            patch.multiple(training_setups, NUM_ROWS=16, LORA=LORA),
-            open_run(folder / kind) as run,
-        ):
-            train(MAKERS[kind](weights, run, settings=settings, **options))
-            records = read_metrics(run.directory)
-        found[kind] = [r["train/loss"] for r in records if "train/loss" in r]
-    return found
+    with patch.multiple(training_setups, NUM_ROWS=16, LORA=LORA), open_run(run_dir) as run:
+        yield MAKERS[kind](weights, run, settings=settings, **options)
 
 
-def interrupt(kind: str, weights: Path, folder: Path, **options: Any) -> dict[str, Any]:
-    """Trains at once, and interrupted within the fourth update and resumed."""
-    options["settings"] = replace(TRAINING, batch_size=2)
-    with open_run(folder / "stopped") as run:
-        trainer = MAKERS[kind](weights, run, **options)
-        stop_within(trainer, update=4)
+def interrupt(kind: str, weights: Path, run_dir: Path, **options: Any) -> dict[str, Any]:
+    """Trains as `losses`, but for a stop in the sixth update; what is seen then and at the end."""
+    with comparable(kind, weights, run_dir, 2, **options) as trainer:
+        stop_within(trainer, update=6)
         with pytest.raises(Interrupted) as stop:
             train(trainer)
     base.stop_requested = stop_requested
     GradientState._reset_state()  # as in a new process: that one was left between micro-batches
-    train_here(kind, weights, folder / "stopped", options)
-    with open_run(folder / "whole") as run:
-        trainer = MAKERS[kind](weights, run, **options)
+    with comparable(kind, weights, run_dir, 2, **options) as trainer:
         train(trainer)
     model = trainer.model
     return {
         "stop": str(stop.value),
-        "units": [
-            type(module).__name__ for module in model.modules() if isinstance(module, FSDPModule)
-        ],
+        "units": [type(m).__name__ for m in model.modules() if isinstance(m, FSDPModule)],
         "values": model.values(STATES).tolist() if kind == "critic" else None,
     }
 

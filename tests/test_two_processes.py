@@ -15,16 +15,13 @@ def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
 
 
-@pytest.fixture(scope="module")
-def one(weights, tmp_path_factory):
-    """The losses of one process."""
-    return losses(FIRST + OTHERS, weights, tmp_path_factory.mktemp("one"), 4, lora=True)
-
-
 def train_sharded(kinds, weights, folder):
-    found = losses(kinds, weights, folder, batch_size=2, lora=True)
+    """What a process finds of each kind of training, as a whole and interrupted."""
     return {
-        kind: {"losses": found[kind], **interrupt(kind, weights, folder / f"{kind}-2", lora=True)}
+        kind: {
+            "losses": losses(kind, weights, folder / kind / "whole", 2, lora=True),
+            **interrupt(kind, weights, folder / kind / "stopped", lora=True),
+        }
         for kind in kinds
     }
 
@@ -41,23 +38,24 @@ def sharded(weights, tmp_path_factory):
             ranks = run_on_two(partial(train_sharded, kinds, weights, folder), folder, fsdp=True)
             launches[kinds[0]] = folder, ranks
         folder, ranks = launches[kinds[0]]
-        return folder / f"{kind}-2", [rank[kind] for rank in ranks]
+        return folder / kind, [rank[kind] for rank in ranks]
 
     return found
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("kind", KINDS)
-def test_fsdp2_has_the_losses_of_one_process(kind, one, sharded):
+def test_fsdp2_has_the_losses_of_one_process(kind, weights, sharded, run_dir):
     _, ranks = sharded(kind)
-    assert ranks[0]["losses"] == pytest.approx(one[kind], rel=1e-5)
+    alone = losses(kind, weights, run_dir, 4, lora=True)
+    assert ranks[0]["losses"] == pytest.approx(alone, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fsdp2_stopped_within_an_update_resumes_bit_exact(kind, sharded):
     folder, ranks = sharded(kind)
-    assert all("stopped at step 3 of 9" in rank["stop"] for rank in ranks)
-    assert final_state(folder / "stopped") == final_state(folder / "whole")
+    assert all("stopped at step 5 of 10" in rank["stop"] for rank in ranks)
+    assert final_state(folder / "stopped", 10) == final_state(folder / "whole", 10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,6 +79,12 @@ def test_values_of_a_sharded_critic_are_equal_on_all_ranks(sharded):
     assert ranks[0]["values"] == ranks[1]["values"]
 
 
+def train_all(weights, folder, batch_size, **options):
+    return {
+        kind: losses(kind, weights, folder / kind, batch_size, **options) for kind in FIRST + OTHERS
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("lora", [True, False], ids=["adapter", "all weights"])
@@ -89,9 +93,9 @@ def test_values_of_a_sharded_critic_are_equal_on_all_ranks(sharded):
 def test_ten_updates_on_two_processes_have_the_losses_of_one(
     dtype, rel, fsdp, lora, weights, tmp_path
 ):
-    kinds, options = FIRST + OTHERS, {"lora": lora, "dtype": dtype}
-    alone = losses(kinds, weights, tmp_path / "one", 4, **options)
-    work = partial(losses, kinds, weights, tmp_path / "two", 2, **options)
+    options = {"lora": lora, "dtype": dtype}
+    alone = train_all(weights, tmp_path / "one", 4, **options)
+    work = partial(train_all, weights, tmp_path / "two", 2, **options)
     together, _ = run_on_two(work, tmp_path, fsdp=fsdp)
-    for kind in kinds:
+    for kind in alone:
         assert together[kind] == pytest.approx(alone[kind], rel=rel), kind
