@@ -195,7 +195,7 @@ def value_episodes() -> list[Trajectory]:
     return found
 
 
-def value_data(weights: Path, lora: bool, dtype: str) -> tuple[ActorConfig, TokenView]:
+def value_data(weights: Path, lora: bool, dtype: str = "auto") -> tuple[ActorConfig, TokenView]:
     """The actor that value models begin with, and the token view of 19 decisions."""
     config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
