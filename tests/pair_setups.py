@@ -26,10 +26,11 @@ from training_setups import MAKERS, STATES, open_run
 
 from lactchain import distributed
 from lactchain.errors import Interrupted
+from lactchain.models.loading import load_actor
 from lactchain.run import launch, read_metrics, stop_requested
-from lactchain.settings import LoraSettings, TrainingConfig
+from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
 from lactchain.trainers import base
-from lactchain.trainers.base import train
+from lactchain.trainers.base import save_result, train
 
 GROUP = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 FSDP2 = {
@@ -92,7 +93,7 @@ def _main(rank: int, port: str, fsdp: bool, file: Path, work: Callable[[], Any])
 
 
 def losses(kind: str, weights: Path, run_dir: Path, batch_size: int, **options: Any) -> list[float]:
-    """The losses of ten updates, or of what is left of them in this folder.
+    """The losses of ten updates.
 
     Nothing is random and no row is left over, so that any number of processes sees the same rows.
     """
@@ -104,14 +105,19 @@ def losses(kind: str, weights: Path, run_dir: Path, batch_size: int, **options: 
 
 @contextmanager
 def comparable(
-    kind: str, weights: Path, run_dir: Path, batch_size: int, **options: Any
+    kind: str,
+    weights: Path,
+    run_dir: Path,
+    batch_size: int,
+    accumulation: int = 2,
+    **options: Any,
 ) -> Iterator[Any]:
     """The trainer of `losses`."""
     settings = TrainingConfig(
         max_steps=10,
         num_epochs=5,
         batch_size=batch_size,
-        gradient_accumulation_steps=2,
+        gradient_accumulation_steps=accumulation,
         learning_rate=3e-3,
         save_every_updates=2,
         log_every_updates=1,
@@ -130,12 +136,19 @@ def interrupt(kind: str, weights: Path, run_dir: Path, **options: Any) -> dict[s
     GradientState._reset_state()  # as in a new process: that one was left between micro-batches
     with comparable(kind, weights, run_dir, 2, **options) as trainer:
         train(trainer)
+    save_result(trainer, run_dir.with_name("result"))
     model = trainer.model
     return {
         "stop": str(stop.value),
         "units": [type(m).__name__ for m in model.modules() if isinstance(m, FSDPModule)],
         "values": model.values(STATES).tolist() if kind == "critic" else None,
     }
+
+
+def actor_norm(weights: Path) -> float:
+    """Size of the weights that this process gets of an actor that is not trained."""
+    model, _ = load_actor(ActorConfig(str(weights / "actor")))
+    return sum(parameter.norm().item() for parameter in model.parameters())
 
 
 def stop_within(trainer: Any, update: int) -> None:

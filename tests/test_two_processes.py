@@ -2,9 +2,12 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
-from pair_setups import interrupt, losses, run_on_two
-from training_setups import SHAPE, build_weights, final_state
+from pair_setups import actor_norm, interrupt, losses, run_on_two
+from training_setups import SHAPE, STATES, build_weights, final_state
+
+from lactchain.models.critic import EmbeddingCritic
 
 FIRST, OTHERS = ["critic", "simpo"], ["cloning", "ilql", "mc"]
 KINDS = [*FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]
@@ -21,6 +24,7 @@ def train_sharded(kinds, weights, folder):
         kind: {
             "losses": losses(kind, weights, folder / kind / "whole", 2, lora=True),
             **interrupt(kind, weights, folder / kind / "stopped", lora=True),
+            "actor": actor_norm(weights),
         }
         for kind in kinds
     }
@@ -67,16 +71,36 @@ def test_fsdp2_shards_layer_by_layer(kind, sharded):
 @pytest.mark.parametrize("kind", KINDS)
 def test_fsdp2_saves_what_is_trained_and_nothing_else(kind, sharded):
     folder, _ = sharded(kind)
-    for checkpoint in (folder / "whole" / "checkpoints").iterdir():
+    for checkpoint in (folder / "whole" / "checkpoints").glob("checkpoint-*"):
         files = {path.name for path in checkpoint.iterdir()}
         assert "adapter_model.safetensors" in files
         assert not any("model" in name for name in files - {"adapter_model.safetensors"})
 
 
-def test_values_of_a_sharded_critic_are_equal_on_all_ranks(sharded):
-    _, ranks = sharded("critic")
+def test_values_of_a_sharded_critic_are_equal_on_all_ranks_and_after_loading(sharded):
+    folder, ranks = sharded("critic")
     assert len(set(ranks[0]["values"])) > 1
     assert ranks[0]["values"] == ranks[1]["values"]
+    loaded = EmbeddingCritic.load(folder / "result").values(STATES)
+    np.testing.assert_allclose(loaded, ranks[0]["values"], rtol=1e-5)
+
+
+def test_models_that_are_not_trained_are_whole_on_all_ranks(sharded):
+    """Although the launch asks for one process that reads weights: actors collect episodes, too."""
+    _, ranks = sharded("critic")
+    assert ranks[0]["actor"] == ranks[1]["actor"] > 0
+
+
+@pytest.mark.parametrize(
+    "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("ilql", "mc", "cloning"))]
+)
+def test_how_rows_are_split_into_micro_batches_makes_no_difference(kind, weights, tmp_path):
+    """Answers have one to three actions: a mean of means over their tokens would weigh them."""
+    whole, split = (
+        losses(kind, weights, tmp_path / str(size), size, accumulation=8 // size, lora=True)
+        for size in (8, 2)
+    )
+    assert split == pytest.approx(whole, rel=1e-5)
 
 
 def train_all(weights, folder, batch_size, **options):
