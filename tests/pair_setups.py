@@ -57,7 +57,9 @@ def announce_accelerators() -> None:
     PartialState._prepare_backend = prepare_backend
 
 
-def run_on_two(work: Callable[[], Any], folder: Path, *, fsdp: bool) -> list[Any]:
+def run_on_two(
+    work: Callable[[], Any], folder: Path, *, fsdp: bool, mixed_precision: str = "no"
+) -> list[Any]:
     """What `work` returns in each of two processes that work together.
 
     Raises:
@@ -67,11 +69,11 @@ def run_on_two(work: Callable[[], Any], folder: Path, *, fsdp: bool) -> list[Any
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     files = [folder / f"rank-{rank}.json" for rank in range(2)]
+    variables = {**GROUP, "MASTER_PORT": port, "ACCELERATE_MIXED_PRECISION": mixed_precision}
+    start = training_setups._preloaded().Process
     processes = [
-        training_setups._preloaded().Process(
-            target=_main, args=(rank, port, fsdp, files[rank], work)
-        )
-        for rank in range(2)
+        start(target=_main, args=(rank, variables, fsdp, file, work))
+        for rank, file in enumerate(files)
     ]
     for process in processes:
         process.start()
@@ -82,8 +84,10 @@ def run_on_two(work: Callable[[], Any], folder: Path, *, fsdp: bool) -> list[Any
     return [json.loads(file.read_text()) for file in files]
 
 
-def _main(rank: int, port: str, fsdp: bool, file: Path, work: Callable[[], Any]) -> None:
-    os.environ.update(GROUP, MASTER_PORT=port, RANK=str(rank), LOCAL_RANK=str(rank))
+def _main(
+    rank: int, variables: dict[str, str], fsdp: bool, file: Path, work: Callable[[], Any]
+) -> None:
+    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
     sys.stdout = sys.stderr = file.with_suffix(".log").open("a")
     torch.set_num_threads(1)
     if fsdp:

@@ -117,9 +117,19 @@ def train_all(weights, folder, batch_size, **options):
 def test_ten_updates_on_two_processes_have_the_losses_of_one(
     dtype, rel, fsdp, lora, weights, tmp_path
 ):
-    options = {"lora": lora, "dtype": dtype}
-    alone = train_all(weights, tmp_path / "one", 4, **options)
-    work = partial(train_all, weights, tmp_path / "two", 2, **options)
-    together, _ = run_on_two(work, tmp_path, fsdp=fsdp)
+    compare(weights, tmp_path, rel, {"lora": lora, "dtype": dtype}, fsdp=fsdp)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", [{"lora": True, "dtype": "bfloat16"}, {"lora": False}])
+def test_fsdp2_in_mixed_precision_has_the_losses_of_one_process(options, weights, tmp_path):
+    compare(weights, tmp_path, 0.01, options, fsdp=True, mixed_precision="bf16")
+
+
+def compare(weights, folder, rel, options, **launch):
+    alone = train_all(weights, folder / "one", 4, **options)
+    work = partial(train_all, weights, folder / "two", 2, **options)
+    together, _ = run_on_two(work, folder, **launch)
     for kind in alone:
         assert together[kind] == pytest.approx(alone[kind], rel=rel), kind

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import ADAPTER_FILES, attach_lora, load_adapter
 from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
-from lactchain.models.heads import ScoreHead
 from lactchain.models.loading import check_encoder, load_encoder, verify_if_sealed
 from lactchain.models.prompting import encodable
 from lactchain.settings import CriticConfig
@@ -54,7 +53,8 @@ class EmbeddingCritic(HeadedModel):
     ) -> None:
         if not value_scale > 0:
             raise ValueError(f"value_scale: expected a positive number, got {value_scale}")
-        super().__init__(trunk, tokenizer, ScoreHead)
+        super().__init__(trunk, tokenizer)
+        self._shard_alone(self.base.score)
         self.settings = settings
         self.value_scale = value_scale
 

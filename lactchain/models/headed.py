@@ -36,16 +36,17 @@ class HeadedModel(nn.Module):
     """
 
     def __init__(
-        self,
-        trunk: PreTrainedModel | PeftModel,
-        tokenizer: PreTrainedTokenizerBase,
-        head_class: type[nn.Module],
+        self, trunk: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
     ) -> None:
         super().__init__()
         self.trunk = trunk
         self.tokenizer = tokenizer
-        # What FSDP shards as one unit: a layer, or a head, whose weights have a type of their own.
-        self._no_split_modules = [*self.base._no_split_modules, head_class.__name__]
+        # The classes that FSDP shards as one unit: a layer here, by name as transformers has it.
+        self._no_split_modules = list(self.base._no_split_modules)
+
+    def _shard_alone(self, head: nn.Module) -> None:
+        """Makes heads of this class units of FSDP: their weights have a type of their own."""
+        self._no_split_modules.append(type(head).__name__)
 
     @property
     def adapted(self) -> bool:

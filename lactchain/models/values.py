@@ -80,7 +80,7 @@ class ValueModel(HeadedModel):
             ConfigError: the trunk is of a family whose attention cannot read trees of texts.
         """
         check_family(trunk)
-        super().__init__(trunk, tokenizer, ValueHead)
+        super().__init__(trunk, tokenizer)
         self.meaning = meaning
         output = trunk.get_output_embeddings().weight
         sizes = output.shape[1], meaning.head_size
@@ -88,6 +88,7 @@ class ValueModel(HeadedModel):
             ValueHead(*sizes, output.shape[0], start) for _ in range(meaning.num_q_heads)
         )
         self.v_head = ValueHead(*sizes, 1, start)
+        self._shard_alone(self.v_head)
         for heads in (self.q_heads, self.v_head):
             heads.to(output.device)
         self.target: dict[str, Tensor] = {}

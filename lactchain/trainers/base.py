@@ -13,13 +13,14 @@ import random
 import shutil
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from accelerate.utils import save_fsdp_optimizer
+from accelerate.utils import FullyShardedDataParallelPlugin, save_fsdp_optimizer
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -152,10 +153,23 @@ class GuardedTrainer:
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: RandomStates | None = None
         self._windows = {True: MetricWindow(), False: MetricWindow()}
+        if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
+            self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         for callback in (GuardCallback(self), ManifestCallback(self), MetricsCallback(self.run)):
             self.add_callback(callback)
+
+    @staticmethod
+    def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
+        """Sums gradients of processes, and gives values and logits out, as they were computed.
+
+        accelerate would round both to 16 bits.
+        """
+        policy = plugin.mixed_precision_policy
+        plugin.mixed_precision_policy = replace(
+            policy, reduce_dtype=torch.float32, output_dtype=None
+        )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
