@@ -75,7 +75,8 @@ def run_on_two(
         start(target=_main, args=(rank, variables, fsdp, file, work))
         for rank, file in enumerate(files)
     ]
-    for process in processes:
+    for file, process in zip(files, processes, strict=True):
+        file.with_suffix(".log").touch()
         process.start()
     for process in processes:
         process.join()
