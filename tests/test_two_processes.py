@@ -62,6 +62,21 @@ def test_fsdp2_stopped_within_an_update_resumes_bit_exact(kind, sharded):
     assert final_state(folder / "stopped", 10) == final_state(folder / "whole", 10)
 
 
+def train_all_weights(weights, folder):
+    for kind in FIRST + OTHERS:
+        losses(kind, weights, folder / kind / "whole", 2, lora=False)
+        interrupt(kind, weights, folder / kind / "stopped", lora=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_fsdp2_resumes_a_training_of_all_weights_bit_exact(weights, tmp_path):
+    run_on_two(partial(train_all_weights, weights, tmp_path), tmp_path, fsdp=True)
+    for kind in FIRST + OTHERS:
+        states = [final_state(tmp_path / kind / name, 10) for name in ("whole", "stopped")]
+        assert states[0] == states[1], kind
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_fsdp2_shards_layer_by_layer(kind, sharded):
     _, ranks = sharded(kind)
