@@ -86,6 +86,10 @@ def initialise() -> "PartialState":
     if not torch.cuda.is_available():
         # accelerate otherwise gives each process a world of its own (accelerate 1.15).
         os.environ["ACCELERATE_USE_CPU"] = "true"
+    # FSDP's launch may ask that one process of a machine reads weights, and gives them to the
+    # others when a training begins. Any model that is used before or without one, such as an actor
+    # that collects episodes, would have none in the others. Each reads its own: files are mapped.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
     options = {"timeout": timeout()} if world_size() > 1 else {}
     state = PartialState(cpu=use_cpu, **options)

@@ -1,6 +1,7 @@
 """The critic: values that no padding and no neighbour change, gradients where they belong."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic, pool
+from lactchain.models.headed import at_stored_precision
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.types import Critic
@@ -124,7 +126,7 @@ def test_the_head_stays_in_float32_under_a_half_precision_encoder(config):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         values = critic(**critic.collate(critic.tokenize(TEXTS)))
     assert values.dtype == torch.float32
-    assert critic.model.get_base_model().base_model.embed_tokens.weight.dtype == torch.bfloat16
+    assert critic.trunk.get_base_model().base_model.embed_tokens.weight.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
@@ -133,7 +135,7 @@ def test_a_saved_critic_comes_back_bit_for_bit(config, tmp_path, lora):
     critic.save(tmp_path / "critic")
     loaded = EmbeddingCritic.load(tmp_path / "critic")
     assert np.array_equal(critic.values(TEXTS), loaded.values(TEXTS))
-    assert (loaded.config.gamma, loaded.config.discount_per) == (0.9, "chain")
+    assert (loaded.settings.gamma, loaded.settings.discount_per) == (0.9, "chain")
     assert loaded.value_scale == 10.0
     assert not loaded.training
     assert not any(weight.requires_grad for weight in loaded.parameters())
@@ -199,6 +201,26 @@ def test_what_is_too_long_loses_its_beginning(config):
     critic = EmbeddingCritic.from_config(config(max_length=3))
     whole = EmbeddingCritic.from_config(config()).tokenize([TEXTS[0]])[0]
     assert critic.tokenize([TEXTS[0]]) == [whole[-3:]]
+
+
+@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
+def test_a_critic_remembers_its_precision(config, tmp_path, lora):
+    trained(config(lora=lora, dtype="bfloat16")).save(tmp_path)
+    again = config(checkpoint=str(tmp_path), lora=lora)
+    for critic in (EmbeddingCritic.load(tmp_path), EmbeddingCritic.from_config(again)):
+        assert critic.base.dtype == torch.bfloat16
+    wide = EmbeddingCritic.from_config(replace(again, dtype="float32"))
+    assert wide.base.dtype == torch.float32
+    np.testing.assert_allclose(wide.values(TEXTS), critic.values(TEXTS), rtol=0.1, atol=0.1)
+
+
+def test_a_quantised_critic_is_loaded_quantised_and_no_other(config, tmp_path):
+    stored = {"dtype": "bfloat16", "load_in_4bit": True, "load_in_8bit": False}
+    assert at_stored_precision(config(), stored) == config(dtype="bfloat16", load_in_4bit=True)
+    assert at_stored_precision(config(dtype="float32"), {}) == config(dtype="float32")
+    trained(config(lora=LORA)).save(tmp_path)
+    with pytest.raises(ConfigError, match=r"critic.load_in_4bit: expected False, as .* got True"):
+        EmbeddingCritic.from_config(config(checkpoint=str(tmp_path), load_in_4bit=True))
 
 
 def test_values_of_another_meaning_are_refused(config, tmp_path):

@@ -135,7 +135,7 @@ def test_an_instruction_stands_before_each_text_as_sfr_has_it(weights):
 def test_an_instruction_is_part_of_what_values_mean(weights, tmp_path):
     config = CriticConfig(str(weights / "encoder"), instruction=TASK)
     EmbeddingCritic.from_config(config).save(tmp_path)
-    assert EmbeddingCritic.load(tmp_path).config.instruction == TASK
+    assert EmbeddingCritic.load(tmp_path).settings.instruction == TASK
     other = CriticConfig(config.model, checkpoint=str(tmp_path))
     with pytest.raises(ConfigError, match=r"critic.instruction: expected 'Given a state"):
         EmbeddingCritic.from_config(other)
@@ -147,7 +147,7 @@ def test_a_critic_older_than_instructions_has_none(weights, tmp_path):
     stored = json.loads(file.read_text())
     del stored["instruction"]
     file.write_text(json.dumps(stored))
-    assert EmbeddingCritic.load(tmp_path).config.instruction is None
+    assert EmbeddingCritic.load(tmp_path).settings.instruction is None
 
 
 # --- the end of sequence -------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_the_end_of_sequence_is_read_though_padding_is_the_same_token(sfr):
     batch = critic.collate(rows)
     assert batch["input_ids"][0].tolist() == [*rows[0]] + [EOS] * (len(rows[1]) - 3)
     assert batch["attention_mask"].sum(dim=1).tolist() == [3, len(rows[1])]
-    torch.nn.init.normal_(critic.model.score.weight)
+    torch.nn.init.normal_(critic.trunk.score.weight)
     alone = [critic.values([text])[0] for text in ("2", "2 3 up")]
     np.testing.assert_allclose(critic.values(["2", "2 3 up"]), alone, atol=1e-5)
 
@@ -189,7 +189,7 @@ def test_a_saved_critic_ends_its_texts_alike(sfr, tmp_path, lora):
     loaded = EmbeddingCritic.load(tmp_path)
     assert loaded.tokenize(["a text"]) == critic.tokenize(["a text"])
     assert loaded.tokenize(["a text"])[0].count(EOS) == 1
-    again = EmbeddingCritic.from_config(loaded.config, trainable=True)
+    again = EmbeddingCritic.from_config(loaded.settings, trainable=True)
     assert again.tokenize(["a text"]) == critic.tokenize(["a text"])
 
 
@@ -203,8 +203,8 @@ def test_a_text_of_a_tokenizer_that_declares_no_end_has_none(weights):
 
 def test_a_bert_is_read_as_its_own_model_reads_and_averaged_over_real_tokens(bert):
     critic = EmbeddingCritic.from_config(bert_config(bert))
-    torch.nn.init.normal_(critic.model.score.weight)
-    head = critic.model.score.weight[0]
+    torch.nn.init.normal_(critic.trunk.score.weight)
+    head = critic.trunk.score.weight[0]
     own = AutoModel.from_pretrained(bert).eval()
     texts = [STATES[0], f"{STATES[5]} {STATES[7]}"]
     expected = []

@@ -51,6 +51,14 @@ def config_of(weights, values, **changes) -> ActorConfig:
     return replace(config, **changes)
 
 
+def test_a_value_model_remembers_its_precision(weights, tmp_path):
+    actor = ActorConfig(str(weights / "actor"), dtype="bfloat16")
+    ValueModel.from_actor(actor, method="mc", gamma=0.9, num_q_heads=1).save(tmp_path)
+    assert ValueModel.load(tmp_path).trunk.dtype == torch.bfloat16
+    assert ValueModel.load(tmp_path, ActorConfig(dtype="auto")).trunk.dtype == torch.bfloat16
+    assert ValueModel.load(tmp_path, replace(actor, dtype="float32")).trunk.dtype == torch.float32
+
+
 def test_a_saved_value_model_computes_the_same(values):
     model = ValueModel.load(values)
     ids = list(range(8))

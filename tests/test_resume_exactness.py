@@ -93,6 +93,41 @@ def test_cut_at_every_update_and_resumed_is_bit_exact(
     assert final_state(run_dir) == uninterrupted(kind, options)
 
 
+def stop_within(monkeypatch, update):
+    """As if SIGTERM came in the first micro-batch of that update, once."""
+    training_step, asked = base.GuardedTrainer.training_step, {"stop": False}
+
+    def interrupted(trainer, *args):
+        loss = training_step(trainer, *args)
+        asked["stop"] = len(trainer._micro_batches) == 1 and trainer.state.global_step == update - 1
+        return loss
+
+    monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGTERM * asked["stop"])
+    monkeypatch.setattr(base.GuardedTrainer, "training_step", interrupted)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "simpo",
+        "critic",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cloning", "ilql", "mc")),
+    ],
+)
+def test_cut_within_an_update_and_resumed_is_bit_exact(
+    kind, weights, uninterrupted, run_dir, monkeypatch
+):
+    """In the first update, which leaves nothing to save, and in the first of an epoch."""
+    for update in (1, 4):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            stop_within(patch, update)
+            train_here(kind, weights, run_dir, LORA)
+        newest = latest_checkpoint(run_dir / "checkpoints")
+        assert (newest and newest.name) == (f"checkpoint-{update - 1}" if update > 1 else None)
+    train_here(kind, weights, run_dir, LORA)
+    assert final_state(run_dir) == uninterrupted(kind, LORA)
+
+
 def states_despite_kills(kind, options, weights, folder, num_kills, seed):
     """Final states of trainings of which processes were killed `num_kills` times at random times.
 

@@ -82,9 +82,9 @@ def pairs() -> list[PreferencePair]:
     return [PreferencePair(STATES[i], answer(2 + i % 2), answer(1)) for i in range(NUM_ROWS)]
 
 
-def episodes(terminated: bool = True, num_rows: int = NUM_ROWS) -> list[Trajectory]:
+def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Trajectory]:
     """Episodes of one to three chains, whose reward is the first number of the state."""
-    rng, found, rows = random.Random(0), [], 0
+    rng, found, rows, num_rows = random.Random(0), [], 0, num_rows or NUM_ROWS
     while rows < num_rows:
         steps = min(1 + len(found) % 3, num_rows - rows)
         visited = tuple(rng.choices(STATES, k=steps + 1))
@@ -106,12 +106,13 @@ def make_simpo(
     run: Run,
     *,
     lora: bool,
+    dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
     keep_checkpoints: int = 2,
 ):
     """SimPO on 19 pairs."""
     seed_everything(0, threads=1)
-    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
+    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     model, tokenizer = load_actor(config, trainable=True)
     rows, _ = preference_rows(pairs(), PromptTemplate(tokenizer), tokenizer)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
@@ -131,6 +132,7 @@ def make_critic(
     run: Run,
     *,
     lora: bool,
+    dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
     keep_checkpoints: int = 2,
     terminated: bool = False,
@@ -138,7 +140,8 @@ def make_critic(
 ):
     """A critic on 19 decisions; as a default every target depends on the critic itself."""
     seed_everything(0, threads=1)
-    config = CriticConfig(str(weights / "encoder"), lora=LORA if lora else None, gamma=0.9)
+    lora_settings = LORA if lora else None
+    config = CriticConfig(str(weights / "encoder"), lora=lora_settings, gamma=0.9, dtype=dtype)
     critic = EmbeddingCritic.from_config(config, trainable=True)
     table = EpisodeTable.from_trajectories(episodes(terminated), critic)
     regression = RegressionConfig(td_lambda=td_lambda, aggregate_duplicates=False)
@@ -153,12 +156,13 @@ def make_cloning(
     run: Run,
     *,
     lora: bool,
+    dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
     keep_checkpoints: int = 2,
 ):
     """Behaviour cloning on 19 examples."""
     seed_everything(0, threads=1)
-    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
+    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     model, tokenizer = load_actor(config, trainable=True)
     examples = [(STATES[i], Action(answer(1 + i % 3))) for i in range(NUM_ROWS)]
     rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
@@ -191,9 +195,9 @@ def value_episodes() -> list[Trajectory]:
     return found
 
 
-def value_data(weights: Path, lora: bool) -> tuple[ActorConfig, TokenView]:
+def value_data(weights: Path, lora: bool, dtype: str = "auto") -> tuple[ActorConfig, TokenView]:
     """The actor that value models begin with, and the token view of 19 decisions."""
-    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None)
+    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
     return config, token_view(value_episodes(), PromptTemplate(tokenizer), tokenizer)
 
@@ -203,13 +207,14 @@ def make_ilql(
     run: Run,
     *,
     lora: bool,
+    dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
     keep_checkpoints: int = 2,
     ilql: ILQLConfig = ILQL,
 ):
     """ILQL on 19 decisions."""
     seed_everything(0, threads=1)
-    config, view = value_data(weights, lora)
+    config, view = value_data(weights, lora, dtype)
     model = ValueModel.from_actor(
         config,
         method="ilql",
@@ -227,13 +232,14 @@ def make_mc(
     run: Run,
     *,
     lora: bool,
+    dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
     keep_checkpoints: int = 2,
     mc: ValueConfig = MC,
 ):
     """Monte-Carlo values of 19 decisions."""
     seed_everything(0, threads=1)
-    config, view = value_data(weights, lora)
+    config, view = value_data(weights, lora, dtype)
     model = ValueModel.from_actor(
         config,
         method="mc",
@@ -266,9 +272,9 @@ def final_state(run_dir: Path, step: int = NUM_UPDATES) -> dict[str, str]:
     Parameters, optimiser, schedule, random states and targets; not the log or the manifest.
     """
     folder = run_dir / "checkpoints" / f"checkpoint-{step}"
-    assert (folder / "optimizer.pt").is_file()
     hashes = {}
-    for path in folder.glob("*.pt*"):
+    [optimizer] = folder.glob("optimizer.*")
+    for path in [optimizer, *folder.glob("rng_state*"), folder / "scheduler.pt"]:
         # Our own files of a minute ago; the state of numpy is not among the types that are safe.
         _hash_leaves(torch.load(path, weights_only=False), path.name, hashes)
     for path in folder.glob("*.safetensors"):

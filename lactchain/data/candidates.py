@@ -68,7 +68,7 @@ def _advantages(
 ) -> np.ndarray:
     """Advantages (S, K) of single-decision episodes."""
     before = [outcome.observations[0] for outcome in outcomes]
-    if critic.config.mode == "action_value":
+    if critic.settings.mode == "action_value":
         q = critic.values(before, [outcome.actions[0].text for outcome in outcomes]).reshape(shape)
         return q - q.mean(axis=1, keepdims=True)
     values = critic.values(before + [outcome.observations[1] for outcome in outcomes])
@@ -78,6 +78,6 @@ def _advantages(
         values=values[: len(before)],
         next_values=values[len(before) :],
         terminated=np.array([outcome.terminated for outcome in outcomes]),
-        gamma=critic.config.gamma,
-        discount_per=critic.config.discount_per,
+        gamma=critic.settings.gamma,
+        discount_per=critic.settings.discount_per,
     ).reshape(shape)

@@ -77,7 +77,7 @@ def critic_against_exact(
 
     The state must be all that the observation says: no text about what happened before.
     """
-    config = critic.config
+    config = critic.settings
     states = env.view_states()
     observations = [env.reset(options={"state": state})[0] for state in states]
     exact = policy_values(

@@ -68,8 +68,8 @@ def make_preferences(
             config.num_candidates,
             derive_seed(seed, "candidates", shard),
             critic,
-            config.gamma if critic is None else critic.config.gamma,
-            config.discount_per if critic is None else critic.config.discount_per,
+            config.gamma if critic is None else critic.settings.gamma,
+            config.discount_per if critic is None else critic.settings.discount_per,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=config.min_margin)
         tally = rollouts.tally - before + _answer_counts(candidates, env)

@@ -21,7 +21,6 @@ from peft import (
     get_peft_model,
     get_peft_model_state_dict,
     prepare_model_for_kbit_training,
-    set_peft_model_state_dict,
 )
 from peft.helpers import rescale_adapter_scale
 from safetensors import SafetensorError
@@ -29,6 +28,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from lactchain.errors import DataError
+from lactchain.models.sharding import put
 from lactchain.settings import LoraSettings
 
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
@@ -61,10 +61,16 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
     )
 
 
-def save_adapter(model: PeftModel, directory: str | Path) -> None:
-    """Writes the adapter and its seal; the base stays where it is."""
+def save_adapter(
+    model: PeftModel, directory: str | Path, state: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Writes the adapter and its seal; the base stays where it is.
+
+    Args:
+        state: the weights by the model's own names, where the model has but a part of them.
+    """
     # "auto" would ask the hub whether the vocabulary was resized.
-    model.save_pretrained(directory, save_embedding_layers=False)
+    model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
     seal_adapter(directory, base_folder(model))
 
 
@@ -120,7 +126,8 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{file}: missing or damaged ({error})") from error
-    expected = {key: w.shape for key, w in adapter_weights(model).items()}
+    own = adapter_weights(model)
+    expected = {key: w.shape for key, w in own.items()}
     got = {key: w.shape for key, w in weights.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
     if wrong:
@@ -129,7 +136,8 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
             f"{file}: does not fit this model in {len(wrong)} of {len(expected)} weights, such as "
             f"{key}: expected {_shape(expected.get(key))}, got {_shape(got.get(key))}"
         )
-    set_peft_model_state_dict(model, weights)
+    for key, tensor in own.items():
+        put(tensor, weights[key])
 
 
 def adapter_weights(model: PeftModel) -> dict[str, torch.Tensor]:

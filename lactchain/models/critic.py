@@ -11,19 +11,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 from peft import PeftModel
-from safetensors.torch import load_model
-from torch import nn
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.adapters import (
-    ADAPTER_FILES,
-    attach_lora,
-    load_adapter,
-    load_adapter_weights,
-    save_adapter,
-)
-from lactchain.models.loading import check_encoder, load_encoder, quiet, verify_if_sealed
+from lactchain.models.adapters import ADAPTER_FILES, attach_lora, load_adapter
+from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
+from lactchain.models.loading import check_encoder, load_encoder, verify_if_sealed
 from lactchain.models.prompting import encodable
 from lactchain.settings import CriticConfig
 
@@ -34,7 +28,7 @@ MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_lengt
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
 
 
-class EmbeddingCritic(nn.Module):
+class EmbeddingCritic(HeadedModel):
     """V(s), or Q(s, chain), by a linear head in float32 on the last real token of an encoder.
 
     A causal encoder's last token has seen the whole text (SFR-Embedding-Mistral pools the same
@@ -43,26 +37,25 @@ class EmbeddingCritic(nn.Module):
     SFR-Embedding-Mistral has it: `Instruct: {task}`, a line break, `Query: {text}`.
 
     Attributes:
-        model: the encoder with its head `score`, as PEFT wraps it when there is an adapter.
+        trunk: the encoder with its head `score`, as PEFT wraps it when there is an adapter.
         tokenizer: pads on the right.
-        config: what the values mean: mode, gamma, discount_per, pooling, instruction.
+        settings: what the values mean: mode, gamma, discount_per, pooling, instruction.
         value_scale: the head's output times this is the value, so that a head that was made for
             numbers around 1 also serves returns of 100.
     """
 
     def __init__(
         self,
-        model: PreTrainedModel | PeftModel,
+        trunk: PreTrainedModel | PeftModel,
         tokenizer: PreTrainedTokenizerBase,
-        config: CriticConfig,
+        settings: CriticConfig,
         value_scale: float = 1.0,
     ) -> None:
         if not value_scale > 0:
             raise ValueError(f"value_scale: expected a positive number, got {value_scale}")
-        super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        self.config = config
+        super().__init__(trunk, tokenizer)
+        self._shard_alone(self.base.score)
+        self.settings = settings
         self.value_scale = value_scale
 
     @classmethod
@@ -90,7 +83,7 @@ class EmbeddingCritic(nn.Module):
 
     @classmethod
     def load(cls, directory: str | Path, *, trainable: bool = False) -> Self:
-        """The critic that `save` wrote, on the base it was trained on.
+        """The critic that `save` wrote, on the base and at the precision it was trained on.
 
         Raises:
             DataError: as `from_config`.
@@ -105,12 +98,14 @@ class EmbeddingCritic(nn.Module):
         directory = Path(config.checkpoint)
         verify_if_sealed(directory)
         stored = _read_config(directory)
-        for name in MEANING:
-            if stored[name] != getattr(config, name):
+        quantised = [name for name in QUANTISATION if getattr(config, name)]
+        for name in (*MEANING, *quantised):
+            if stored.get(name, True) != getattr(config, name):
                 raise ConfigError(
                     f"critic.{name}: expected {stored[name]!r}, as {directory} was trained with, "
                     f"got {getattr(config, name)!r}"
                 )
+        config = at_stored_precision(config, stored)
         adapted = (directory / ADAPTER_FILES[0]).is_file()
         model, tokenizer = load_encoder(
             config if adapted else replace(config, model=str(directory)), new_head=adapted
@@ -121,46 +116,34 @@ class EmbeddingCritic(nn.Module):
             model.requires_grad_(False)
         return cls(model, tokenizer, config, stored["value_scale"]).train(trainable)
 
-    def save(self, directory: str | Path) -> None:
-        """Writes adapter and head, or all weights when there is no adapter, and what they mean."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        if isinstance(self.model, PeftModel):
-            save_adapter(self.model, directory)
-        else:
-            with quiet():
-                self.model.save_pretrained(directory)
-            self.tokenizer.save_pretrained(directory)
-        config = asdict(self.config)
+    def _write(
+        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
+    ) -> None:
+        self._write_trunk(directory, state)
+        settings = asdict(self.settings)
         stored = {
             "schema_version": SCHEMA_VERSION,
-            "model": self.config.model,
-            **{name: config[name] for name in MEANING},
+            "model": self.settings.model,
+            **{name: settings[name] for name in MEANING},
+            **self.precision,
             "value_scale": self.value_scale,
         }
         (directory / CONFIG_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this critic, to go on training where it stood."""
-        directory = Path(directory)
-        self.value_scale = _read_config(directory)["value_scale"]
-        if isinstance(self.model, PeftModel):
-            load_adapter_weights(self.model, directory)
-        else:
-            load_model(self.model, directory / "model.safetensors")
+        super().load_weights(directory)
+        self.value_scale = _read_config(Path(directory))["value_scale"]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Values (B,) in return units of B texts (B, L), padded on either side."""
-        peft = isinstance(self.model, PeftModel)
-        classifier = self.model.get_base_model() if peft else self.model
         # The classifier's own forward pools by the pad token's id, which may be the id of the end
         # of sequence, and multiplies every token by the head.
-        hidden = classifier.base_model(
+        hidden = self.base.base_model(
             input_ids=input_ids, attention_mask=attention_mask, use_cache=False
         ).last_hidden_state
-        pooled = pool(hidden, attention_mask, self.config.pooling)
-        with torch.autocast(pooled.device.type, enabled=False):
-            return self.value_scale * classifier.score(pooled.float()).squeeze(-1)
+        pooled = pool(hidden, attention_mask, self.settings.pooling)
+        return self.value_scale * self.base.score(pooled).squeeze(-1)
 
     def values(
         self,
@@ -196,16 +179,16 @@ class EmbeddingCritic(nn.Module):
 
         An instruction stands before each.
         """
-        expects_actions = self.config.mode == "action_value"
+        expects_actions = self.settings.mode == "action_value"
         if expects_actions != (actions is not None):
             given = "none" if actions is None else "some"
-            raise ValueError(f"actions: a critic of mode {self.config.mode} was given {given}")
+            raise ValueError(f"actions: a critic of mode {self.settings.mode} was given {given}")
         read = list(observations)
         if actions is not None:
             read = [f"{o}\n{a}" for o, a in zip(observations, actions, strict=True)]
-        if self.config.instruction is None:
+        if self.settings.instruction is None:
             return read
-        return [f"Instruct: {self.config.instruction}\nQuery: {text}" for text in read]
+        return [f"Instruct: {self.settings.instruction}\nQuery: {text}" for text in read]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of B texts, at most `max_length` each; what is too long loses its beginning.
@@ -217,7 +200,7 @@ class EmbeddingCritic(nn.Module):
         rows = self.tokenizer(
             [encodable(text) for text in texts],
             truncation=True,
-            max_length=self.config.max_length,
+            max_length=self.settings.max_length,
             split_special_tokens=True,
         )["input_ids"]
         return [row or [self.tokenizer.eos_token_id] for row in rows]
@@ -228,26 +211,6 @@ class EmbeddingCritic(nn.Module):
             {"input_ids": [list(row) for row in rows]}, padding_side="right", return_tensors="pt"
         )
         return {name: batch[name].to(self.device) for name in ("input_ids", "attention_mask")}
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.model.device
-
-    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
-        """As transformers' models have it: `transformers.Trainer` calls it."""
-        self._let_inputs_require_gradients()
-        self.model.activation_checkpointing_enable(**kwargs)
-
-    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
-        """The same, by the name that transformers before 5.23 calls."""
-        self._let_inputs_require_gradients()
-        self.model.gradient_checkpointing_enable(**kwargs)
-
-    def _let_inputs_require_gradients(self) -> None:
-        """Frozen embeddings give no gradient that recomputed layers could start from."""
-        if isinstance(self.model, PeftModel):
-            self.model.enable_input_require_grads()
 
 
 def check_critic(config: CriticConfig) -> None:

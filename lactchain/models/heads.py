@@ -1,10 +1,28 @@
-"""The small MLP heads that turn a hidden state into values."""
+"""The small heads that turn a hidden state into values, in float32 whatever the trunk computes in.
+
+FSDP2's mixed precision hands out their weights in 16 bits; they compute in float32 even then.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+class ScoreHead(nn.Linear):
+    """Embeddings (B, D) → values (B, N): the head of a sequence classifier."""
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> ScoreHead:
+        """The same weights in float32."""
+        head = cls(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        head.load_state_dict(layer.state_dict())
+        return head.to(layer.weight.device)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Values, without autocast."""
+        return _linear(hidden, self.weight, self.bias)
 
 
 class ValueHead(nn.Sequential):
@@ -28,10 +46,15 @@ class ValueHead(nn.Sequential):
         nn.init.constant_(self[-1].bias, start)
 
     def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Values, whatever precision the trunk computes in; some of the outputs if so asked."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            first, activation, last = self
-            inner = activation(first(hidden.float()))
-            if columns is None:
-                return last(inner)
-            return functional.linear(inner, last.weight[columns], last.bias[columns])
+        """Values; some of the outputs if so asked."""
+        first, activation, last = self
+        inner = activation(_linear(hidden, first.weight, first.bias))
+        if columns is None:
+            return _linear(inner, last.weight, last.bias)
+        return _linear(inner, last.weight[columns], last.bias[columns])
+
+
+def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    with torch.autocast(hidden.device.type, enabled=False):
+        bias = None if bias is None else bias.float()
+        return functional.linear(hidden.float(), weight.float(), bias)

@@ -35,6 +35,7 @@ from lactchain.checkpoints import MANIFEST, verify_manifest
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.encoder import value_encoder_class
+from lactchain.models.heads import ScoreHead
 from lactchain.models.prompting import end_of_answer
 from lactchain.settings import ActorConfig, CriticConfig
 
@@ -89,7 +90,7 @@ def load_encoder(
     encoder_class = value_encoder_class(shape, config.trust_remote_code)
     model = load_base(encoder_class, path, config, new_head=new_head, num_labels=1)
     model.config.pad_token_id = tokenizer.pad_token_id
-    model.score = model.score.float()
+    model.score = ScoreHead.of(model.score)
     if new_head:
         torch.nn.init.zeros_(model.score.weight)
     return model, tokenizer

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,22 +19,19 @@ from typing import Any, Self
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
-from safetensors.torch import load_file, load_model, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
 from lactchain.functional.targets import polyak_update
-from lactchain.models.adapters import (
-    ADAPTER_FILES,
-    base_folder,
-    load_adapter_weights,
-    save_adapter,
-)
+from lactchain.models.adapters import ADAPTER_FILES, base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
+from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
 from lactchain.models.heads import ValueHead
-from lactchain.models.loading import load_actor, quiet, verify_if_sealed
+from lactchain.models.loading import load_actor, verify_if_sealed
+from lactchain.models.sharding import local, put, reshard, spread, whole
 from lactchain.settings import ActorConfig
 
 CONFIG_FILE, WEIGHTS_FILE = "values_config.json", "values.safetensors"
@@ -58,7 +57,7 @@ class ValueMeaning:
     head_size: int
 
 
-class ValueModel(nn.Module):
+class ValueModel(HeadedModel):
     """Q_i(s, ·) and V(s) at given tokens of a causal language model.
 
     Attributes:
@@ -80,10 +79,8 @@ class ValueModel(nn.Module):
         Raises:
             ConfigError: the trunk is of a family whose attention cannot read trees of texts.
         """
-        super().__init__()
         check_family(trunk)
-        self.trunk = trunk
-        self.tokenizer = tokenizer
+        super().__init__(trunk, tokenizer)
         self.meaning = meaning
         output = trunk.get_output_embeddings().weight
         sizes = output.shape[1], meaning.head_size
@@ -91,6 +88,7 @@ class ValueModel(nn.Module):
             ValueHead(*sizes, output.shape[0], start) for _ in range(meaning.num_q_heads)
         )
         self.v_head = ValueHead(*sizes, 1, start)
+        self._shard_alone(self.v_head)
         for heads in (self.q_heads, self.v_head):
             heads.to(output.device)
         self.target: dict[str, Tensor] = {}
@@ -128,21 +126,24 @@ class ValueModel(nn.Module):
 
     @classmethod
     def load(cls, directory: str | Path, config: ActorConfig | None = None) -> Self:
-        """The value model that `save` wrote, frozen.
+        """The value model that `save` wrote, frozen, at the precision it was trained at.
 
         Args:
-            config: how to load it: dtype, quantisation, trust; the defaults when None.
+            config: of the actor beside it, for what is not stored: a dtype to load in that is not
+                `auto`, and trust; the defaults when None.
 
         Raises:
             DataError: files are missing, damaged, or do not belong together.
         """
         directory, config = Path(directory), config or ActorConfig()
         verify_if_sealed(directory)
-        base, meaning = _read_config(directory)
+        base, precision, meaning = _read_config(directory)
         adapted = (directory / ADAPTER_FILES[0]).is_file()
         where = {"model": base, "adapter": str(directory)} if adapted else {"model": str(directory)}
-        fields = asdict(config) | {"adapter": None, "lora": None, "values": None} | where
-        model = cls(*load_actor(ActorConfig(**fields)), meaning)
+        unset = {"adapter": None, "lora": None, "values": None}
+        fields = asdict(config) | unset | dict.fromkeys(QUANTISATION, False) | where
+        config = at_stored_precision(ActorConfig(**fields), precision)
+        model = cls(*load_actor(config), meaning)
         model._load_values(directory)
         return model.requires_grad_(False).eval()
 
@@ -156,17 +157,50 @@ class ValueModel(nn.Module):
             if p.requires_grad and (name in names or name.startswith("q_heads."))
         }
 
+    def spread_target(self) -> None:
+        """Keeps the target network as the trained parameters are kept, sharded where they are."""
+        parameters = dict(self.named_parameters())
+        self.target = {
+            name: tensor if isinstance(tensor, DTensor) else spread(tensor, parameters[name].data)
+            for name, tensor in self.target.items()
+        }
+
+    @torch.no_grad()
     def update_target(self, tau: float) -> None:
         """Moves the target network by τ towards the trained parameters."""
-        polyak_update(self.target, dict(self.named_parameters()), tau)
+        online = {name: local(p.data) for name, p in self.named_parameters()}
+        polyak_update({name: local(slow) for name, slow in self.target.items()}, online, tau)
 
     def target_network(self) -> Self:
         """A model of the target network's values, to act with; shares all that is not trained."""
         shared = [p for name, p in self.named_parameters() if name not in self.target]
-        whole = copy.deepcopy(self, {id(part): part for part in [*shared, self.tokenizer]})
-        whole.load_state_dict(self.target, strict=False)
-        whole.target = {}
-        return whole
+        network = copy.deepcopy(self, {id(part): part for part in [*shared, self.tokenizer]})
+        network.load_state_dict(self.target, strict=False)
+        network.target = {}
+        return network
+
+    @contextmanager
+    def _as_target(self) -> Iterator[None]:
+        """The target network acts in the place of the trained parameters.
+
+        `torch.func.functional_call` would not do: FSDP2 puts what it gathers over it.
+        """
+        self._swap_target()
+        try:
+            yield
+        finally:
+            self._swap_target()
+
+    @torch.no_grad()
+    def _swap_target(self) -> None:
+        reshard(self)
+        parameters = dict(self.named_parameters())
+        for name, tensor in self.target.items():
+            # Of the data, so that autograd, for which nothing changed, does not object.
+            trained, slow = local(parameters[name].data), local(tensor)
+            kept = trained.clone()
+            trained.copy_(slow)
+            slow.copy_(kept)
 
     def least_q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
@@ -192,7 +226,7 @@ class ValueModel(nn.Module):
     def forward(
         self,
         trees: dict[str, Tensor],
-        state_nodes: Tensor,
+        state_nodes: Tensor | None,
         next_nodes: Tensor | None = None,
         with_policy: bool = False,
     ) -> dict[str, Tensor]:
@@ -207,14 +241,14 @@ class ValueModel(nn.Module):
             `q` (num_q_heads, U, V), `v` (U,), `v_next` (W,) without gradient, `logits` (U, V).
         """
         hidden = self.hidden(**trees)
-        states = hidden[state_nodes]
-        values = {
-            "q": torch.stack([head(states) for head in self.q_heads]),
-            "v": self.v_head(states).squeeze(-1),
-        }
-        if with_policy:
-            logits = self.trunk.get_output_embeddings()(states)
-            values["logits"] = finished_logits(self.trunk.config, logits)
+        values = {}
+        if state_nodes is not None:
+            states = hidden[state_nodes]
+            values["q"] = torch.stack([head(states) for head in self.q_heads])
+            values["v"] = self.v_head(states).squeeze(-1)
+            if with_policy:
+                logits = self.trunk.get_output_embeddings()(states)
+                values["logits"] = finished_logits(self.trunk.config, logits)
         if next_nodes is not None:
             with torch.no_grad():
                 values["v_next"] = self.v_head(hidden[next_nodes]).squeeze(-1)
@@ -225,88 +259,67 @@ class ValueModel(nn.Module):
         """V at W nodes (W,), without dropout."""
         was_training = self.training
         self.eval()
-        values = self.v_head(self.hidden(**trees)[nodes]).squeeze(-1)
+        values = self(trees, None, nodes)
         self.train(was_training)
-        return values
+        return values["v_next"]
 
     @torch.no_grad()
     def target_q(self, trees: dict[str, Tensor], state_nodes: Tensor) -> Tensor:
         """Least value min_i Q̂_i (U, V) of the target network, without dropout."""
         was_training = self.training
         self.eval()
-        values = functional_call(self, self.target, (trees, state_nodes))
+        with self._as_target():
+            values = self(trees, state_nodes)
         self.train(was_training)
         return values["q"].amin(dim=0)
 
-    def save(self, directory: str | Path) -> None:
-        """Writes adapter or weights of the trunk, heads, target network, and what they mean."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        base = str(base_folder(self.trunk))
-        if isinstance(self.trunk, PeftModel):
-            save_adapter(self.trunk, directory)
-        else:
-            with quiet():
-                self.trunk.save_pretrained(directory)
-            self.tokenizer.save_pretrained(directory)
-        save_file(self._values(), directory / WEIGHTS_FILE)
-        stored = {"schema_version": SCHEMA_VERSION, "base": base, **asdict(self.meaning)}
+    def extra_tensors(self) -> dict[str, Tensor]:
+        """The target network."""
+        return {f"target.{name}": whole(tensor) for name, tensor in self.target.items()}
+
+    def _write(
+        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
+    ) -> None:
+        base = str(base_folder(self.trunk))  # saving all weights makes `directory` the base
+        self._write_trunk(directory, state)
+        heads = self._heads(self.state_dict() if state is None else state)
+        save_file(heads | extra, directory / WEIGHTS_FILE)
+        stored = {
+            "schema_version": SCHEMA_VERSION,
+            "base": base,
+            "precision": self.precision,
+            **asdict(self.meaning),
+        }
         (directory / CONFIG_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this model, to go on training where it stood."""
-        directory = Path(directory)
-        if isinstance(self.trunk, PeftModel):
-            load_adapter_weights(self.trunk, directory)
-        else:
-            load_model(self.trunk, directory / "model.safetensors")
-        self._load_values(directory)
-
-    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
-        """As transformers' models have it: `transformers.Trainer` calls it."""
-        self._let_inputs_require_gradients()
-        self.trunk.activation_checkpointing_enable(**kwargs)
-
-    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
-        """The same, by the name that transformers before 5.23 calls."""
-        self._let_inputs_require_gradients()
-        self.trunk.gradient_checkpointing_enable(**kwargs)
-
-    def _let_inputs_require_gradients(self) -> None:
-        """Frozen embeddings give no gradient that recomputed layers could start from."""
-        if isinstance(self.trunk, PeftModel):
-            self.trunk.enable_input_require_grads()
+        super().load_weights(directory)
+        self._load_values(Path(directory))
 
     @property
     def _decoder(self) -> nn.Module:
-        peft = isinstance(self.trunk, PeftModel)
-        return (self.trunk.get_base_model() if peft else self.trunk).get_decoder()
+        return self.base.get_decoder()
 
     @staticmethod
     def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
         parts = {id(parameter) for parameter in part.parameters()}
         return {name for name, parameter in whole.named_parameters() if id(parameter) in parts}
 
-    def _values(self) -> dict[str, Tensor]:
-        """Heads and target network, by the names of the file."""
-        heads = {
-            name: tensor
-            for name, tensor in self.state_dict().items()
-            if name.startswith(("q_heads.", "v_head."))
-        }
-        return heads | {f"target.{name}": tensor for name, tensor in self.target.items()}
+    @staticmethod
+    def _heads(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {n: t for n, t in state.items() if n.startswith(("q_heads.", "v_head."))}
 
     def _load_values(self, directory: Path) -> None:
         file = directory / WEIGHTS_FILE
         try:
-            stored = load_file(file, device=str(self.v_head[0].weight.device))
+            stored = load_file(file, device=str(self.device))
         except (OSError, SafetensorError) as error:
             raise DataError(f"{file}: missing or damaged ({error})") from error
-        own = {n: t for n, t in self._values().items() if not n.startswith("target.")}
-        for name, tensor in own.items():
+        for name, tensor in self._heads(self.state_dict()).items():
             if name not in stored or stored[name].shape != tensor.shape:
                 raise DataError(f"{file}: {name} is missing or of another shape")
-            tensor.copy_(stored[name])
+            put(tensor, stored[name])
         self.target = {
             name.removeprefix("target."): tensor
             for name, tensor in stored.items()
@@ -320,15 +333,16 @@ def seen_in_tree(subtree_ends: Tensor) -> Tensor:
     return (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])
 
 
-def _read_config(directory: Path) -> tuple[str, ValueMeaning]:
-    """The base that a value model was trained on, and what its numbers mean."""
+def _read_config(directory: Path) -> tuple[str, dict[str, Any], ValueMeaning]:
+    """The base that a value model was trained on, at which precision, what its numbers mean."""
     file = directory / CONFIG_FILE
     try:
         stored: dict[str, Any] = json.loads(file.read_text("utf-8"))
         version, base = stored.pop("schema_version"), stored.pop("base")
         if version != SCHEMA_VERSION:
             raise DataError(f"{file}: expected schema version {SCHEMA_VERSION}, got {version}")
-        return base, ValueMeaning(**stored)
+        precision = stored.pop("precision", {})  # not in files of older versions
+        return base, precision, ValueMeaning(**stored)
     except FileNotFoundError as error:
         raise DataError(
             f"{file}: no such file; expected a folder that train_ilql or train_mc saved"

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from accelerate.utils import FullyShardedDataParallelPlugin, save_fsdp_optimizer
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import Sampler
 from transformers import (
     ProgressCallback,
@@ -28,6 +30,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
 from lactchain import distributed
@@ -41,7 +44,9 @@ from lactchain.checkpoints import (
 )
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
 from lactchain.models.adapters import base_folder, seal_adapter
+from lactchain.models.headed import load_trained
 from lactchain.models.loading import device, quiet
+from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.run import Run, provenance, stop_requested
 from lactchain.settings import TrainingConfig
 
@@ -145,11 +150,25 @@ class GuardedTrainer:
         self.length_sampler: LengthGroupedSampler | None = None
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
+        self._random_states: RandomStates | None = None
         self._windows = {True: MetricWindow(), False: MetricWindow()}
+        if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
+            self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         for callback in (GuardCallback(self), ManifestCallback(self), MetricsCallback(self.run)):
             self.add_callback(callback)
+
+    @staticmethod
+    def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
+        """Sums gradients of processes, and gives values and logits out, as they were computed.
+
+        accelerate would round both to 16 bits.
+        """
+        policy = plugin.mixed_precision_policy
+        plugin.mixed_precision_policy = replace(
+            policy, reduce_dtype=torch.float32, output_dtype=None
+        )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
@@ -188,10 +207,8 @@ class GuardedTrainer:
                 batch is written to the run's folder, the weights are those before the step.
         """
         losses = torch.stack([loss.float() for _, loss in self._micro_batches])
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        if isinstance(norm, DTensor):  # sharded by FSDP2
-            norm = norm.full_tensor()
         bad = torch.stack(
             [losses.isfinite().all(), norm.isfinite().to(losses.device)]
         ).logical_not()
@@ -202,6 +219,21 @@ class GuardedTrainer:
             self._fail(losses.tolist(), "loss" if bad_loss else "gradient")
         self._micro_batches.clear()
         self.stopped = stop
+
+    def update_taken(self) -> None:
+        """Called after each update: what is random goes on from here, also in a resumed run."""
+        self._random_states = random_states()
+
+    def drop_update(self) -> None:
+        """Saves the state after the last whole update; what was accumulated since is computed anew.
+
+        The draws of the micro-batches that are dropped are taken back.
+        """
+        self._micro_batches.clear()
+        if self._random_states is not None:
+            set_random_states(self._random_states)
+        self.save_now()
+        self.stopped = True
 
     def _fail(self, losses: list[float], what: str) -> None:
         step, rank = self.state.global_step + 1, self.args.process_index
@@ -266,18 +298,27 @@ class GuardedTrainer:
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad and not parameter.isfinite().all():
-                raise NonFiniteError(
-                    f"step {self.state.global_step}: {name} is not finite, no checkpoint is "
-                    "written; give the same command with a lower training.learning_rate"
-                )
+        trained = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
+        bad = [name for name, parameter in trained if not local(parameter).isfinite().all()]
+        if distributed.any_of(bool(bad)):
+            raise NonFiniteError(
+                f"step {self.state.global_step}: {', '.join(bad[:1]) or 'a weight elsewhere'} is "
+                "not finite, no checkpoint is written; give the same command with a lower "
+                "training.learning_rate"
+            )
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         if self.is_world_process_zero():
             clear_place(checkpoint)
         self.accelerator.wait_for_everyone()
         with disk_errors(checkpoint):
             super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Writes what is trained; of a sharded model that is all that is gathered."""
+        state = None
+        if is_sharded(self.model):
+            state = whole_state(self.model, only_trained=isinstance(self.model, PeftModel))
+        self._save(output_dir, state)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
@@ -289,6 +330,19 @@ class GuardedTrainer:
         (directory / "training_args.bin").unlink()
         if isinstance(self.model, PeftModel):
             seal_adapter(directory, base_folder(self.model))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Without the second copy of all weights that transformers writes of a sharded model."""
+        if not is_sharded(self.model):
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        plugin = self.accelerator.state.fsdp_plugin
+        save_fsdp_optimizer(plugin, self.accelerator, self.optimizer, self.model, output_dir)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
+        load_trained(self.model, Path(checkpoint))
 
 
 class RunTrainer(GuardedTrainer, transformers.Trainer):
@@ -307,6 +361,43 @@ class RunTrainer(GuardedTrainer, transformers.Trainer):
         with torch.no_grad():
             loss = self.compute_loss(model, self._prepare_inputs(inputs))
         return loss.detach(), None, None
+
+
+class UpdateMeanTrainer(RunTrainer):
+    """Base of the trainers whose loss is made of means over all items of an update.
+
+    Which rows share a micro-batch or a process then makes no difference, however many tokens each
+    of them has.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Over how many rows or tokens of a batch each mean of the loss is, (K,)."""
+        raise NotImplementedError
+
+    def shares(self, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None) -> Tensor:
+        """What the means over a batch count among those over the update, (K,); 1 without one."""
+        items = self.num_items(inputs)
+        return items / (items if num_items_in_batch is None else num_items_in_batch)
+
+    def _get_num_items_in_batch(
+        self, batch_samples: list[dict[str, Tensor]], device: torch.device
+    ) -> Tensor:
+        """Items of the update, (K,), as a mean over processes, since gradients are one, too."""
+        items = torch.stack([self.num_items(inputs) for inputs in batch_samples]).sum(dim=0)
+        return self.accelerator.reduce(items.to(device)) / self.args.world_size
+
+
+class HeadedTrainer(UpdateMeanTrainer):
+    """Base of the trainers of a `HeadedModel`, which knows itself how it is saved and loaded."""
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Writes what is trained."""
+        self.model.save(output_dir or self.args.output_dir, write=self.args.should_save)
+
+    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
+        self.model.load_weights(checkpoint)
 
 
 def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
@@ -389,6 +480,25 @@ def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> No
         )
 
 
+RandomStates = tuple[Any, Any, Tensor, list[Tensor]]
+"""Of python, numpy, torch, and torch's devices."""
+
+
+def random_states() -> RandomStates:
+    """Where all random number generators stand."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    return *states, torch.cuda.get_rng_state_all()
+
+
+def set_random_states(states: RandomStates) -> None:
+    """Sets them back."""
+    python, numpy, cpu, cuda = states
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(cuda)
+
+
 class GuardCallback(TrainerCallback):
     """Announces epochs, checks each update before it is taken, stops after it if so asked."""
 
@@ -403,8 +513,15 @@ class GuardCallback(TrainerCallback):
         """Raises `NonFiniteError` instead of letting a bad step happen."""
         self.trainer.check_update()
 
+    def on_substep_end(self, args, state, control, **kwargs) -> None:
+        """Ends the training within an update, if a signal came to any process."""
+        if distributed.any_of(stop_requested() > 0):
+            self.trainer.drop_update()
+            control.should_training_stop = True
+
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Saves and ends the training, if a signal came; an evaluation due now is left out."""
+        self.trainer.update_taken()
         if self.trainer.stopped and state.global_step < state.max_steps:
             control.should_save = True
             control.should_evaluate = False

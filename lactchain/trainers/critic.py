@@ -29,7 +29,7 @@ from lactchain.jobs import TrainCriticConfig
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
 from lactchain.settings import RegressionConfig
-from lactchain.trainers.base import RunTrainer, training_arguments
+from lactchain.trainers.base import HeadedTrainer, training_arguments
 from lactchain.types import Trajectory
 
 TARGETS_FILE = "targets.safetensors"
@@ -108,7 +108,7 @@ def _columns(
     trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]
 ) -> dict[str, Tensor]:
     """One episode's columns, each (T,); new texts are added to `texts`."""
-    config, steps = critic.config, len(trajectory)
+    config, steps = critic.settings, len(trajectory)
     of_chains = config.mode == "action_value"
     read = critic.texts(
         trajectory.observations[: steps if of_chains else steps + 1],
@@ -200,30 +200,7 @@ class RegressionCollator:
         return batch | columns
 
 
-class TrainedCritic(nn.Module):
-    """The critic as `transformers.Trainer` sees it.
-
-    Without its `config`, that is, which transformers would take for one of its own and write to.
-    """
-
-    def __init__(self, critic: EmbeddingCritic) -> None:
-        super().__init__()
-        self.critic = critic
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Values (B,)."""
-        return self.critic(input_ids, attention_mask)
-
-    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
-        """Called by transformers where `training.gradient_checkpointing` is set."""
-        self.critic.activation_checkpointing_enable(**kwargs)
-
-    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
-        """The same, in transformers before 5.23."""
-        self.critic.gradient_checkpointing_enable(**kwargs)
-
-
-class CriticTrainer(RunTrainer):
+class CriticTrainer(HeadedTrainer):
     """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
 
     Targets that depend on the critic (the bootstrap of episodes that were cut, TD(λ)) are computed
@@ -251,7 +228,7 @@ class CriticTrainer(RunTrainer):
         self.table = table
         aggregate = settings.aggregate_duplicates and settings.loss == "mse"
         super().__init__(
-            model=TrainedCritic(critic),
+            model=critic,
             args=args,
             data_collator=RegressionCollator(critic.tokenizer.pad_token_id),
             train_dataset=RegressionRows(table, aggregate),
@@ -275,7 +252,12 @@ class CriticTrainer(RunTrainer):
         values = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         scale = self.critic.value_scale
         losses = regression_loss(values / scale, inputs["target"] / scale, self.settings.loss)
-        return (inputs["weight"] * losses).mean()
+        [share] = self.shares(inputs, num_items_in_batch)
+        return share * (inputs["weight"] * losses).mean()
+
+    def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Rows."""
+        return torch.tensor([len(inputs["target"])], device=inputs["target"].device)
 
     def set_epoch(self, epoch: int) -> None:
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
@@ -321,10 +303,6 @@ class CriticTrainer(RunTrainer):
         )
         return metrics
 
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        if self.args.should_save:
-            self.critic.save(output_dir or self.args.output_dir)
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save and self.table.needs_values(self.settings.td_lambda):
@@ -336,7 +314,7 @@ class CriticTrainer(RunTrainer):
             )
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
-        self.critic.load_weights(checkpoint)
+        super()._load_from_checkpoint(checkpoint, model)
         if self.table.needs_values(self.settings.td_lambda):
             with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")

@@ -69,6 +69,10 @@ class TargetCallback(TrainerCallback):
         self.model = model
         self.tau = tau
 
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """The model is sharded by now, if it is at all."""
+        self.model.spread_target()
+
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """One Polyak step."""
         self.model.update_target(self.tau)

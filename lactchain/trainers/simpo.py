@@ -29,7 +29,7 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.base import RunTrainer, training_arguments
+from lactchain.trainers.base import UpdateMeanTrainer, training_arguments
 from lactchain.types import Action, ChainGrammar, PreferencePair
 
 COLLAPSE_NATS = 1.0
@@ -143,7 +143,7 @@ def seen_in_branch(branch: Tensor) -> Tensor:
     return (own | (branch == SHARED)[:, None, :]).tril()
 
 
-class SimPOTrainer(RunTrainer):
+class SimPOTrainer(UpdateMeanTrainer):
     """Trains a causal language model on preference pairs (Meng, Xia & Chen 2024, equation 6).
 
     Departures: an optional negative log-likelihood of the chosen answers, the α of CPO (Xu et al.
@@ -191,7 +191,7 @@ class SimPOTrainer(RunTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        """Mean loss of B pairs, from one forward pass."""
+        """Mean loss of B pairs, or their share of an update's, from one forward pass."""
         logprobs, branch = completion_logprobs(
             model, **inputs, config=self.model.config, dtype=self.model.dtype
         )
@@ -207,8 +207,14 @@ class SimPOTrainer(RunTrainer):
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
             **{"lengths/chosen": chosen.sum(dim=1), "lengths/rejected": rejected.sum(dim=1)},
         )
-        settings = self.settings
-        return settings.preference_weight * losses.mean() + settings.nll_weight * nll
+        of_pairs, of_tokens = self.shares(inputs, num_items_in_batch)
+        preference = self.settings.preference_weight * of_pairs * losses.mean()
+        return preference + self.settings.nll_weight * of_tokens * nll
+
+    def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Pairs, and tokens of the chosen answers."""
+        spoken = inputs["completion_mask"].bool() & (inputs["branch"] == CHOSEN)
+        return torch.stack([torch.tensor(len(spoken), device=spoken.device), spoken.sum()])
 
     def row_length(self, row: PreferenceRow) -> int:
         """Tokens of a pair."""

@@ -24,10 +24,11 @@ from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
 from lactchain.settings import ActorConfig, ValueConfig
-from lactchain.trainers.base import RunTrainer
+from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import ChainGrammar
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
@@ -166,7 +167,7 @@ class TreeCollator:
         }
 
 
-class TokenValueTrainer(RunTrainer):
+class TokenValueTrainer(HeadedTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
     A subclass computes the losses of the tokens, of which the trainer takes means and their sum.
@@ -232,9 +233,7 @@ class TokenValueTrainer(RunTrainer):
         values = model(
             trees(inputs), inputs["state_nodes"], inputs["next_nodes"], self.trains_policy
         )
-        if "behind_nodes" in inputs:
-            behind = self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
-            values["v_next"] = torch.cat([values["v_next"], behind])
+        values["v_next"] = torch.cat([values["v_next"], self._values_behind(inputs)])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
@@ -246,7 +245,22 @@ class TokenValueTrainer(RunTrainer):
             **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
         )
         factors = self.loss_factors()
-        return sum(factors[name] * mean for name, mean in means.items())
+        [share] = self.shares(inputs, num_items_in_batch)
+        return share * sum(factors[name] * mean for name, mean in means.items())
+
+    def _values_behind(self, inputs: dict[str, Tensor]) -> Tensor:
+        """V of the prompts that follow and that the batch does not answer, (X,)."""
+        if "behind_nodes" in inputs:
+            return self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
+        if is_sharded(self.values):
+            # Other processes may have some, and then wait for the weights that are here.
+            one = {name: tensor[:1, :1] for name, tensor in trees(inputs).items()}
+            return self.values.state_values(one, inputs["next_nodes"][:0])
+        return inputs["reward"][:0]
+
+    def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Tokens of the agent."""
+        return torch.tensor([len(inputs["state"])], device=inputs["state"].device)
 
     def loss_factors(self) -> dict[str, float]:
         """What each loss counts."""
@@ -256,13 +270,6 @@ class TokenValueTrainer(RunTrainer):
     def row_length(self, row: dict[str, Any]) -> int:
         """Tokens of the longest prompt of a group."""
         return self.train_dataset.length(row)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        if self.args.should_save:
-            self.values.save(output_dir or self.args.output_dir)
-
-    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
-        self.values.load_weights(checkpoint)
 
 
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:

@@ -1,0 +1,154 @@
+"""A transformer with heads of our own: what the critic and the value model share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lactchain.models.adapters import load_adapter_weights, save_adapter
+from lactchain.models.loading import check_weights, quiet
+from lactchain.models.sharding import is_sharded, put, whole_state
+from lactchain.settings import ActorConfig, CriticConfig
+
+Config = TypeVar("Config", ActorConfig, CriticConfig)
+
+QUANTISATION = ("load_in_4bit", "load_in_8bit")
+PRECISION = ("dtype", *QUANTISATION)
+"""Fields of `ActorConfig` and `CriticConfig` that are stored with trained weights."""
+
+
+class HeadedModel(nn.Module):
+    """A trunk that is saved, checkpointed and sharded as the transformer that it is.
+
+    It has no `config`, which `transformers.Trainer` would take for one of its own and write to.
+
+    Attributes:
+        trunk: the transformer, as PEFT wraps it when there is an adapter.
+        tokenizer: of the trunk.
+    """
+
+    def __init__(
+        self, trunk: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.tokenizer = tokenizer
+        # The classes that FSDP shards as one unit: a layer here, by name as transformers has it.
+        self._no_split_modules = list(self.base._no_split_modules)
+
+    def _shard_alone(self, head: nn.Module) -> None:
+        """Makes heads of this class units of FSDP: their weights have a type of their own."""
+        self._no_split_modules.append(type(head).__name__)
+
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter is trained, and not all weights."""
+        return isinstance(self.trunk, PeftModel)
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The transformer itself."""
+        return self.trunk.get_base_model() if self.adapted else self.trunk
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.trunk.device
+
+    @property
+    def precision(self) -> dict[str, Any]:
+        """How the trunk was loaded: the entries of `PRECISION`."""
+        config = self.base.config
+        quantisation = config.to_dict().get("quantization_config", {})
+        return {
+            "dtype": str(config.dtype).removeprefix("torch."),
+            "load_in_4bit": quantisation.get("load_in_4bit", False),
+            "load_in_8bit": quantisation.get("load_in_8bit", False),
+        }
+
+    def save(self, directory: str | Path, *, write: bool = True) -> None:
+        """Writes adapter or weights, heads, and what the values mean.
+
+        Args:
+            write: whether this process does. Of a sharded model, all of them call this.
+        """
+        state = whole_state(self, only_trained=self.adapted) if is_sharded(self) else None
+        extra = self.extra_tensors()
+        if write:
+            directory = Path(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            self._write(directory, state, extra)
+
+    def extra_tensors(self) -> dict[str, Tensor]:
+        """What is saved beside the model's own weights, gathered from all processes."""
+        return {}
+
+    def _write(
+        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
+    ) -> None:
+        """Writes all files of `save`; `state` holds the gathered weights of a sharded model."""
+        raise NotImplementedError
+
+    def _write_trunk(self, directory: Path, state: dict[str, Tensor] | None) -> None:
+        if state is not None:
+            trunk = (item for item in state.items() if item[0].startswith("trunk."))
+            state = {name.removeprefix("trunk."): tensor for name, tensor in trunk}
+        if self.adapted:
+            save_adapter(self.trunk, directory, state)
+            return
+        with quiet():
+            self.trunk.save_pretrained(directory, state_dict=state)
+        self.tokenizer.save_pretrained(directory)
+
+    def load_weights(self, directory: str | Path) -> None:
+        """Reads what `save` wrote into this model, to go on training where it stood."""
+        load_trained(self.trunk, Path(directory))
+
+    def activation_checkpointing_enable(self, **kwargs: Any) -> None:
+        """As transformers' models have it: `transformers.Trainer` calls it."""
+        self._let_inputs_require_gradients()
+        self.trunk.activation_checkpointing_enable(**kwargs)
+
+    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
+        """The same, by the name that transformers before 5.23 calls."""
+        self._let_inputs_require_gradients()
+        self.trunk.gradient_checkpointing_enable(**kwargs)
+
+    def _let_inputs_require_gradients(self) -> None:
+        """Frozen embeddings give no gradient that recomputed layers could start from."""
+        if self.adapted:
+            self.trunk.enable_input_require_grads()
+
+
+def load_trained(model: PreTrainedModel | PeftModel, directory: Path) -> None:
+    """Reads the adapter, or all weights, in `directory` into a model that may be sharded."""
+    if isinstance(model, PeftModel):
+        load_adapter_weights(model, directory)
+        return
+    own = model.state_dict()
+    for file in check_weights(directory):
+        for name, tensor in load_file(file).items():
+            put(own[name], tensor)
+
+
+def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
+    """`config`, to load weights at the precision that they were trained at.
+
+    Quantisation is always what it was. A dtype that is given, not `auto`, is taken: the same
+    weights in float32 have the same values but for rounding.
+
+    Args:
+        stored: holds what `HeadedModel.precision` gave; files of older versions have none of it.
+    """
+    precision = {name: stored[name] for name in PRECISION if name in stored}
+    if config.dtype != "auto":
+        precision.pop("dtype", None)
+    return replace(config, **precision)

@@ -1,0 +1,61 @@
+"""Weights that FSDP2 spread over processes, read and written as if they were in one place.
+
+All of it also works on tensors that are whole. What gathers or spreads is collective: every process
+calls it, in the same order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, gathered from the processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def spread(tensor: Tensor, example: Tensor) -> Tensor:
+    """A whole tensor, as `example` is kept: its device, its dtype, and sharded where that is."""
+    tensor = tensor.to(example.device, example.dtype)
+    if not isinstance(example, DTensor):
+        return tensor
+    return distribute_tensor(tensor, example.device_mesh, example.placements)
+
+
+@torch.no_grad()
+def put(target: Tensor, tensor: Tensor) -> None:
+    """Copies a whole tensor into one that may be sharded."""
+    target.copy_(spread(tensor, target))
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 spread this model's weights."""
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def reshard(model: nn.Module) -> None:
+    """Lets go of weights that FSDP2 gathered for a forward pass and still holds."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def whole_state(model: nn.Module, only_trained: bool) -> dict[str, Tensor]:
+    """The state of a sharded model on the CPU of the first process; elsewhere it is empty.
+
+    Args:
+        only_trained: leave frozen weights out, which are most of a model with an adapter.
+    """
+    options = StateDictOptions(
+        full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained
+    )
+    return get_model_state_dict(model, options=options)
