@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lactchain import distributed
+from lactchain.budget import check_budget
 from lactchain.checkpoints import atomic_write
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.jobs import (
@@ -48,6 +49,7 @@ class Stages:
         if config.tiny is not None:
             self._build_tiny_models()
         check_critic(replace(config.critic.config, model=self.encoder))
+        check_budget(config)
 
     def warm_start(self) -> TrainBCConfig:
         """Cloning of scripted behaviour, of all weights: an adapter comes with the first round."""

@@ -9,34 +9,32 @@ type numbers of actions, such as `0 0 1`, or an answer as a model gives it. Ctrl
 
 import signal
 
-from rich.text import Text
-
-from lactchain.console import console, plain
+from lactchain.console import console, plain, show_state
 from lactchain.jobs import PlayConfig
 from lactchain.process import launch
 
 
 def main(config: PlayConfig) -> float:
-    from lactchain.budget import check_budget, print_budget
     from lactchain.data.shards import derive_seed
     from lactchain.environments.language import make_language_env
     from lactchain.environments.scripted import HumanPolicy
 
-    if config.dry_run:
-        print_budget(config)
-        return 0.0
-    check_budget(config)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
     policy = HumanPolicy(env.grammar, lambda text: console.input(plain(text.split("\n")[-1])))
     if config.actor is not None:
+        from lactchain.budget import check_budget, print_budget
         from lactchain.models.actor import LanguageActor
 
+        if config.dry_run:
+            print_budget(config)
+            return 0.0
+        check_budget(config)
         policy = LanguageActor.from_config(config.actor, env.grammar)
     observation, info = env.reset(seed=config.seed)
     over, num_chains, total = False, 0, 0.0
     while not over:
-        show(env, observation)
+        show_state(env, observation)
         try:
             action = policy.act([observation], [derive_seed(config.seed, num_chains)])[0]
         except EOFError:
@@ -47,18 +45,11 @@ def main(config: PlayConfig) -> float:
         outcome = played or f"nothing done: {info['invalid_reason']}"
         console.print(plain(f"answer {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
-    show(env, observation)
+    show_state(env, observation)
     ending = "reached" if info["success"] else "did not reach"
     verdict = f"{policy.name} {ending} the goal: {num_chains} answers, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total
-
-
-def show(env, observation):
-    console.rule()
-    if env.env.render_mode == "ansi":
-        console.print(Text.from_ansi(env.env.render()))
-    console.print(plain(observation), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -26,28 +26,23 @@ from lactchain.run import Run
 
 def main(config: RunPipelineConfig) -> dict:
     from lactchain import distributed
-    from lactchain.budget import check_budget, print_budget
+    from lactchain.budget import print_budget
     from lactchain.inspection.report import write_report
     from lactchain.pipeline import Stages, gather_results
 
     if config.dry_run:
         return print_budget(config)
-
     start, cpu_start = time.perf_counter(), time.process_time()
     with Run.of(config) as run:
         if run.finished:
             return run.summary
-        check_budget(config)
         stages = Stages(config, run)
         if config.warm_start is not None:
-            stage = stages.warm_start()
-            stages.take_actor(stage, train_bc.main(stage))
+            stages.take_actor(stage := stages.warm_start(), train_bc.main(stage))
         stages.take_evaluation(evaluate.main(stages.evaluation(0)))
         for number in range(1, config.num_rounds + 1):
-            stage = stages.critic_stage(number)
-            stages.take_critic(stage, train_critic.main(stage))
-            stage = stages.simpo_stage(number)
-            stages.take_actor(stage, train_simpo.main(stage))
+            stages.take_critic(stage := stages.critic_stage(number), train_critic.main(stage))
+            stages.take_actor(stage := stages.simpo_stage(number), train_simpo.main(stage))
             stages.take_evaluation(evaluate.main(stages.evaluation(number)))
             if stages.target_is_met():
                 break

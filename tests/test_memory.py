@@ -1,6 +1,8 @@
 """The estimate of memory is what the trainers and the decoder take, counted on a small model."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from lactchain.models.adapters import attach_lora
 from lactchain.models.allocations import Allocations
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.decoding import Decoder
-from lactchain.models.encoder import value_encoder_class
+from lactchain.models.loading import load_encoder
 from lactchain.models.memory import (
     SHAPES,
     Sharing,
@@ -27,19 +29,30 @@ from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import random_models  # noqa: E402
+
 SHAPE = MistralConfig(
     hidden_size=128, intermediate_size=448, num_hidden_layers=6, num_attention_heads=4,
     num_key_value_heads=1, head_dim=32, vocab_size=2048, sliding_window=None, pad_token_id=0,
 )  # fmt: skip
 LORA = LoraSettings(r=8)
 PROMPT, ANSWER, ROWS = 60, 12, 4
-ACTOR, CRITIC = ModelSpec(SHAPE, lora=LORA), ModelSpec(SHAPE, "SEQ_CLS", lora=LORA)
+ACTOR = ModelSpec(SHAPE, lora=LORA)
+CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 6), "SEQ_CLS", lora=LORA)
 
 
-def model_of(spec: ModelSpec, checkpointing: bool = False):
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> str:
+    """The folder of the critic's base."""
+    folder = tmp_path_factory.mktemp("encoder")
+    random_models.build_encoder(folder, hidden_size=128, num_layers=6)
+    return str(folder)
+
+
+def model_of(spec: ModelSpec, encoder: str, checkpointing: bool = False):
     if spec.task == "SEQ_CLS":
-        model = value_encoder_class(spec.shape)._from_config(spec.shape, dtype=spec.dtype)
-        model.score = model.score.float()
+        model, _ = load_encoder(CriticConfig(encoder, dtype="bfloat16"))
     else:
         model = AutoModelForCausalLM.from_config(SHAPE, dtype=spec.dtype)
     if spec.lora is not None:
@@ -105,10 +118,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-def test_a_training_step_takes_what_was_estimated(case, checkpointing):
+def test_a_training_step_takes_what_was_estimated(case, checkpointing, encoder):
     spec, loss_of, batch = CASES[case]
     estimate = training_memory(spec, batch, checkpointing=checkpointing)
-    model = model_of(spec, checkpointing)
+    model = model_of(spec, encoder, checkpointing)
     weights = sum(w.nbytes for w in model.parameters())
     assert estimate.weights + estimate.adapter == weights
     with Allocations(*model.parameters(), *model.buffers()) as counter:
@@ -120,18 +133,18 @@ def test_a_training_step_takes_what_was_estimated(case, checkpointing):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_autograd_keeps_is_what_was_estimated(case):
+def test_what_autograd_keeps_is_what_was_estimated(case, encoder):
     spec, loss_of, batch = CASES[case]
     estimate = training_memory(spec, batch)
     # Of the logits some are there before the backward pass, the others come with it.
-    kept = saved_bytes(loss_of, model_of(spec))
+    kept = saved_bytes(loss_of, model_of(spec, encoder))
     assert 0.98 * estimate.activations < kept < 1.02 * (estimate.activations + estimate.logits)
 
 
 @pytest.mark.parametrize("spec", [replace(ACTOR, lora=None), replace(ACTOR, dtype=torch.float32)])
-def test_other_weights_are_estimated_as_well(spec):
+def test_other_weights_are_estimated_as_well(spec, encoder):
     _, loss_of, batch = CASES["simpo"]
-    estimate, model = training_memory(spec, batch), model_of(spec)
+    estimate, model = training_memory(spec, batch), model_of(spec, encoder)
     loss_of(model).backward()  # gradients are there from now on
     with Allocations(
         *model.parameters(), *(w.grad for w in model.parameters() if w.grad is not None)
@@ -142,11 +155,11 @@ def test_other_weights_are_estimated_as_well(spec):
 
 
 @pytest.mark.parametrize("policy", [False, True])
-def test_a_step_of_the_values_takes_what_was_estimated(policy):
+def test_a_step_of_the_values_takes_what_was_estimated(policy, encoder):
     heads = Heads(num_q=2, size=256, target=True, policy=policy)
     batch = Batch(ROWS, PROMPT + ANSWER, ROWS * ANSWER, "values")
     estimate = training_memory(ACTOR, batch, heads=heads)
-    values = ValueModel(model_of(ACTOR), None, ValueMeaning("ilql", 0.9, "", 2, 256))
+    values = ValueModel(model_of(ACTOR, encoder), None, ValueMeaning("ilql", 0.9, "", 2, 256))
     values.start_target()
     own = [*values.q_heads.parameters(), *values.v_head.parameters()]
     assert estimate.heads == sum(p.nbytes for p in [*own, *values.target.values()])
@@ -176,13 +189,13 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy):
 
 
 @pytest.mark.parametrize("num_candidates", [1, 4])
-def test_answers_take_what_was_estimated(num_candidates):
+def test_answers_take_what_was_estimated(num_candidates, encoder):
     rows, prefix, prompt, answer = 16, 20, 40, 40
     estimate = rollout_memory(
         ACTOR, rows=rows, distinct=rows // num_candidates, prefix=prefix, prompt=prompt,
         answer=answer, num_columns=2048,
     )  # fmt: skip
-    model = model_of(ACTOR).requires_grad_(False).eval()
+    model = model_of(ACTOR, encoder).requires_grad_(False).eval()
     with Allocations(*model.parameters(), *model.buffers()) as counter:
         decoder = Decoder(model, 9999, [1] * prefix, answer)
         prompts = [[1] * prefix + [row // num_candidates + 2] * prompt for row in range(rows)]
@@ -191,9 +204,9 @@ def test_answers_take_what_was_estimated(num_candidates):
     assert counter.peak == pytest.approx(taken, rel=0.1)
 
 
-def test_scores_of_a_critic_take_what_was_estimated():
+def test_scores_of_a_critic_take_what_was_estimated(encoder):
     estimate = scoring_memory(CRITIC, rows=16, tokens=PROMPT)
-    critic = EmbeddingCritic(model_of(CRITIC), None, CriticConfig()).eval()
+    critic = EmbeddingCritic(model_of(CRITIC, encoder), None, CriticConfig()).eval()
     ids = torch.ones(16, PROMPT, dtype=torch.long)
     mask = torch.ones_like(ids)
     mask[0, -1] = 0

@@ -12,8 +12,9 @@ from lactchain.errors import DataError
 from lactchain.models.automaton import build_automaton
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import check_encoder, load_tokenizer, resolve_weights
+from lactchain.models.meta_models import at_depth, build
 from lactchain.models.prompting import PromptTemplate, resolve_strategy
-from lactchain.models.specs import shape_of
+from lactchain.models.specs import critic_spec, shape_of
 from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig
 
 NUM_EPISODES = 16
@@ -67,12 +68,13 @@ def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     env = make_language_env(environment)
     texts = sample_texts(env, environment)
     actions = [_longest_answer(env)] * len(texts) if critic.mode == "action_value" else None
+    shape = build(at_depth(critic_spec(critic), 1))  # reading takes no weights
     try:
         _, _, tokenizer = check_encoder(critic)
     except DataError:
-        texts = EmbeddingCritic(None, None, critic).texts(texts, actions)
+        texts = EmbeddingCritic(shape, None, critic).texts(texts, actions)
         return min(critic.max_length, _guess(texts))
-    reader = EmbeddingCritic(None, tokenizer, critic)
+    reader = EmbeddingCritic(shape, tokenizer, critic)
     return max(map(len, reader.tokenize(reader.texts(texts, actions))))
 
 
