@@ -377,7 +377,7 @@ def test_candidates_are_ranked_by_the_advantage_of_hand_computed_values():
     """V is 0.5 in states in which the agent looks up, else 0.25; gamma 0.5 per action."""
 
     class Values:
-        class config:  # noqa: N801
+        class settings:  # noqa: N801
             mode, gamma, discount_per = "value", 0.5, "action"
 
         def values(self, observations, actions=None):
