@@ -165,7 +165,11 @@ def main() -> None:
         try:
             build(arguments.width, arguments.layers)
             stages = [s for s in STAGES if arguments.only is None or s.script in arguments.only]
-            rows = [run_stage(stage, arguments.device) for stage in stages]
+            rows = []
+            for stage in stages:
+                rows.append(run_stage(stage, arguments.device))
+                memory, taken = rows[-1]
+                print(", ".join(f"{k} {v}" for k, v in (memory | taken).items() if v), flush=True)
             table("Memory at its greatest, GiB", [memory for memory, _ in rows])
             table("Time", [time for _, time in rows])
             if arguments.device == "cuda" or arguments.engines:
