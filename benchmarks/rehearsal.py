@@ -103,6 +103,7 @@ STAGES = (
             "language.train.training.max_steps": 4,
         },
         dtypes=("language.train.actor.dtype",),
+        launched=False,
         killed_at="members/*/train/" + CHECKPOINT,
     ),
     Stage(

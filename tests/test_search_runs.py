@@ -450,3 +450,11 @@ def test_the_race_makes_a_table_and_a_picture():
 def test_summaries_are_plain_json(tmp_path):
     run(tmp_path / "run")
     json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def test_a_search_on_several_processes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = SearchConfig(ppo=PPO, run=RunConfig(run_dir=str(tmp_path / "run")))
+    with pytest.raises(ConfigError, match="single process, got 2; start it without a launcher"):
+        search(config, {})
+    assert not (tmp_path / "run").exists()

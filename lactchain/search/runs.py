@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lactchain import distributed
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import load_agent, save_agent
 from lactchain.checkpoints import atomic_write, disk_errors
-from lactchain.errors import DataError
+from lactchain.errors import ConfigError, DataError
 from lactchain.genes import gene_values
 from lactchain.process import seed_everything
 from lactchain.run import Run
@@ -44,9 +45,15 @@ def search(config: SearchConfig, stages: Mapping[str, Callable[[Any], dict]]) ->
             they are not called for classic agents.
 
     Raises:
-        ConfigError: a gene is unknown or out of its bounds, or the folder is another run's.
+        ConfigError: a gene is unknown or out of its bounds, the folder is another run's, or there
+            are several processes.
         Interrupted: a signal asked the process to stop; what is whole is saved.
     """
+    if (count := distributed.world_size()) > 1:
+        raise ConfigError(
+            f"search: expected a single process, got {count}; start it without a launcher, "
+            "members are trained one after the other"
+        )
     with Run.of(config) as run:
         if run.finished:
             return run.summary
