@@ -105,6 +105,8 @@ def shape_of(model: str, hidden_size: int, num_layers: int) -> MistralConfig:
         "num_attention_heads": num_heads,
         "num_key_value_heads": num_heads // 4,
         "head_dim": hidden_size // num_heads,
+        # Sums over a width of terms of one size stay of one size.
+        "initializer_range": SHAPES[model].initializer_range * (4096 / hidden_size) ** 0.5,
     }
     return MistralConfig(**(SHAPES[model].to_dict() | changes))
 

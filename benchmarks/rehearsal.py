@@ -1,9 +1,8 @@
 r"""The 7B path on a CPU: every shipped `gridworld_mistral7b.yaml`, on models of small width.
 
 The models have the true architecture, the real vocabularies and chat template, and weights in
-bfloat16 and in shards; each lies in FOLDER/weights/ under the name of the model that it stands for.
-The actor has learnt the form of an answer from scripted chains, with all its weights in float32: so
-much an instruct model knows. Both are built once.
+bfloat16 and in shards; each lies in FOLDER/weights/ under the name of the model that it stands for,
+and has been taught a little of what that knows (`taught_models.py`). Both are built once.
 
 Every script then runs in FOLDER as the README starts it, by `accelerate launch` and the files that
 are for GPUs. Of its shipped configuration three things change: counts; the dtype that
@@ -25,13 +24,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 import yaml
-from random_models import build_actor, build_encoder
-from transformers import AutoModelForCausalLM
+from taught_models import build_taught_actor, build_taught_encoder
 
 from lactchain.console import table
 from lactchain.data.base_models import prepare
@@ -44,15 +42,6 @@ TRUE_WIDTH = SHAPES[ACTOR].hidden_size
 WIDTH, LAYERS = 128, 4
 SHARD_BYTES = 8_000_000
 SETTING = "gridworld_mistral7b"
-CLONING = {
-    "behavior.num_chains": 6400,
-    "behavior.competent_fraction": 0.3,
-    "training.batch_size": 32,
-    "training.gradient_accumulation_steps": 1,
-    "training.learning_rate": 2e-3,
-    "training.gradient_checkpointing": False,
-}
-"""How the form of an answer is learnt, by all weights of the actor."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +66,7 @@ class Stage:
 EPISODES = {"collect.num_episodes": 480, "collect.num_envs": 96, "collect.shard_size": 240}
 PAIRS = {"preferences.num_states": 640}
 FEW = {"training.max_steps": 8, "training.save_every_updates": 4}
+SHORT = {"environment.max_chains": 4}
 CHECKPOINT = "checkpoints/checkpoint-*/manifest.json"
 STAGES = (
     Stage("prepare_weights", {}, dtypes=(), launched=False),
@@ -93,7 +83,7 @@ STAGES = (
     Stage("train_simpo", {**PAIRS, **FEW}, killed_at=CHECKPOINT),
     Stage("train_mc", FEW, killed_at=CHECKPOINT),
     Stage("train_ilql", FEW, killed_at=CHECKPOINT),
-    Stage("evaluate", {"evaluation.num_samples": 256}),
+    Stage("evaluate", {**SHORT, "evaluation.num_samples": 256}),
     Stage("play", {}, launched=False),
     Stage(
         "search",
@@ -116,6 +106,7 @@ STAGES = (
             "simpo.training.num_epochs": 2,
             "simpo.training.gradient_accumulation_steps": 4,
             "evaluation.num_samples": 256,
+            **SHORT,
         },
         dtypes=("actor.dtype", "critic.config.dtype"),
         killed_at="round_1/simpo/" + CHECKPOINT,
@@ -126,37 +117,10 @@ STAGES = (
 
 def build_models(folder: Path) -> None:
     """Builds the two models in folders of their hub ids, unless they are there and whole."""
-    prepare(folder / ACTOR, {"hub": ACTOR}, lambda: _build_taught_actor(folder / ACTOR))
-    prepare(
-        folder / ENCODER,
-        {"hub": ENCODER},
-        lambda: build_encoder(folder / ENCODER, **_shape(), max_shard_size=SHARD_BYTES),
-    )
-
-
-def _build_taught_actor(folder: Path) -> None:
-    """An actor that knows the form of an answer, written as a hub would hold it."""
-    scratch = folder.with_name("scratch")
-    shutil.rmtree(scratch, ignore_errors=True)
-    build_actor(scratch / "random", **_shape(), dtype=torch.float32)
-    settings = {
-        **CLONING,
-        "actor.model": scratch / "random",
-        "actor.lora": None,
-        "actor.dtype": "float32",
-        "run.run_dir": scratch / "run",
-    }
-    subprocess.run([sys.executable, *_script("train_bc", settings)], check=True, env=_environment())
-    build_actor(folder, **_shape(), max_shard_size=SHARD_BYTES)  # for all files but the weights
-    for file in folder.glob("model*"):
-        file.unlink()
-    taught = AutoModelForCausalLM.from_pretrained(scratch / "run/actor", dtype=torch.bfloat16)
-    taught.save_pretrained(folder, max_shard_size=SHARD_BYTES)
-    shutil.rmtree(scratch)
-
-
-def _shape() -> dict[str, int]:
-    return {"hidden_size": WIDTH, "num_layers": LAYERS}
+    shape = {"hidden_size": WIDTH, "num_layers": LAYERS}
+    for name, build in ((ACTOR, build_taught_actor), (ENCODER, build_taught_encoder)):
+        place = folder / name
+        prepare(place, {"hub": name}, partial(build, place, SHARD_BYTES, **shape))
 
 
 def command(stage: Stage, processes: int) -> list[str]:
