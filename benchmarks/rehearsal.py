@@ -85,6 +85,7 @@ STAGES = (
     Stage("train_ilql", FEW, killed_at=CHECKPOINT),
     Stage("evaluate", {**SHORT, "evaluation.num_samples": 256}),
     Stage("play", {}, launched=False),
+    Stage("export", {}, dtypes=(), launched=False),
     Stage(
         "search",
         {

@@ -1,0 +1,40 @@
+"""The 7B path, rehearsed: every configuration for large models runs, is killed, and goes on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import rehearsal  # noqa: E402
+
+
+def test_a_rehearsal_has_every_stage_with_a_configuration_for_the_large_models():
+    files = (ROOT / "configs").glob(f"*/{rehearsal.SETTING}.yaml")
+    assert {stage.script for stage in rehearsal.STAGES} == {file.parent.name for file in files}
+
+
+def test_learning_rates_grow_as_the_width_shrinks():
+    (stage,) = (stage for stage in rehearsal.STAGES if stage.script == "train_simpo")
+    words = rehearsal.command(stage, processes=1)
+    preset = dict(rehearsal._learning_rates("train_simpo"))["training.learning_rate"]
+    rate = float(words[words.index("--training.learning_rate") + 1])
+    assert rate == pytest.approx(preset * 4096 / rehearsal.WIDTH)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where the models are built once for all rehearsals."""
+    return tmp_path_factory.mktemp("rehearsal")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("how", [[], ["--processes", "2", "--kill"]], ids=["one", "two, killed"])
+def test_every_stage_ends_well_and_both_rounds_learn(folder, how):
+    script = ROOT / "benchmarks/rehearsal.py"
+    command = [sys.executable, str(script), "--folder", str(folder), *how]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
