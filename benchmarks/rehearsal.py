@@ -92,6 +92,7 @@ STAGES = (
             "evolution.population_size": 2,
             "evolution.num_generations": 2,
             "language.train.training.max_steps": 4,
+            "language.train.environment.max_chains": 4,
         },
         dtypes=("language.train.actor.dtype",),
         launched=False,
