@@ -232,7 +232,7 @@ class CascadeTrunk:
     Make a new one after every weight update: it keeps the keys and values of the shared prefix.
 
     Args:
-        model: a causal language model of the library; merge LoRA first, for speed.
+        model: a causal language model of the library; an adapter may stay beside its weights.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
         chunk_tokens: tokens of prompts that are read at a time, about; None: `CHUNK_TOKENS`.
 

@@ -68,7 +68,7 @@ class Decoder:
     Make a new one after every weight update: it keeps the keys and values of the shared prefix.
 
     Args:
-        model: a causal language model of the library; merge LoRA into a copy first, for speed.
+        model: a causal language model of the library; an adapter may stay beside its weights.
         eos_token_id: ends an answer.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
         max_new_tokens: the longest answer, in tokens, of free sampling.
