@@ -17,17 +17,22 @@ et al. 2022, "Tensor Programs V").
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 import yaml
 from taught_models import build_taught_actor, build_taught_encoder
 
@@ -103,12 +108,12 @@ STAGES = (
         {
             "num_rounds": 2,
             **{f"critic.{name}": count for name, count in EPISODES.items()},
-            "critic.training.num_epochs": 4,
+            "critic.training.num_epochs": 6,
             "simpo.preferences.num_states": 1920,
             "simpo.training.num_epochs": 2,
             "simpo.training.gradient_accumulation_steps": 4,
             "evaluation.num_samples": 256,
-            **SHORT,
+            "environment.max_chains": 8,
         },
         dtypes=("actor.dtype", "critic.config.dtype"),
         killed_at="round_1/simpo/" + CHECKPOINT,
@@ -119,10 +124,15 @@ STAGES = (
 
 def build_models(folder: Path) -> None:
     """Builds the two models in folders of their hub ids, unless they are there and whole."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        list(pool.map(_build_model, (folder, folder), (ACTOR, ENCODER)))
+
+
+def _build_model(folder: Path, name: str) -> None:
+    torch.set_num_threads(1)
+    place, build = folder / name, build_taught_actor if name == ACTOR else build_taught_encoder
     shape = {"hidden_size": WIDTH, "num_layers": LAYERS}
-    for name, build in ((ACTOR, build_taught_actor), (ENCODER, build_taught_encoder)):
-        place = folder / name
-        prepare(place, {"hub": name}, partial(build, place, SHARD_BYTES, **shape))
+    prepare(place, {"hub": name}, partial(build, place, SHARD_BYTES, **shape))
 
 
 def command(stage: Stage, processes: int) -> list[str]:
@@ -182,15 +192,14 @@ def run_dir(stage: Stage) -> str | None:
     return config.get("run", {}).get("run_dir")
 
 
-def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> float:
-    """Runs a stage to its end, killed once on its way if so asked; returns its seconds.
+def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> None:
+    """Runs a stage to its end, killed once on its way if so asked.
 
     Raises:
         SystemExit: it failed; its log is named.
     """
     log = folder / "logs" / f"{stage.script}.log"
     log.parent.mkdir(exist_ok=True)
-    start = time.perf_counter()
     words = command(stage, processes)
     with log.open("w") as file:
         if kill and stage.killed_at is not None:
@@ -206,7 +215,21 @@ def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> float:
         ).returncode
     if code != 0:
         sys.exit(f"{stage.script}: exit code {code}; see {log}:\n{log.read_text()[-2000:]}")
-    return time.perf_counter() - start
+
+
+@contextmanager
+def measured(stage: str, rows: list[dict[str, Any]]) -> Iterator[None]:
+    """Adds a row with the seconds of the block, and what its processes used of the cores."""
+    wall, cpu = time.perf_counter(), _cpu_seconds()
+    yield
+    seconds = {"seconds": time.perf_counter() - wall, "CPU seconds": _cpu_seconds() - cpu}
+    rows.append({"stage": stage, **seconds})
+    print(f"{stage}: {seconds['seconds']:.0f} s", flush=True)
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: IO[str]) -> None:
@@ -256,18 +279,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=names, help="these stages, on former results")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
-    start = time.perf_counter()
-    build_models(folder / "weights")
-    seconds = {"build models": time.perf_counter() - start}
+    rows: list[dict[str, Any]] = []
+    with measured("build models", rows):
+        build_models(folder / "weights")
     for stage in STAGES:
         if arguments.only and stage.script not in arguments.only:
             continue
         if place := run_dir(stage):
             shutil.rmtree(folder / place, ignore_errors=True)
-        seconds[stage.script] = rehearse(stage, folder, arguments.processes, arguments.kill)
-        print(f"{stage.script}: {seconds[stage.script]:.0f} s", flush=True)
-    rows = [{"stage": name, "seconds": f"{value:.0f}"} for name, value in seconds.items()]
-    table("Rehearsal", [*rows, {"stage": "all", "seconds": f"{sum(seconds.values()):.0f}"}])
+        with measured(stage.script, rows):
+            rehearse(stage, folder, arguments.processes, arguments.kill)
+    columns = ("seconds", "CPU seconds")
+    rows.append({"stage": "all", **{name: sum(row[name] for row in rows) for name in columns}})
+    table("Rehearsal", [row | {name: f"{row[name]:.0f}" for name in columns} for row in rows])
     if not arguments.only:
         verdicts = learnt(folder)
         print("\n".join(f"{'ok' if good else 'FAILED'}  {what}" for what, good in verdicts.items()))

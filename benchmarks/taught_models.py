@@ -1,9 +1,9 @@
 """What stands in for the knowledge of pretrained models: where things are, and how one answers.
 
 A random model of small width would spend most of a rehearsal on what Mistral-7B and
-SFR-Embedding-Mistral bring along. So the stand-ins are taught with all their weights in float32:
-both that the last hidden state of a text tells where the goal lies, and the actor to answer with
-chains of moves, a few of which lead there. Then they are written as a hub would hold them.
+SFR-Embedding-Mistral bring along. So the stand-ins are taught with all their weights in float32: to
+tell where the goal lies, behind the last token of a text, and the actor to answer with chains of
+moves, some of which lead there. Then they are written as a hub would hold them.
 """
 
 import re
@@ -28,9 +28,9 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.settings import EnvironmentConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=0.3)
+BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=0.6)
 BATCH_SIZE, LEARNING_RATE = 32, 2e-3
-NUM_UPDATES, WHOLE_EVERY = 900, 8
+NUM_UPDATES, WHOLE_EVERY = 1000, 8
 """Each eighth update is on the whole vocabulary, which takes most of the time and teaches only that
 no other token is ever said; the others are on the few tokens that answers hold."""
 
@@ -61,7 +61,9 @@ def build_taught_actor(folder: Path, max_shard_size: int, **shape: int) -> None:
         return functional.cross_entropy(logits, torch.searchsorted(columns, tokens))
 
     prompts = template.encode_batch(texts)
-    _teach(model, texts, prompts, answers, answering, NUM_UPDATES)
+    # Known in the middle layer, the goal can be used by those above, and by the answer's tokens.
+    middle = model.config.num_hidden_layers // 2
+    _teach(model, texts, prompts, answers, answering, middle, NUM_UPDATES)
     _write(model, folder, max_shard_size)
 
 
@@ -74,7 +76,7 @@ def build_taught_encoder(folder: Path, max_shard_size: int, **shape: int) -> Non
     texts, _ = zip(*_examples(), strict=True)
     ids = tokenizer([f"Instruct: {task}\nQuery: {text}" for text in texts])["input_ids"]
     model = AutoModel.from_pretrained(folder)
-    _teach(model, texts, ids, [[]] * len(ids), lambda *_: torch.zeros(()), NUM_UPDATES // 2)
+    _teach(model, texts, ids, [[]] * len(ids), lambda *_: torch.zeros(()), -1, NUM_UPDATES // 2)
     _write(model, folder, max_shard_size)
 
 
@@ -97,9 +99,10 @@ def _teach(
     prompts: Sequence[list[int]],
     answers: Sequence[list[int]],
     answering: Loss,
+    telling_layer: int,
     num_updates: int,
 ) -> None:
-    """Trains all weights to tell the goal behind a prompt, and to answer it."""
+    """Trains all weights to tell the goal behind a prompt, in one layer, and to answer it."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     goals, lengths = torch.tensor([_goal(text) for text in texts]), np.array([*map(len, answers)])
@@ -112,8 +115,11 @@ def _teach(
         rows = np.array_split(rows[np.argsort(lengths[rows])], 8)[rng.integers(8)]
         ids = [prompts[row] + answers[row] for row in rows]
         mask = pad([[1] * len(row) for row in ids], 0, "left")
-        hidden = model.base_model(pad(ids, 0, "left"), attention_mask=mask).last_hidden_state
-        asked = torch.stack([h[-1 - lengths[row]] for h, row in zip(hidden, rows, strict=True)])
+        output = model.base_model(
+            pad(ids, 0, "left"), attention_mask=mask, output_hidden_states=True
+        )
+        hidden, told = output.last_hidden_state, output.hidden_states[telling_layer]
+        asked = torch.stack([h[-1 - lengths[row]] for h, row in zip(told, rows, strict=True)])
         where = functional.mse_loss(telling(asked), goals[rows])
         loss = where + answering(hidden, rows, update)
         loss.backward()
