@@ -28,9 +28,9 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.settings import EnvironmentConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=0.6)
+BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=1.0)
 BATCH_SIZE, LEARNING_RATE = 32, 2e-3
-NUM_UPDATES, WHOLE_EVERY = 1000, 8
+NUM_UPDATES, WHOLE_EVERY = 500, 8
 """Each eighth update is on the whole vocabulary, which takes most of the time and teaches only that
 no other token is ever said; the others are on the few tokens that answers hold."""
 
@@ -111,8 +111,7 @@ def _teach(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, num_updates)
     losses = []
     for update in (bar := trange(num_updates, desc=type(model).__name__)):
-        rows = rng.integers(len(texts), size=8 * BATCH_SIZE)
-        rows = np.array_split(rows[np.argsort(lengths[rows])], 8)[rng.integers(8)]
+        rows = rng.integers(len(texts), size=BATCH_SIZE)
         ids = [prompts[row] + answers[row] for row in rows]
         mask = pad([[1] * len(row) for row in ids], 0, "left")
         output = model.base_model(
