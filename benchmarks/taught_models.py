@@ -3,7 +3,7 @@
 A random model of small width would spend most of a rehearsal on what Mistral-7B and
 SFR-Embedding-Mistral bring along. So the stand-ins are taught with all their weights in float32: to
 tell where the goal lies, behind the last token of a text, and the actor to answer with chains of
-moves, some of which lead there. Then they are written as a hub would hold them.
+moves, until it begins to find the way. Then they are written as a hub would hold them.
 """
 
 import re
@@ -30,9 +30,10 @@ from lactchain.settings import EnvironmentConfig
 ROOT = Path(__file__).resolve().parent.parent
 BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=1.0)
 BATCH_SIZE, LEARNING_RATE = 32, 2e-3
-NUM_UPDATES, WHOLE_EVERY = 500, 8
-"""Each eighth update is on the whole vocabulary, which takes most of the time and teaches only that
-no other token is ever said; the others are on the few tokens that answers hold."""
+ACTOR_UPDATES, ENCODER_UPDATES, WHOLE_EVERY = 220, 400, 8
+"""With 300 updates the actor finishes from nearly every state, and rounds have little to add.
+Each eighth is on the whole vocabulary, which takes most of the time and teaches only that no other
+token is ever said; the others are on the few tokens that answers hold."""
 
 FACING = {"up": (0, -1), "right": (1, 0), "down": (0, 1), "left": (-1, 0)}
 NUMBERS = re.compile(r"\((\d), (\d)\)")
@@ -63,7 +64,7 @@ def build_taught_actor(folder: Path, max_shard_size: int, **shape: int) -> None:
     prompts = template.encode_batch(texts)
     # Known in the middle layer, the goal can be used by those above, and by the answer's tokens.
     middle = model.config.num_hidden_layers // 2
-    _teach(model, texts, prompts, answers, answering, middle, NUM_UPDATES)
+    _teach(model, texts, prompts, answers, answering, middle, ACTOR_UPDATES)
     _write(model, folder, max_shard_size)
 
 
@@ -76,7 +77,7 @@ def build_taught_encoder(folder: Path, max_shard_size: int, **shape: int) -> Non
     texts, _ = zip(*_examples(), strict=True)
     ids = tokenizer([f"Instruct: {task}\nQuery: {text}" for text in texts])["input_ids"]
     model = AutoModel.from_pretrained(folder)
-    _teach(model, texts, ids, [[]] * len(ids), lambda *_: torch.zeros(()), -1, NUM_UPDATES // 2)
+    _teach(model, texts, ids, [[]] * len(ids), lambda *_: torch.zeros(()), -1, ENCODER_UPDATES)
     _write(model, folder, max_shard_size)
 
 
