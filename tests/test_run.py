@@ -24,7 +24,8 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.run import Run, launch, read_metrics, seed_everything
+from lactchain.process import launch, seed_everything
+from lactchain.run import Run, read_metrics
 
 
 @dataclass(frozen=True)
@@ -332,7 +333,7 @@ POLLING = """
 import sys, time
 from test_run import Config
 from lactchain.errors import Interrupted
-from lactchain.run import launch, stop_requested
+from lactchain.process import launch, stop_requested
 
 def main(config):
     print("ready", flush=True)

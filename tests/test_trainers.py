@@ -30,8 +30,9 @@ from training_setups import (
     train_on_two,
 )
 
-from lactchain.checkpoints import latest_checkpoint, verify_manifest, write_manifest
+from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
+from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import device, load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions

@@ -11,13 +11,9 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from lactchain.checkpoints import (
-    atomic_write,
-    clear_place,
-    latest_checkpoint,
-    prune_checkpoints,
-    write_manifest,
-)
+from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
+from lactchain.files import atomic_write, read_json
+from lactchain.manifests import write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
 _ARRAY = "array:"
@@ -45,12 +41,10 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
 def load_state(directory: Path) -> dict[str, Any]:
     """A state that `save_state` wrote, tensors as arrays."""
     arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
-    return _put_arrays(json.loads((directory / VALUES).read_text()), arrays)
+    return _put_arrays(read_json(directory / VALUES), arrays)
 
 
-def save_checkpoint(
-    folder: Path, step: int, state: Mapping[str, Any], run_id: str, keep: int
-) -> None:
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
     """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
 
     Raises:
@@ -58,13 +52,13 @@ def save_checkpoint(
     """
     checkpoint = folder / f"checkpoint-{step}"
     clear_place(checkpoint)
-    save_state(checkpoint, state, {"run_id": run_id})
-    prune_checkpoints(folder, keep, run_id=run_id)
+    save_state(checkpoint, state, {"step": step})
+    prune_checkpoints(folder, keep)
 
 
-def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
-    """The state in the newest checkpoint of a run that is whole, None where there is none."""
-    checkpoint = latest_checkpoint(folder, run_id=run_id)
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """The state in the newest checkpoint of this run that is whole, None where there is none."""
+    checkpoint = latest_checkpoint(folder)
     return None if checkpoint is None else load_state(checkpoint)
 
 

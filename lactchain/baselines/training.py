@@ -8,7 +8,6 @@ RUN/stop           a file of this name, made by anybody, ends the run in good or
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -42,7 +41,6 @@ from lactchain.baselines.state_files import (
     save_checkpoint,
     save_state,
 )
-from lactchain.checkpoints import atomic_write, verify_manifest
 from lactchain.data.transitions import (
     TransitionData,
     read_offline,
@@ -50,6 +48,8 @@ from lactchain.data.transitions import (
     write_transitions,
 )
 from lactchain.errors import DataError, Interrupted, NonFiniteError
+from lactchain.files import write_json
+from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
 from lactchain.run import HARMLESS, Run
 
@@ -170,11 +170,11 @@ class Training:
             "episodes": self._episodes,
         }
         folder, keep = self.run.path("checkpoints"), self.loop.keep_checkpoints
-        save_checkpoint(folder, self.steps, state, self.run.id, keep)
+        save_checkpoint(folder, self.steps, state, keep)
 
     def resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""
-        state = load_checkpoint(self.run.path("checkpoints"), self.run.id)
+        state = load_checkpoint(self.run.path("checkpoints"))
         if state is None:
             self.run.truncate_metrics(-1)
             return
@@ -237,7 +237,7 @@ class Training:
         means = result.returns.mean(axis=1)
         best = int(means.argmax())
         self.evaluations.append({"step": self.steps, "episode_return": means.tolist()})
-        atomic_write(self.run.path("evaluations.json"), json.dumps(self.evaluations, indent=1))
+        write_json(self.run.path("evaluations.json"), self.evaluations, indent=1)
         record = {f"eval/{key}": value for key, value in self._figures(result, best).items()}
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
