@@ -354,7 +354,7 @@ def test_states_survive_the_disk(tmp_path):
         "a": {"x": np.arange(3, dtype=np.uint64), "deep": [np.ones(2, bool), 1.5, None]},
         "rng": np.random.default_rng(0).bit_generator.state,
     }
-    save_state(tmp_path / "s", state, {"run_id": "r"})
+    save_state(tmp_path / "s", state, {"step": 3})
     assert not list(differing_parts(load_state(tmp_path / "s"), state))
     other = {**state, "a": {"x": np.arange(3, dtype=np.uint64) + 1, "deep": state["a"]["deep"]}}
     assert list(differing_parts(state, other)) == ["/a/x"]
