@@ -21,9 +21,9 @@ from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO
+from lactchain.baselines.probes import PROBES, exact_values
+from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
-from lactchain.data.replay import Batch, ReplayBuffer
-from lactchain.environments.probes import PROBES, exact_values
 from lactchain.functional.returns import generalized_advantages
 from lactchain.functional.value_losses import cql_penalty, double_q_targets
 

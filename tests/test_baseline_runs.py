@@ -36,8 +36,8 @@ from lactchain.baselines.settings import (
 )
 from lactchain.baselines.state_files import differing_parts, load_state, save_state
 from lactchain.baselines.training import load_agent, random_transitions, train
+from lactchain.baselines.transitions import write_transitions
 from lactchain.config import dump
-from lactchain.data.transitions import write_transitions
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
 from lactchain.inspection.report import write_learning_curve, write_report
 from lactchain.run import read_metrics

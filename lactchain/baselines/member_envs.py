@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
-from lactchain.environments.vector import make_resumable_env, restore_vector, vector_state
+from lactchain.baselines.vector import make_resumable_env, restore_vector, vector_state
 from lactchain.errors import ConfigError, NonFiniteError
 
 

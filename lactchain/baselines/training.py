@@ -41,12 +41,13 @@ from lactchain.baselines.state_files import (
     save_checkpoint,
     save_state,
 )
-from lactchain.data.transitions import (
+from lactchain.baselines.transitions import (
     TransitionData,
     read_offline,
     read_transitions,
     write_transitions,
 )
+from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.files import write_json
 from lactchain.manifests import verify_manifest
@@ -341,7 +342,7 @@ def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
     if config.data is not None:
         return read_offline(config.data)
     path = run.path("transitions.parquet")
-    if not path.exists():
+    if not has_manifest(path):
         data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
         write_transitions(path, data)
     return read_transitions(path)
