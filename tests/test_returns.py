@@ -43,7 +43,7 @@ def test_returns_bootstrap_where_the_episode_was_cut_and_nowhere_else():
 
 @pytest.mark.parametrize("terminated", [True, False])
 def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
-    """Σ_j γ^j r_j over the primitive actions from each chain on, and what the last state is worth."""
+    """Σ_j γ^j r_j over the actions from each chain on, and what the last state is worth."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         lengths = rng.integers(1, 6, size=rng.integers(1, 7))

@@ -108,7 +108,7 @@ class Training:
             )
             spaces = self.source.observation_space, self.source.action_space
         agent_class = AGENTS[type(config.agent)]
-        self.agent: Any = agent_class([config.agent] * members, *spaces, config.run.seed)
+        self.agent: Any = agent_class(config.member_configs(), *spaces, config.run.seed)
         _check_actions(self.source, self.agent)
         self.best_return = -np.inf
         self.evaluations: list[dict[str, Any]] = []
@@ -191,6 +191,11 @@ class Training:
     @property
     def _is_offline(self) -> bool:
         return isinstance(self.source, TransitionData)
+
+    @property
+    def _own_settings(self) -> list[str]:
+        """What the members differ in by their settings."""
+        return sorted({name for entry in self.loop.members for name in entry})
 
     def _is_over(self) -> bool:
         target = self.loop.target_return
@@ -279,7 +284,8 @@ class Training:
         for name in ("best", "last"):
             agent = load_agent(self.run.path(name))
             figures = self._figures(self._play(agent, FINAL_SEED))
-            summary |= {f"{name}/{key}": value for key, value in figures.items()}
+            own = {gene: getattr(agent.config, gene) for gene in self._own_settings}
+            summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
         if self._trackers is not None:
             self._trackers.end_training()
