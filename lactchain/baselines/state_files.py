@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,3 @@ def _put_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_put_arrays(entry, arrays) for entry in value]
     return value
-
-
-def differing_parts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    """The names at which two states differ; none for states that go on alike."""
-    arrays_a: dict[str, np.ndarray] = {}
-    arrays_b: dict[str, np.ndarray] = {}
-    if _take_arrays(a, "", arrays_a) != _take_arrays(b, "", arrays_b):
-        yield "values"
-    for name in arrays_a.keys() | arrays_b.keys():
-        if not np.array_equal(arrays_a.get(name), arrays_b.get(name)):
-            yield name
