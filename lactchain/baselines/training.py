@@ -20,7 +20,7 @@ from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate, success_return
-from lactchain.baselines.member_envs import MemberEnvs, make_numeric_env
+from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
 from lactchain.baselines.ppo import PPO
@@ -29,10 +29,8 @@ from lactchain.baselines.settings import (
     DDPGConfig,
     DQNConfig,
     PPOConfig,
+    TrainAgentConfig,
     TrainCQLConfig,
-    TrainDDPGConfig,
-    TrainDQNConfig,
-    TrainPPOConfig,
     WorldConfig,
 )
 from lactchain.baselines.state_files import (
@@ -60,13 +58,12 @@ AGENTS: dict[type, type[Population]] = {
     DDPGConfig: DDPG,
     CQLConfig: CQL,
 }
-TrainConfig = TrainPPOConfig | TrainDQNConfig | TrainDDPGConfig | TrainCQLConfig
 # Evaluations choose the best on these seeds; the summary's figures are from others.
 EVAL_SEED = 1_000_000
 _HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
 
 
-def train(config: TrainConfig) -> dict[str, Any]:
+def train(config: TrainAgentConfig) -> dict[str, Any]:
     """Runs what a config asks for, or continues it; returns the summary.
 
     Raises:
@@ -95,13 +92,13 @@ class Training:
         evaluations: of each evaluation, its step and every member's mean return.
     """
 
-    def __init__(self, config: TrainConfig, run: Run) -> None:
+    def __init__(self, config: TrainAgentConfig, run: Run) -> None:
         self.config, self.run, self.loop = config, run, config.loop
         world, members = config.environment, config.loop.num_members
         self.source: MemberEnvs | TransitionData
         if isinstance(config, TrainCQLConfig):
             self.source = _offline_data(config, run)
-            spaces = _spaces(world)
+            spaces = spaces_of(world)
         else:
             self.source = MemberEnvs(
                 world.id, members, config.agent.num_envs, config.run.seed, **world.kwargs
@@ -324,7 +321,7 @@ def load_agent(directory: str | Path) -> Any:
         raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
     config_class, agent_class = classes[about["agent"]]
     config = config_class(**about["config"] | {"hidden": tuple(about["config"]["hidden"])})
-    agent = agent_class([config], *_spaces(WorldConfig(**about["environment"])))
+    agent = agent_class([config], *spaces_of(WorldConfig(**about["environment"])))
     for name, weights in state["weights"].items():
         agent.parts[name].load_state_dict({"flat": weights[None]})
     return agent
@@ -372,13 +369,7 @@ def _check_actions(source: MemberEnvs | TransitionData, agent: Population) -> No
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
 
 
-def _spaces(world: WorldConfig) -> tuple[Any, Any]:
-    envs = make_numeric_env(world.id, 1, **world.kwargs)
-    envs.close()
-    return envs.single_observation_space, envs.single_action_space
-
-
-def _trackers(config: TrainConfig, run: Run) -> Any:
+def _trackers(config: TrainAgentConfig, run: Run) -> Any:
     """What logs beside metrics.jsonl; None where nothing does."""
     if not config.run.report_to:
         return None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lactchain import distributed
+from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import load_agent, save_agent
@@ -23,7 +24,7 @@ from lactchain.files import append_json_lines, read_json_lines, write_json_lines
 from lactchain.genes import gene_values
 from lactchain.process import seed_everything
 from lactchain.run import Run
-from lactchain.search.agents import AgentSpecies, agent_class, spaces_of
+from lactchain.search.agents import AgentSpecies, agent_class
 from lactchain.search.evolution import Evolution, Generation, Individual, credit
 from lactchain.search.language import LanguageSpecies
 from lactchain.search.members import Learnt, join
