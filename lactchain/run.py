@@ -20,17 +20,18 @@ from typing import IO, Any
 
 from lactchain import distributed
 from lactchain.config import differences, load, to_dict, to_yaml
-from lactchain.errors import ConfigError, DiskError, LactChainError
+from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.files import (
     append_json_lines,
     atomic_write,
     disk_errors,
     read_json,
     read_json_lines,
+    to_json,
     write_json,
     write_json_lines,
 )
-from lactchain.manifests import RUN_FILE
+from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
 from lactchain.provenance import describe_environment
 
 # Fields that may change when a run continues, since they do not change what it computes.
@@ -147,13 +148,24 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What `finish` was given."""
-        return read_json(self.directory / "summary.json")
+        """What `finish` was given.
+
+        Raises:
+            DataError: the file is damaged, or another run's.
+        """
+        path = self.directory / "summary.json"
+        if not manifest_beside(path).is_file():  # in runs of older versions
+            return read_json(path)
+        content, _, is_intact = read_with_manifest(path)
+        if not is_intact:
+            raise DataError(f"{path}: damaged; remove it and give the same command to finish again")
+        return json.loads(content)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which marks the run as complete, and closes the run."""
         if distributed.is_main():
-            write_json(self.directory / "summary.json", summary, indent=2)
+            content = to_json(summary, indent=2).encode()
+            write_with_manifest(self.directory / "summary.json", content, {})
         self.close()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
+from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.process import launch, seed_everything
 from lactchain.run import Run, read_metrics
 
@@ -193,6 +195,37 @@ def test_records_after_the_resumed_step_are_dropped(run_dir):
             run.log({"a": step}, step=step)
         run.truncate_metrics(2)
     assert [record["step"] for record in read_metrics(run_dir)] == [0, 1, 2]
+
+
+def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir, tmp_path):
+    other = replace(Config(), critic=settings.CriticConfig(gamma=0.5))
+    for folder, config in ((run_dir, Config()), (tmp_path / "other", other)):
+        with Run.open(folder, config) as run:
+            run.finish({"success_rate": 0.5})
+    path, manifest = run_dir / "summary.json", run_dir / "summary.manifest"
+    with Run.open(run_dir, Config()) as run:
+        assert run.summary == {"success_rate": 0.5}
+        path.write_text(path.read_text().replace("0.5", "0.9"))
+        with pytest.raises(DataError, match="summary.json: damaged; remove it"):
+            _ = run.summary
+        for file in (path, manifest):
+            shutil.copy(tmp_path / "other" / file.name, file)
+        with pytest.raises(
+            DataError, match="summary.json: was written elsewhere .run_id: expected"
+        ):
+            _ = run.summary
+        manifest.unlink()  # as in runs of older versions
+        assert run.summary == {"success_rate": 0.5}
+
+
+def test_the_id_of_a_run_stands_in_its_folder(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        (run_dir / "part").mkdir()
+        (run_dir / "part/weights").write_text("1")
+        write_manifest(run_dir / "part", {})
+        found = verify_manifest(run_dir / "part")
+    assert (found["run_id"], found["place"]) == (run.id, "part")
+    assert json.loads((run_dir / "environment.json").read_text())["run_id"] == run.id
 
 
 def test_other_ranks_write_nothing(run_dir, monkeypatch):
