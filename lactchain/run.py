@@ -103,12 +103,10 @@ class Run:
         """
         directory = Path(run_dir)
         settings = _redact(to_dict(config))
-        identity = json.dumps(_without(settings, identity_exclude), sort_keys=True)
-        run_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
         lock, refusal = None, None
         if distributed.is_main():
             try:
-                lock = _prepare_folder(directory, run_id, settings, resume, identity_exclude)
+                lock = _prepare_folder(directory, settings, resume, identity_exclude)
             except LactChainError as error:
                 refusal = error
         if distributed.any_of(refusal is not None):
@@ -118,7 +116,7 @@ class Run:
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
-        run = cls(directory, run_id, lock)
+        run = cls(directory, _run_id(directory, settings, identity_exclude), lock)
         if run.finished:
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -251,11 +249,7 @@ def _seen_by_all(directory: Path) -> bool:
 
 
 def _prepare_folder(
-    directory: Path,
-    run_id: str,
-    settings: Mapping[str, Any],
-    resume: str,
-    harmless: frozenset[str],
+    directory: Path, settings: Mapping[str, Any], resume: str, harmless: frozenset[str]
 ) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
@@ -264,12 +258,26 @@ def _prepare_folder(
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
         _check_folder(directory, settings, resume, harmless)
+        run_id = _run_id(directory, settings, harmless)
         atomic_write(directory / "config.yaml", to_yaml(settings))
         environment = {"run_id": run_id, **describe_environment()}
         write_json(directory / RUN_FILE, environment, indent=2)
         _drop_torn_line(directory / "metrics.jsonl")
         on_failure.pop_all()
     return lock
+
+
+def _run_id(directory: Path, settings: Mapping[str, Any], harmless: frozenset[str]) -> str:
+    """The id that a folder's run has had from the start; of a new one, that of its settings.
+
+    A newer version of the project may know more settings, with null for what was before.
+    """
+    environment, stored = directory / RUN_FILE, directory / "config.yaml"
+    run_id = read_json(environment).get("run_id") if environment.is_file() else None
+    if run_id is not None:
+        return run_id
+    identity = _without(load(stored) if stored.is_file() else settings, harmless)
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_folder(

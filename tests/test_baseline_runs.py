@@ -364,7 +364,7 @@ def test_members_learn_by_settings_of_their_own(name, tmp_path):
     """And what another member has does not reach it: not a digit of its weights is different."""
     config = CONFIGS[name]
     folders = {}
-    for label, members in (("own", RATES), ("slow", RATES[:1]), ("none", [])):
+    for label, members in (("own", RATES), ("slow", RATES[:1]), ("none", None)):
         folders[label] = tmp_path / label
         train(placed(config, folders[label], loop=replace(LOOP, members=members)))
     found = {}

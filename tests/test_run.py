@@ -1,6 +1,7 @@
 """Run folders: continued by the same command, closed to any other, free of secrets."""
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lactchain import settings
-from lactchain.config import parse
+from lactchain.config import load, parse, to_yaml
 from lactchain.console import console, plain, table
 from lactchain.errors import (
     ConfigError,
@@ -27,7 +28,7 @@ from lactchain.errors import (
 )
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.process import launch, seed_everything
-from lactchain.run import Run, read_metrics
+from lactchain.run import HARMLESS, Run, read_metrics
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,23 @@ def test_the_id_of_a_run_stands_in_its_folder(run_dir):
         found = verify_manifest(run_dir / "part")
     assert (found["run_id"], found["place"]) == (run.id, "part")
     assert json.loads((run_dir / "environment.json").read_text())["run_id"] == run.id
+
+
+def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(run_dir):
+    """Its id was the hash of its settings, and stood in its manifests alone."""
+    Run.open(run_dir, Config()).close()
+    stored = load(run_dir / "config.yaml")
+    assert stored["critic"].pop("checkpoint") is None
+    (run_dir / "config.yaml").write_text(to_yaml(stored))
+    (run_dir / "environment.json").write_text("{}")
+    identity = {**stored, "run": {"seed": 0, "threads": 1}}
+    identity["training"] = {k: v for k, v in stored["training"].items() if k not in HARMLESS}
+    old_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    for _ in range(2):  # once more, when config.yaml has all settings
+        with Run.open(run_dir, Config()) as run:
+            assert run.id == old_id
+    assert load(run_dir / "config.yaml")["critic"]["checkpoint"] is None
+    assert json.loads((run_dir / "environment.json").read_text())["run_id"] == old_id
 
 
 def test_other_ranks_write_nothing(run_dir, monkeypatch):

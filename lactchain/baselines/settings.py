@@ -217,10 +217,10 @@ class LoopConfig(Bounded):
 
     num_members: AtLeast1 = 1
     """Members that learn side by side from seeds of their own."""
-    members: list[dict[str, int | float]] = field(default_factory=list)
+    members: list[dict[str, int | float]] | None = None
     """What members have in the place of the agent's settings, such as [{learning_rate: 1.0e-3},
     {learning_rate: 3.0e-4}]: numbers that a search may change. Members take turns, so that
-    num_members is a multiple of the entries; none: all have the agent's settings."""
+    num_members is a multiple of the entries; null: all have the agent's settings."""
     total_steps: AtLeast1 = 100_000
     """Steps of the run."""
     log_every_steps: AtLeast1 = 2_000
@@ -238,7 +238,7 @@ class LoopConfig(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        entries, count = len(self.members), self.num_members
+        entries, count = len(self.members or ()), self.num_members
         fits = not entries or count % entries == 0
         check(fits, "num_members", f"a multiple of the {entries} entries of members", count)
 

@@ -192,7 +192,7 @@ class Training:
     @property
     def _own_settings(self) -> list[str]:
         """What the members differ in by their settings."""
-        return sorted({name for entry in self.loop.members for name in entry})
+        return sorted({name for entry in self.loop.members or () for name in entry})
 
     def _is_over(self) -> bool:
         target = self.loop.target_return
