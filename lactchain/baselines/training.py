@@ -345,7 +345,7 @@ def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
     if config.data is not None:
         return read_offline(config.data)
     path = run.path("transitions.parquet")
-    if not has_manifest(path):
+    if not (path.exists() and has_manifest(path)):
         data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
         write_transitions(path, data)
     return read_transitions(path)
