@@ -14,10 +14,8 @@ from gymnasium import spaces
 
 from lactchain.baselines import evaluation, training
 from lactchain.baselines.evaluation import (
-    bootstrap_interval,
     evaluate,
     evaluate_run,
-    interquartile_mean,
     sb3_act,
     success_return,
 )
@@ -473,12 +471,3 @@ def test_success_is_a_return_that_the_world_or_its_config_names():
     share = (result.returns[0] >= 10).mean()
     assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
     assert "success_rate" not in result.summary()
-
-
-def test_interquartile_mean_and_interval():
-    assert interquartile_mean([1, 2, 3, 4]) == 2.5
-    assert interquartile_mean([0, 1, 2, 3, 100]) == pytest.approx((0.75 + 2 + 0.75 * 3) / 2.5)
-    assert interquartile_mean([7]) == 7
-    low, high = bootstrap_interval(np.arange(20.0))
-    assert 5 < low < 9.5 < high < 14
-    assert bootstrap_interval([3, 3, 3]) == (3, 3)
