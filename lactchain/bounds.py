@@ -44,7 +44,9 @@ class Bound:
 AtLeast0 = Annotated[int, Bound(at_least=0)]
 AtLeast1 = Annotated[int, Bound(at_least=1)]
 Positive = Annotated[float, Bound(above=0)]
+NonNegative = Annotated[float, Bound(at_least=0)]
 Share = Annotated[float, Bound(at_least=0, at_most=1)]
+PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,20 @@ files in configs/ hold what suits an environment.
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from lactchain.bounds import AtLeast0, AtLeast1, Bound, Bounded, Positive, Share
+from lactchain.bounds import (
+    AtLeast0,
+    AtLeast1,
+    Bound,
+    Bounded,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Share,
+)
 from lactchain.genes import gene, genes
 from lactchain.settings import RunConfig, check
 
 Activation = Literal["tanh", "relu", "elu"]
-NonNegative = Annotated[float, Bound(at_least=0)]
-PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
 
 
 @dataclass(frozen=True)
