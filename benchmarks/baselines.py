@@ -433,7 +433,7 @@ def grid_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
 
 
 def grid_rates(repeats: int) -> list[float]:
-    from lactchain.environments.vector import make_vector_env
+    from lactchain.baselines.vector import make_vector_env
 
     envs = make_vector_env("lactchain/GridWorld-v0", 4096)
     envs.reset(seed=0)

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from seed_statistics import bootstrap_interval, interquartile_mean
 
 from lactchain.baselines.settings import PPOConfig, WorldConfig
 from lactchain.genes import gene
@@ -280,8 +281,6 @@ def by_clock(results: list[dict], budget: int) -> dict[str, list[list]]:
 
 def markdown(clocks: dict[str, list[list]], budget: int, results: list[dict]) -> list[str]:
     """The tables: steps of each seed, and the credit of mutations."""
-    from lactchain.baselines.evaluation import bootstrap_interval, interquartile_mean
-
     lines = [
         "| method | steps of each seed | certified | IQM | 95% interval | IQM / evolution's |",
         "|---|---|---|---|---|---|",

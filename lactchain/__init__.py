@@ -49,7 +49,7 @@ _MODULES = {
     "environments.extractors": ("Chain", "Rejection", "make_extractor"),
     "environments.scripted": ("HumanPolicy", "Mixture", "OptimalChains", "RandomChains"),
     "environments.token": ("TokenEnv",),
-    "environments.vector": ("make_vector_env",),
+    "baselines.vector": ("make_vector_env",),
     "models.actor": ("LanguageActor",),
     "models.critic": ("EmbeddingCritic",),
     "models.next_token": ("CausalNextToken",),

@@ -27,8 +27,14 @@ Config = TypeVar("Config")
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
+_ANNOTATED = re.compile(r"Annotated\[(\w+), (a number in .*?[\])]|[^\[\]]+)\]")
+
+
 class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """jsonargparse's help (types and defaults) with the description's line breaks kept."""
+    """jsonargparse's help (types and defaults), with line breaks kept and bounds in plain words."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        return _ANNOTATED.sub(r"\1, \2", super()._expand_help(action))
 
 
 class _Loader(yaml.SafeLoader):

@@ -9,8 +9,8 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.budget import check_budget
-from lactchain.checkpoints import atomic_write
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+from lactchain.files import atomic_write
 from lactchain.jobs import (
     EvaluateConfig,
     RunPipelineConfig,

@@ -8,53 +8,31 @@ import fcntl
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import secrets
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from lactchain import distributed
-from lactchain.checkpoints import (
+from lactchain.config import differences, load, to_dict, to_yaml
+from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
+from lactchain.files import (
+    append_json_lines,
     atomic_write,
     disk_errors,
-    latest_checkpoint,
-    prune_checkpoints,
-    verify_manifest,
-    write_manifest,
+    read_json,
+    read_json_lines,
+    to_json,
+    write_json,
+    write_json_lines,
 )
-from lactchain.config import differences, load, to_dict, to_yaml
-from lactchain.console import console, plain, table
-from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
-from lactchain.process import launch, seed_everything, stop_requested
-from lactchain.provenance import describe_environment, provenance
-
-# One door for scripts: also what they need of checkpoints, processes and the console.
-__all__ = [
-    "HARMLESS",
-    "Run",
-    "atomic_write",
-    "console",
-    "disk_errors",
-    "latest_checkpoint",
-    "launch",
-    "plain",
-    "provenance",
-    "prune_checkpoints",
-    "read_metrics",
-    "seed_everything",
-    "stop_requested",
-    "table",
-    "verify_manifest",
-    "write_manifest",
-]
+from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
+from lactchain.provenance import describe_environment
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = frozenset(
@@ -81,8 +59,9 @@ class Run:
 
     Attributes:
         directory: the folder.
-        id: equal for runs of equal configuration (but for harmless fields); manifests carry it,
-            so that a checkpoint of another run is never resumed.
+        id: equal for runs of equal configuration (but for harmless fields). It stands in
+            `environment.json`, and in the manifest of all that is written into the folder, so that
+            nothing of another run is taken for this one's.
     """
 
     def __init__(self, directory: Path, run_id: str, lock: IO[str] | None) -> None:
@@ -124,8 +103,6 @@ class Run:
         """
         directory = Path(run_dir)
         settings = _redact(to_dict(config))
-        identity = json.dumps(_without(settings, identity_exclude), sort_keys=True)
-        run_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
         lock, refusal = None, None
         if distributed.is_main():
             try:
@@ -139,7 +116,7 @@ class Run:
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
-        run = cls(directory, run_id, lock)
+        run = cls(directory, _run_id(directory, settings, identity_exclude), lock)
         if run.finished:
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -169,13 +146,24 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What `finish` was given."""
-        return json.loads((self.directory / "summary.json").read_text())
+        """What `finish` was given.
+
+        Raises:
+            DataError: the file is damaged, or another run's.
+        """
+        path = self.directory / "summary.json"
+        if not manifest_beside(path).is_file():  # in runs of older versions
+            return read_json(path)
+        content, _, is_intact = read_with_manifest(path)
+        if not is_intact:
+            raise DataError(f"{path}: damaged; remove it and give the same command to finish again")
+        return json.loads(content)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which marks the run as complete, and closes the run."""
         if distributed.is_main():
-            atomic_write(self.directory / "summary.json", _to_json(summary, indent=2))
+            content = to_json(summary, indent=2).encode()
+            write_with_manifest(self.directory / "summary.json", content, {})
         self.close()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -186,10 +174,8 @@ class Run:
             step: what the record is plotted against.
         """
         if distributed.is_main():
-            path = self.directory / "metrics.jsonl"
-            line = _to_json({"step": step, "time": round(time.time(), 3), **metrics})
-            with disk_errors(path, len(line)), open(path, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            record = {"step": step, "time": round(time.time(), 3), **metrics}
+            append_json_lines(self.directory / "metrics.jsonl", [record])
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
         """The same, unless that step has such a record: a part that is repeated is silent."""
@@ -201,8 +187,8 @@ class Run:
         """Drops the records after a step, when a run resumes from there."""
         path = self.directory / "metrics.jsonl"
         if distributed.is_main() and path.exists():
-            kept = (record for record in read_metrics(self.directory) if record["step"] <= step)
-            atomic_write(path, "".join(_to_json(record) + "\n" for record in kept))
+            kept = [record for record in read_metrics(self.directory) if record["step"] <= step]
+            write_json_lines(path, kept)
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
@@ -211,17 +197,7 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     Raises:
         DataError: a line is damaged.
     """
-    path = Path(run_dir) / "metrics.jsonl"
-    if not path.exists():
-        return []
-    whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    records = []
-    for number, line in enumerate(whole_lines.splitlines(), start=1):
-        try:
-            records.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}: line {number} is damaged ({error}); remove it") from error
-    return records
+    return read_json_lines(Path(run_dir) / "metrics.jsonl")
 
 
 _locks: weakref.WeakSet[IO[str]] = weakref.WeakSet()
@@ -282,11 +258,26 @@ def _prepare_folder(
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
         _check_folder(directory, settings, resume, harmless)
+        run_id = _run_id(directory, settings, harmless)
         atomic_write(directory / "config.yaml", to_yaml(settings))
-        atomic_write(directory / "environment.json", _to_json(describe_environment(), indent=2))
+        environment = {"run_id": run_id, **describe_environment()}
+        write_json(directory / RUN_FILE, environment, indent=2)
         _drop_torn_line(directory / "metrics.jsonl")
         on_failure.pop_all()
     return lock
+
+
+def _run_id(directory: Path, settings: Mapping[str, Any], harmless: frozenset[str]) -> str:
+    """The id that a folder's run has had from the start; of a new one, that of its settings.
+
+    A newer version of the project may know more settings, with null for what was before.
+    """
+    environment, stored = directory / RUN_FILE, directory / "config.yaml"
+    run_id = read_json(environment).get("run_id") if environment.is_file() else None
+    if run_id is not None:
+        return run_id
+    identity = _without(load(stored) if stored.is_file() else settings, harmless)
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_folder(
@@ -344,17 +335,3 @@ def _drop_torn_line(path: Path) -> None:
         content = path.read_bytes()
         if content and not content.endswith(b"\n"):
             atomic_write(path, content[: content.rfind(b"\n") + 1])
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(_finite(value), indent=indent, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """The value as JSON can hold it: numpy scalars as numbers, NaN and infinities as null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(entry) for entry in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value

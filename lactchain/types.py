@@ -135,8 +135,10 @@ class Trajectory:
     def chain_rewards(self, gamma: float, discount_per: str = "action") -> np.ndarray:
         """Reward r_t of each chain (T,): Σ_j γ^j r_{t,j}, or the plain sum if γ is per chain.
 
-        What the chain as a whole earned beside its actions (a penalty for an unparsable answer,
-        a cost per call) is not discounted: it falls due when the answer is given.
+        A chain is an option, and this its reward (Sutton, Precup & Singh 1999, "Between MDPs and
+        semi-MDPs", section 2). What the chain as a whole earned beside its actions (a penalty for
+        an unparsable answer, a cost per call) is not discounted: it falls due when the answer is
+        given.
         """
         if discount_per == "chain":
             return np.array(self.rewards)
@@ -146,7 +148,10 @@ class Trajectory:
         return np.array(discounted) + np.array(beside)
 
     def chain_discounts(self, gamma: float, discount_per: str = "action") -> np.ndarray:
-        """Discount of the state after each chain (T,): γ^{k_t}, or γ if γ is per chain."""
+        """Discount of the state after each chain (T,): γ^{k_t}, or γ if γ is per chain.
+
+        An option of k actions lasts k time steps (the same section).
+        """
         if discount_per == "chain":
             return np.full(len(self), gamma)
         return gamma ** np.array(self.num_actions, dtype=float)
@@ -154,7 +159,10 @@ class Trajectory:
     def returns(
         self, gamma: float, discount_per: str = "action", final_value: float = 0.0
     ) -> np.ndarray:
-        """Monte-Carlo returns R_t (T,), R_t = r_t + d_t R_{t+1}; see `chain_rewards`.
+        """Monte-Carlo returns R_t (T,), R_t = r_t + d_t R_{t+1}.
+
+        r_t are the `chain_rewards`, d_t the `chain_discounts`: the semi-Markov form of Sutton &
+        Barto 2018, equation 3.9.
 
         Args:
             final_value: value of the last state, used when the episode was cut: a time limit is

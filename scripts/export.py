@@ -16,7 +16,7 @@ from lactchain.run import Run
 
 
 def main(config: ExportConfig) -> dict:
-    from lactchain.checkpoints import disk_errors
+    from lactchain.files import disk_errors
     from lactchain.models.export import export_actor
 
     with Run.open(config.run.run_dir, config, resume=config.run.resume) as run:

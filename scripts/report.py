@@ -11,7 +11,7 @@ Writes:  <run_dir>/report.html, self-contained, without scripts
 """
 
 from lactchain.inspection.report import ReportConfig, write_report
-from lactchain.run import launch
+from lactchain.process import launch
 
 
 def main(config: ReportConfig) -> None:

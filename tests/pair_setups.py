@@ -27,7 +27,8 @@ from training_setups import MAKERS, STATES, open_run
 from lactchain import distributed
 from lactchain.errors import Interrupted
 from lactchain.models.loading import load_actor
-from lactchain.run import launch, read_metrics, stop_requested
+from lactchain.process import launch, stop_requested
+from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
 from lactchain.trainers import base
 from lactchain.trainers.base import save_result, train

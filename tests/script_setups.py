@@ -27,7 +27,7 @@ from lactchain.jobs import (
     RecordingConfig,
     WarmStartConfig,
 )
-from lactchain.run import launch
+from lactchain.process import launch
 from lactchain.settings import (
     ActorConfig,
     CollectConfig,

@@ -14,10 +14,8 @@ from gymnasium import spaces
 
 from lactchain.baselines import evaluation, training
 from lactchain.baselines.evaluation import (
-    bootstrap_interval,
     evaluate,
     evaluate_run,
-    interquartile_mean,
     sb3_act,
     success_return,
 )
@@ -34,10 +32,10 @@ from lactchain.baselines.settings import (
     TrainPPOConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import differing_parts, load_state, save_state
+from lactchain.baselines.state_files import load_state, save_state
 from lactchain.baselines.training import load_agent, random_transitions, train
-from lactchain.config import dump
-from lactchain.data.transitions import write_transitions
+from lactchain.baselines.transitions import write_transitions
+from lactchain.config import dump, parse
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
 from lactchain.inspection.report import write_learning_curve, write_report
 from lactchain.run import read_metrics
@@ -98,11 +96,25 @@ def outcome(run_dir):
     )
 
 
+def leaves(state, name=""):
+    """The plain values and arrays of a nested state, as text, by the path to each."""
+    if not isinstance(state, dict | list | tuple):
+        return {name: repr(state.tolist() if isinstance(state, np.ndarray) else state)}
+    entries = state.items() if isinstance(state, dict) else enumerate(state)
+    return {k: v for key, entry in entries for k, v in leaves(entry, f"{name}/{key}").items()}
+
+
+def differing_parts(a, b):
+    """The names at which two states differ; none for states that go on alike."""
+    a, b = leaves(a), leaves(b)
+    return [name for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name)]
+
+
 def assert_same(run_a, run_b):
     *plain_a, weights_a = outcome(run_a)
     *plain_b, weights_b = outcome(run_b)
     assert plain_a == plain_b
-    assert not list(differing_parts(weights_a, weights_b))
+    assert not differing_parts(weights_a, weights_b)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +285,7 @@ def test_the_seed_decides_everything(name, finished, tmp_path):
     weights = [
         load_state(folder / "last")["weights"] for folder in (tmp_path / "b", finished(name))
     ]
-    assert list(differing_parts(*weights))
+    assert differing_parts(*weights)
 
 
 def test_a_run_folder_is_never_emptied(finished):
@@ -342,6 +354,54 @@ def test_data_of_another_world_are_refused(tmp_path):
         train(config)
 
 
+RATES = [{"learning_rate": 2e-4}, {"learning_rate": 3e-2, "gamma": 0.9}]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_members_learn_by_settings_of_their_own(name, tmp_path):
+    """And what another member has does not reach it: not a digit of its weights is different."""
+    config = CONFIGS[name]
+    folders = {}
+    for label, members in (("own", RATES), ("slow", RATES[:1]), ("none", None)):
+        folders[label] = tmp_path / label
+        train(placed(config, folders[label], loop=replace(LOOP, members=members)))
+    found = {}
+    for label, folder in folders.items():
+        newest = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        parts = load_state(newest)["agent"]["parts"]
+        found[label] = parts["critics" if name == "ddpg" else "parameters"]["flat"]
+    np.testing.assert_array_equal(found["own"][0], found["slow"][0])
+    assert (found["own"][1] != found["slow"][1]).any()
+    assert (found["none"][0] != found["slow"][0]).any()
+    summary = json.loads((folders["own"] / "summary.json").read_text())
+    best = load_agent(folders["own"] / "best").config
+    assert (summary["best/learning_rate"], summary["best/gamma"]) in ((2e-4, 0.99), (3e-2, 0.9))
+    assert summary["best/learning_rate"] == best.learning_rate
+
+
+def test_members_take_turns_at_the_settings_from_a_file(tmp_path):
+    (tmp_path / "own.yaml").write_text(
+        "loop: {num_members: 4, members: [{learning_rate: 1.0e-3, batch_size: 32}, {gamma: 0.9}]}"
+    )
+    config = parse(TrainPPOConfig, ["--config", str(tmp_path / "own.yaml")])
+    found = [(c.learning_rate, c.batch_size, c.gamma) for c in config.member_configs()]
+    assert found == [(1e-3, 32, 0.99), (3e-4, 64, 0.9)] * 2
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([{"hidden": 8}], "loop.members: expected names of learning_rate, gamma, .*, got 'hidden'"),
+        ([{"learning_rate": -1}], "loop.members: learning_rate: expected a number above 0, got -1"),
+        ([{"batch_size": 8.5}], "loop.members: expected a whole number for batch_size, got 8.5"),
+        ([{}, {}, {}], "num_members: expected a multiple of the 3 entries of members, got 2"),
+    ],
+)
+def test_settings_that_no_member_can_have_are_refused(members, said):
+    with pytest.raises(ValueError, match=said):
+        TrainPPOConfig(loop=replace(LOOP, members=members))
+
+
 def test_random_play_covers_all_actions_and_keeps_true_successors():
     data = random_transitions(WorldConfig("CartPole-v1", {"max_episode_steps": 10}), 400, seed=1)
     assert len(data) == 400 and set(data.actions.tolist()) == {0, 1}
@@ -354,10 +414,10 @@ def test_states_survive_the_disk(tmp_path):
         "a": {"x": np.arange(3, dtype=np.uint64), "deep": [np.ones(2, bool), 1.5, None]},
         "rng": np.random.default_rng(0).bit_generator.state,
     }
-    save_state(tmp_path / "s", state, {"run_id": "r"})
-    assert not list(differing_parts(load_state(tmp_path / "s"), state))
+    save_state(tmp_path / "s", state, {"step": 3})
+    assert not differing_parts(load_state(tmp_path / "s"), state)
     other = {**state, "a": {"x": np.arange(3, dtype=np.uint64) + 1, "deep": state["a"]["deep"]}}
-    assert list(differing_parts(state, other)) == ["/a/x"]
+    assert differing_parts(state, other) == ["/a/x"]
 
 
 def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
@@ -411,12 +471,3 @@ def test_success_is_a_return_that_the_world_or_its_config_names():
     share = (result.returns[0] >= 10).mean()
     assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
     assert "success_rate" not in result.summary()
-
-
-def test_interquartile_mean_and_interval():
-    assert interquartile_mean([1, 2, 3, 4]) == 2.5
-    assert interquartile_mean([0, 1, 2, 3, 100]) == pytest.approx((0.75 + 2 + 0.75 * 3) / 2.5)
-    assert interquartile_mean([7]) == 7
-    low, high = bootstrap_interval(np.arange(20.0))
-    assert 5 < low < 9.5 < high < 14
-    assert bootstrap_interval([3, 3, 3]) == (3, 3)

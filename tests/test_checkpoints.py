@@ -15,17 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from lactchain import checkpoints
-from lactchain.checkpoints import (
-    atomic_write,
-    clear_place,
-    disk_errors,
-    latest_checkpoint,
-    prune_checkpoints,
-    verify_manifest,
-    write_manifest,
-)
+from lactchain import files, manifests
+from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
 from lactchain.errors import ConfigError, DataError, DiskError
+from lactchain.files import atomic_write, disk_errors
+from lactchain.manifests import verify_manifest, write_manifest
 
 
 def make_checkpoint(directory: Path, step: int, **extra) -> Path:
@@ -38,11 +32,34 @@ def make_checkpoint(directory: Path, step: int, **extra) -> Path:
     return path
 
 
+@pytest.fixture
+def run_dir(tmp_path):
+    """The folder of a run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    name_run(folder, "mine")
+    return folder
+
+
+def name_run(directory: Path, run_id: str) -> None:
+    """What `Run.open` notes in the folder of a run."""
+    (directory / "environment.json").write_text(json.dumps({"run_id": run_id}))
+
+
+def copy_from_another_run(directory: Path, step: int) -> Path:
+    """A checkpoint of that step of another run, which somebody has copied here."""
+    elsewhere = directory.parent / "another-run"
+    elsewhere.mkdir(exist_ok=True)
+    name_run(elsewhere, "other")
+    source = make_checkpoint(elsewhere, step)
+    return Path(shutil.move(source, directory / source.name))
+
+
 def test_a_manifest_returns_what_was_recorded(tmp_path):
     path = make_checkpoint(tmp_path, 3, parent=None, versions={"torch": "2.13"}, keys=("a", "b"))
     manifest = verify_manifest(path)
     assert manifest["step"] == 3
-    assert manifest["name"] == "checkpoint-3"
+    assert (manifest["run_id"], manifest["place"]) == (None, "checkpoint-3")
     assert manifest["keys"] == ["a", "b"]
     assert set(manifest["files"]) == {
         "adapter_model.safetensors", "critic/state.json", "empty.bin"
@@ -151,13 +168,44 @@ def test_no_checkpoint_is_none(tmp_path):
     assert latest_checkpoint(tmp_path / "absent") is None
 
 
-def test_checkpoints_of_another_run_or_number_are_passed_over(tmp_path, caplog):
-    mine = make_checkpoint(tmp_path, 1, run_id="mine")
-    make_checkpoint(tmp_path, 2, run_id="other")
-    shutil.copytree(mine, tmp_path / "checkpoint-7")
-    assert latest_checkpoint(tmp_path, run_id="mine") == mine
-    assert "name: expected 'checkpoint-7', got 'checkpoint-1'" in caplog.text
+def test_checkpoints_of_another_run_or_number_are_passed_over(run_dir, caplog):
+    mine = make_checkpoint(run_dir, 1)
+    copy_from_another_run(run_dir, 2)
+    shutil.copytree(mine, run_dir / "checkpoint-7")
+    assert latest_checkpoint(run_dir) == mine
+    assert "place: expected 'checkpoint-7', got 'checkpoint-1'" in caplog.text
     assert "run_id: expected 'mine', got 'other'" in caplog.text
+
+
+def test_a_folder_may_be_moved_out_of_a_run_but_not_within_it(run_dir, tmp_path):
+    mine = make_checkpoint(run_dir, 1)
+    shutil.copytree(mine, tmp_path / "mine-to-keep")
+    assert verify_manifest(tmp_path / "mine-to-keep")["run_id"] == "mine"
+    shutil.copytree(mine, run_dir / "another-place")
+    with pytest.raises(DataError, match=r"another-place: was written elsewhere \(place: expected"):
+        verify_manifest(run_dir / "another-place")
+    shutil.move(run_dir, tmp_path / "renamed")
+    verify_manifest(tmp_path / "renamed/checkpoint-1")
+
+
+def test_the_innermost_run_is_what_a_manifest_names(run_dir):
+    stage = run_dir / "round_1/critic"
+    stage.mkdir(parents=True)
+    name_run(stage, "stage")
+    found = verify_manifest(make_checkpoint(stage / "checkpoints", 1))
+    assert (found["run_id"], found["place"]) == ("stage", "checkpoints/checkpoint-1")
+    outside = verify_manifest(make_checkpoint(run_dir / "base", 1))
+    assert (outside["run_id"], outside["place"]) == ("mine", "base/checkpoint-1")
+
+
+def test_a_checkpoint_of_an_older_version_is_taken_if_it_names_this_run(run_dir):
+    """It recorded its own name and the run, but not the place."""
+    for step, run_id in ((1, "mine"), (2, "other")):
+        path = make_checkpoint(run_dir, step)
+        manifest = manifests.read_manifest(path / "manifest.json") | {"run_id": run_id}
+        manifest["name"] = manifest.pop("place")
+        (path / "manifest.json").write_text(manifests._serialise(manifest))
+    assert latest_checkpoint(run_dir) == run_dir / "checkpoint-1"
 
 
 def test_pruning_keeps_the_newest_that_verify(tmp_path):
@@ -177,28 +225,28 @@ def test_pruning_removes_nothing_while_nothing_newer_is_good(tmp_path):
     assert latest_checkpoint(tmp_path).name == "checkpoint-1"
 
 
-def test_pruning_counts_only_checkpoints_of_this_run(tmp_path):
-    mine = make_checkpoint(tmp_path, 1, run_id="mine")
-    make_checkpoint(tmp_path, 9, run_id="other")
-    prune_checkpoints(tmp_path, keep=1, run_id="mine")
-    assert latest_checkpoint(tmp_path, run_id="mine") == mine
+def test_pruning_counts_only_checkpoints_of_this_run(run_dir):
+    mine = make_checkpoint(run_dir, 1)
+    copy_from_another_run(run_dir, 9)
+    prune_checkpoints(run_dir, keep=1)
+    assert latest_checkpoint(run_dir) == mine
 
 
-def test_pruning_leaves_what_may_be_of_use_to_somebody(tmp_path):
-    make_checkpoint(tmp_path, 1, run_id="another")
-    make_newer_version(make_checkpoint(tmp_path, 2, run_id="mine"))
-    (make_checkpoint(tmp_path, 3, run_id="mine") / "manifest.json").write_text("no manifest")
-    truncate(make_checkpoint(tmp_path, 4, run_id="mine"), tmp_path)
-    (make_checkpoint(tmp_path, 5, run_id="mine") / "manifest.json").unlink()
-    make_checkpoint(tmp_path, 6, run_id="mine")
-    prune_checkpoints(tmp_path, keep=1, run_id="mine")
-    left = {path.name for path in tmp_path.iterdir()}
+def test_pruning_leaves_what_may_be_of_use_to_somebody(run_dir):
+    copy_from_another_run(run_dir, 1)
+    make_newer_version(make_checkpoint(run_dir, 2))
+    (make_checkpoint(run_dir, 3) / "manifest.json").write_text("no manifest")
+    truncate(make_checkpoint(run_dir, 4), run_dir)
+    (make_checkpoint(run_dir, 5) / "manifest.json").unlink()
+    make_checkpoint(run_dir, 6)
+    prune_checkpoints(run_dir, keep=1)
+    left = {path.name for path in run_dir.glob("checkpoint-*")}
     assert left == {f"checkpoint-{step}" for step in (1, 2, 3, 6)}
 
 
 def make_newer_version(path: Path) -> None:
-    manifest = checkpoints._read_manifest(path / "manifest.json") | {"schema_version": 2}
-    (path / "manifest.json").write_text(checkpoints._serialise(manifest))
+    manifest = manifests.read_manifest(path / "manifest.json") | {"schema_version": 2}
+    (path / "manifest.json").write_text(manifests._serialise(manifest))
 
 
 def test_a_checkpoint_of_a_newer_version_refuses_the_start_and_stays(tmp_path):
@@ -258,8 +306,8 @@ class Countdown:
         self.remaining, self.error = remaining, error
         removing = () if error is OSError else ("unlink", "rmdir")  # a full disk allows these
         for name in ("fsync", "replace", "rename", *removing):
-            monkeypatch.setattr(checkpoints.os, name, self.wrap(getattr(os, name)))
-        monkeypatch.setattr(checkpoints, "open", self.open, raising=False)
+            monkeypatch.setattr(os, name, self.wrap(getattr(os, name)))
+        monkeypatch.setattr(files, "open", self.open, raising=False)
 
     def strike(self) -> bool:
         self.remaining -= 1
@@ -430,7 +478,8 @@ def test_a_read_only_disk_is_a_disk_error(tiny_disk):
 WRITER = """
 import itertools, random, shutil, sys
 from pathlib import Path
-from lactchain.checkpoints import prune_checkpoints, write_manifest
+from lactchain.checkpoints import prune_checkpoints
+from lactchain.manifests import write_manifest
 directory = Path(sys.argv[1])
 for step in itertools.count(int(sys.argv[2])):
     path = directory / f"checkpoint-{step}"

@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from lactchain.baselines.classic_control import BATCHES
 from lactchain.baselines.member_envs import make_numeric_env
-from lactchain.environments.classic_control import BATCHES
-from lactchain.environments.vector import (
+from lactchain.baselines.vector import (
     make_resumable_env,
     make_vector_env,
     restore_vector,

@@ -18,8 +18,9 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
 from lactchain.models.automaton import answer_tree, build_automaton
 from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
-from lactchain.models.decoding import Decoder, uniforms
+from lactchain.models.decoding import Decoder
 from lactchain.settings import ActorConfig, LoraSettings
+from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar
 
 ACTIONS = ("move forward", "turn left", "turn right")
@@ -308,8 +309,12 @@ def test_equal_seeds_give_equal_tokens_in_any_batch(make):
 
 def test_random_numbers_are_uniform_and_depend_on_seed_and_step_alone():
     seeds = np.array([0, 1, 2, 2**63, 2**64 - 1], dtype=np.uint64)
-    assert (uniforms(seeds, 3) == [uniforms(seeds[i : i + 1], 3)[0] for i in range(5)]).all()
-    draws = np.stack([uniforms(np.arange(20_000, dtype=np.uint64), step) for step in range(2)])
+    assert (uniform(seeds, 3) == [uniform(seeds[i : i + 1], 3)[0] for i in range(5)]).all()
+    # The first two words of the authors' SplitMix64 from seed 0 (splitmix64.c of S. Vigna).
+    words = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+    assert [draw(0, step, 2**64) for step in range(2)] == words
+    assert [uniform(seeds[:1], step)[0] for step in range(2)] == [(w >> 11) / 2**53 for w in words]
+    draws = np.stack([uniform(np.arange(20_000, dtype=np.uint64), step) for step in range(2)])
     assert draws.min() >= 0 and draws.max() < 1
     counts = np.histogram2d(*draws, bins=4, range=[[0, 1], [0, 1]])[0]
     assert (np.abs(counts - 1250) < 4 * np.sqrt(1250)).all()

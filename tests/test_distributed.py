@@ -15,7 +15,8 @@ from lactchain.run import Run, read_metrics
 FILES = sorted((Path(__file__).parent.parent / "configs" / "accelerate").glob("*.yaml"))
 WORKER = """
 from lactchain import distributed
-from lactchain.run import Run, launch
+from lactchain.process import launch
+from lactchain.run import Run
 from test_run import Config
 
 def main(config):

@@ -11,8 +11,8 @@ from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import evaluate
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.population import row_weights
+from lactchain.baselines.replay import Batch
 from lactchain.baselines.settings import DQNConfig
-from lactchain.data.replay import Batch
 from lactchain.errors import ConfigError
 
 LINE, TWO = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)

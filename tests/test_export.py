@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lactchain.checkpoints import verify_manifest
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.jobs import ExportConfig
+from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor, quiet

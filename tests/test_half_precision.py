@@ -10,7 +10,7 @@ from script_setups import config_of, start
 from test_tiny_models import SMALL, corpus
 from training_setups import exit_codes
 
-from lactchain.checkpoints import verify_manifest
+from lactchain.manifests import verify_manifest
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic

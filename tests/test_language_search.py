@@ -11,6 +11,7 @@ from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, con
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
 from lactchain.errors import ConfigError
+from lactchain.files import read_json_lines
 from lactchain.genes import gene_values, genes
 from lactchain.jobs import EvaluationConfig, TrainSimPOConfig
 from lactchain.models.adapters import save_adapter
@@ -27,7 +28,7 @@ from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.language import LanguageSpecies
-from lactchain.search.runs import read_lines, search
+from lactchain.search.runs import search
 from lactchain.search.settings import (
     EvolutionConfig,
     LanguageConfig,
@@ -255,7 +256,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_pa
     for summary in (whole, cut):  # genes and figures; folders have other names
         assert summary["num_env_steps"] > 9 * 32 * PREFERENCES.num_candidates
     assert whole == cut
-    lineages = [read_lines(tmp_path / name / "lineage.jsonl") for name in ("whole", "cut")]
+    lineages = [read_json_lines(tmp_path / name / "lineage.jsonl") for name in ("whole", "cut")]
     assert lineages[0] == lineages[1] and len(lineages[0]) == 9
     models = [load_actor(actor)[0].state_dict() for actor in best]
     assert all(torch.equal(models[1][name], weight) for name, weight in models[0].items())

@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 
 from lactchain.baselines.cql import CQL
+from lactchain.baselines.replay import FIELDS
 from lactchain.baselines.settings import CQLConfig
-from lactchain.data.replay import FIELDS
-from lactchain.data.transitions import (
+from lactchain.baselines.transitions import (
     RecordedEpisode,
     TransitionData,
     from_columns,

@@ -16,13 +16,13 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from prepare_weights import main
 from safetensors.torch import load_file
 
-from lactchain.checkpoints import verify_manifest
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
 from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.jobs import BehaviorConfig, PrepareWeightsConfig, WarmStartConfig
+from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.download import download

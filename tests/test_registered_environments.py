@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 import lactchain.environments  # noqa: F401  registers
-from lactchain.environments.vector import make_vector_env
+from lactchain.baselines.vector import make_vector_env
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
 # Stable-Baselines3 knows no text observations.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from lactchain.data.replay import FIELDS, Batch, ReplayBuffer
+from lactchain.baselines.replay import FIELDS, Batch, ReplayBuffer
 
 LINE, TWO = spaces.Box(-1e9, 1e9, (1,)), spaces.Discrete(2)
 

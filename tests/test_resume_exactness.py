@@ -18,8 +18,9 @@ from training_setups import (
     train_in_process,
 )
 
-from lactchain.checkpoints import latest_checkpoint, verify_manifest
+from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import Interrupted
+from lactchain.manifests import verify_manifest
 from lactchain.trainers import base
 from lactchain.trainers.base import train
 

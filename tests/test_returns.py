@@ -28,59 +28,30 @@ def chains_trajectory(chain_rewards, beside=(), terminated=True):
     )
 
 
-def test_discounted_returns_match_hand_computed_numbers():
-    # 4; 2 + .5 * 4; 1 + .5 * 4
-    actual = returns.discounted_returns(tensor(1, 2, 4), tensor(0.5, 0.5, 0))
-    assert actual.tolist() == [3.0, 4.0, 4.0]
+def test_returns_match_hand_computed_numbers():
+    # last: 4; first: 1 + .5 * 2 + .5^2 * 4
+    trajectory = chains_trajectory([[1.0, 2.0], [4.0]])
+    np.testing.assert_allclose(trajectory.returns(0.5), [3.0, 4.0])
 
 
-def test_discounted_returns_bootstrap_where_the_episode_was_cut():
-    # 4 + .5 * 8; 2 + .5 * 8; 1 + .5 * 6
-    actual = returns.discounted_returns(tensor(1, 2, 4), tensor(0.5, 0.5, 0.5), final_value=8.0)
-    assert actual.tolist() == [4.0, 6.0, 8.0]
-
-
-def test_final_value_of_a_terminal_state_does_not_count():
-    cut = returns.discounted_returns(tensor(1, 2), tensor(0.5, 0), final_value=100.0)
-    assert cut.tolist() == [2.0, 2.0]
-
-
-def test_one_step_episode_returns_its_reward():
-    assert returns.discounted_returns(tensor(7), tensor(0)).tolist() == [7.0]
-
-
-def test_discounts_are_zero_after_terminal_states_and_powers_of_gamma_elsewhere():
-    terminated = torch.tensor([False, False, True])
-    assert returns.discounts(0.5, terminated).tolist() == [0.5, 0.5, 0.0]
-    assert returns.discounts(0.5, terminated, torch.tensor([1, 3, 2])).tolist() == [0.5, 0.125, 0]
-
-
-def test_chain_rewards_ignore_padding():
-    rewards = torch.tensor([[1.0, 2.0, 4.0], [8.0, float("nan"), 9.0]])
-    actual = returns.chain_rewards(rewards, torch.tensor([3, 1]), gamma=0.5)
-    assert actual.tolist() == [3.0, 8.0]
-
-
-def test_chain_returns_match_hand_computed_numbers():
-    # last: 4 + .5^1 * 16 = 12; first: 1 + .5 * 2 + .5^2 * 12 = 5
-    rewards = torch.tensor([[1.0, 2.0], [4.0, 0.0]])
-    actual = returns.chain_returns(rewards, torch.tensor([2, 1]), 0.5, False, final_value=16.0)
-    assert actual.tolist() == [5.0, 12.0]
+def test_returns_bootstrap_where_the_episode_was_cut_and_nowhere_else():
+    # last: 4 + .5 * 16; first: 1 + .5 * 2 + .5^2 * 12
+    cut, ended = (chains_trajectory([[1.0, 2.0], [4.0]], terminated=t) for t in (False, True))
+    np.testing.assert_allclose(cut.returns(0.5, final_value=16.0), [5.0, 12.0])
+    np.testing.assert_allclose(ended.returns(0.5, final_value=16.0), [3.0, 4.0])
 
 
 @pytest.mark.parametrize("terminated", [True, False])
-def test_chain_returns_agree_with_trajectories(terminated):
+def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
+    """Σ_j γ^j r_j over the actions from each chain on, and what the last state is worth."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         lengths = rng.integers(1, 6, size=rng.integers(1, 7))
         chains = [rng.normal(size=length).tolist() for length in lengths]
-        trajectory = chains_trajectory(chains, terminated=terminated)
-        padded = torch.zeros(len(chains), 6, dtype=torch.float64)
-        for row, chain in zip(padded, chains, strict=True):
-            row[: len(chain)] = torch.tensor(chain, dtype=torch.float64)
-        actual = returns.chain_returns(padded, torch.tensor(lengths), 0.9, terminated, 3.0)
-        expected = trajectory.returns(0.9, final_value=3.0)
-        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-12)
+        found = chains_trajectory(chains, terminated=terminated).returns(0.9, final_value=3.0)
+        for t, value in enumerate(found):
+            rewards = [*sum(chains[t:], []), 0.0 if terminated else 3.0]
+            assert value == pytest.approx(sum(0.9**j * r for j, r in enumerate(rewards)))
 
 
 def test_trajectory_discounts_actions_but_not_what_a_chain_earned_beside_them():
@@ -93,26 +64,6 @@ def test_discount_per_chain_is_the_founding_return():
     # (1 + 2) + .5 * 4
     trajectory = chains_trajectory([[1.0, 2.0], [4.0]])
     np.testing.assert_allclose(trajectory.returns(0.5, discount_per="chain"), [5.0, 4.0])
-
-
-def test_n_step_returns_match_hand_computed_numbers():
-    r, d, v = tensor(1, 2, 4), tensor(0.5, 0.5, 0.5), tensor(8, 16, 32)
-    assert returns.n_step_returns(r, d, v, n=1).tolist() == [5.0, 10.0, 20.0]
-    # 1 + .5 * (2 + .5 * 16); 2 + .5 * (4 + .5 * 32); 4 + .5 * 32
-    assert returns.n_step_returns(r, d, v, n=2).tolist() == [6.0, 12.0, 20.0]
-
-
-def test_n_step_returns_bootstrap_at_truncation():
-    r, d, v = tensor(1, 2, 4), tensor(0.5, 0.5, 0.5), tensor(8, 16, 32)
-    cut = returns.n_step_returns(r, d, v, n=3, truncated_t=torch.tensor([False, True, False]))
-    # 1 + .5 * (2 + .5 * 16); 2 + .5 * 16; 4 + .5 * 32
-    assert cut.tolist() == [6.0, 10.0, 20.0]
-
-
-def test_n_step_returns_of_a_long_horizon_are_monte_carlo():
-    r, d, v = tensor(1, 2, 4), tensor(0.5, 0.5, 0.5), tensor(8, 16, 32)
-    long = returns.n_step_returns(r, d, v, n=10)
-    torch.testing.assert_close(long, returns.discounted_returns(r, d, final_value=32.0))
 
 
 def test_lambda_returns_match_hand_computed_numbers():
@@ -129,10 +80,13 @@ def test_lambda_returns_bootstrap_at_truncation():
 
 
 def test_lambda_one_is_monte_carlo_and_lambda_zero_is_one_step():
-    r, d, v = tensor(1, 2, 4), tensor(0.5, 0.5, 0.5), tensor(8, 16, 32)
-    torch.testing.assert_close(
-        returns.lambda_returns(r, d, v, 1.0), returns.discounted_returns(r, d, final_value=32.0)
+    trajectory = chains_trajectory([[1.0, 2.0], [4.0], [8.0]], terminated=False)
+    r, d = (
+        torch.from_numpy(f(0.5)) for f in (trajectory.chain_rewards, trajectory.chain_discounts)
     )
+    v = tensor(8, 16, 32)
+    expected = torch.from_numpy(trajectory.returns(0.5, final_value=32.0))
+    torch.testing.assert_close(returns.lambda_returns(r, d, v, 1.0), expected)
     torch.testing.assert_close(returns.lambda_returns(r, d, v, 0.0), r + d * v)
 
 
@@ -164,20 +118,18 @@ def test_generalized_advantages_are_lambda_returns_minus_values_within_an_episod
 
 def test_batched_returns_equal_their_columns():
     generator = torch.Generator().manual_seed(1)
-    r, d = torch.randn(6, 3, generator=generator), torch.rand(6, 3, generator=generator)
-    batched = returns.discounted_returns(r, d, final_value=torch.tensor([1.0, 2.0, 3.0]))
+    r, d, v = (torch.randn(6, 3, generator=generator) for _ in range(3))
+    batched = returns.lambda_returns(r, d, v, 0.7)
     for column in range(3):
-        alone = returns.discounted_returns(r[:, column], d[:, column], final_value=column + 1.0)
+        alone = returns.lambda_returns(r[:, column], d[:, column], v[:, column], 0.7)
         torch.testing.assert_close(batched[:, column], alone)
 
 
 def test_shapes_that_would_broadcast_are_refused():
     with pytest.raises(ValueError, match="discount_t"):
-        returns.discounted_returns(torch.ones(3, 1), torch.ones(3))
+        returns.lambda_returns(torch.ones(3, 1), torch.ones(3), torch.ones(3, 1), 0.5)
 
 
-def test_senseless_horizons_are_refused():
+def test_a_senseless_lambda_is_refused():
     with pytest.raises(ValueError, match="lambda_"):
         returns.lambda_returns(tensor(1), tensor(1), tensor(1), 1.5)
-    with pytest.raises(ValueError, match="n: expected"):
-        returns.n_step_returns(tensor(1), tensor(1), tensor(1), 0)

@@ -152,7 +152,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert len(paths) == 5
     content = paths[1].read_bytes()
     paths[1].write_bytes(content[:-9] + bytes([content[-9] ^ 4]) + content[-8:])
-    paths[2].with_suffix(".json").write_text("{")
+    paths[2].with_suffix(".manifest").write_text("{")
     paths[3].unlink()
     kept = {path: path.stat().st_mtime_ns for path in (paths[0], paths[4])}
     rollouts = Rollouts(GRID)
@@ -160,7 +160,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert second == first
     assert kept == {path: path.stat().st_mtime_ns for path in kept}
     assert f"{paths[1]}: is made again" in caplog.text
-    assert f"{paths[2]}: is made again ({paths[2].with_suffix('.json')}" in caplog.text
+    assert f"{paths[2]}: is made again ({paths[2].with_suffix('.manifest')}" in caplog.text
     assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))
     assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
 

@@ -1,9 +1,11 @@
 """Run folders: continued by the same command, closed to any other, free of secrets."""
 
 import errno
+import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lactchain import settings
-from lactchain.config import parse
+from lactchain.config import load, parse, to_yaml
 from lactchain.console import console, plain, table
 from lactchain.errors import (
     ConfigError,
@@ -24,7 +26,9 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.run import Run, launch, read_metrics, seed_everything
+from lactchain.manifests import verify_manifest, write_manifest
+from lactchain.process import launch, seed_everything
+from lactchain.run import HARMLESS, Run, read_metrics
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,54 @@ def test_records_after_the_resumed_step_are_dropped(run_dir):
     assert [record["step"] for record in read_metrics(run_dir)] == [0, 1, 2]
 
 
+def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir, tmp_path):
+    other = replace(Config(), critic=settings.CriticConfig(gamma=0.5))
+    for folder, config in ((run_dir, Config()), (tmp_path / "other", other)):
+        with Run.open(folder, config) as run:
+            run.finish({"success_rate": 0.5})
+    path, manifest = run_dir / "summary.json", run_dir / "summary.manifest"
+    with Run.open(run_dir, Config()) as run:
+        assert run.summary == {"success_rate": 0.5}
+        path.write_text(path.read_text().replace("0.5", "0.9"))
+        with pytest.raises(DataError, match="summary.json: damaged; remove it"):
+            _ = run.summary
+        for file in (path, manifest):
+            shutil.copy(tmp_path / "other" / file.name, file)
+        with pytest.raises(
+            DataError, match="summary.json: was written elsewhere .run_id: expected"
+        ):
+            _ = run.summary
+        manifest.unlink()  # as in runs of older versions
+        assert run.summary == {"success_rate": 0.5}
+
+
+def test_the_id_of_a_run_stands_in_its_folder(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        (run_dir / "part").mkdir()
+        (run_dir / "part/weights").write_text("1")
+        write_manifest(run_dir / "part", {})
+        found = verify_manifest(run_dir / "part")
+    assert (found["run_id"], found["place"]) == (run.id, "part")
+    assert json.loads((run_dir / "environment.json").read_text())["run_id"] == run.id
+
+
+def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(run_dir):
+    """Its id was the hash of its settings, and stood in its manifests alone."""
+    Run.open(run_dir, Config()).close()
+    stored = load(run_dir / "config.yaml")
+    assert stored["critic"].pop("checkpoint") is None
+    (run_dir / "config.yaml").write_text(to_yaml(stored))
+    (run_dir / "environment.json").write_text("{}")
+    identity = {**stored, "run": {"seed": 0, "threads": 1}}
+    identity["training"] = {k: v for k, v in stored["training"].items() if k not in HARMLESS}
+    old_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    for _ in range(2):  # once more, when config.yaml has all settings
+        with Run.open(run_dir, Config()) as run:
+            assert run.id == old_id
+    assert load(run_dir / "config.yaml")["critic"]["checkpoint"] is None
+    assert json.loads((run_dir / "environment.json").read_text())["run_id"] == old_id
+
+
 def test_other_ranks_write_nothing(run_dir, monkeypatch):
     monkeypatch.setattr("lactchain.distributed.is_main", lambda: False)
     run = Run.open(run_dir, Config())
@@ -332,7 +384,7 @@ POLLING = """
 import sys, time
 from test_run import Config
 from lactchain.errors import Interrupted
-from lactchain.run import launch, stop_requested
+from lactchain.process import launch, stop_requested
 
 def main(config):
     print("ready", flush=True)

@@ -32,7 +32,6 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
-from lactchain.checkpoints import verify_manifest
 from lactchain.config import dump, parse
 from lactchain.data.preference_data import _warn_if_collapsing
 from lactchain.data.preferences import read_pairs
@@ -40,6 +39,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.jobs import PlayConfig, RunPipelineConfig
+from lactchain.manifests import verify_manifest
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, RunConfig
 

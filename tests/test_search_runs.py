@@ -17,11 +17,12 @@ from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
 from lactchain.baselines.training import load_agent
 from lactchain.config import dump
 from lactchain.errors import ConfigError, Interrupted
+from lactchain.files import read_json_lines
 from lactchain.run import read_metrics
 from lactchain.search import agents, runs, trials
 from lactchain.search.evolution import Evolution, Individual, credit
 from lactchain.search.mutations import check_genes
-from lactchain.search.runs import read_lines, search
+from lactchain.search.runs import search
 from lactchain.search.settings import (
     EvolutionConfig,
     SearchConfig,
@@ -114,7 +115,7 @@ def test_a_generation_that_was_noted_but_not_saved_is_not_noted_twice(tmp_path, 
         interrupt_at(context, runs, "save", 3)
         with pytest.raises(Interrupted):
             run(tmp_path / "cut")
-    assert len(read_lines(tmp_path / "cut" / "lineage.jsonl")) == 9
+    assert len(read_json_lines(tmp_path / "cut" / "lineage.jsonl")) == 9
     assert run(tmp_path / "cut") == whole
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
 
@@ -129,7 +130,7 @@ def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
         command, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     lineage = tmp_path / "killed" / "lineage.jsonl"
-    while process.poll() is None and len(read_lines(lineage)) < 6:
+    while process.poll() is None and len(read_json_lines(lineage)) < 6:
         time.sleep(0.02)
     process.kill()  # SIGKILL
     process.wait()
@@ -141,7 +142,7 @@ def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
 @pytest.mark.parametrize("seed", [0, 1, 2])  # by one seed's luck a child may be its parent's twin
 def test_the_returned_agent_is_the_one_that_was_judged(tmp_path, seed):
     summary = run(tmp_path / "run", run=RunConfig(run_dir=str(tmp_path / "run"), seed=seed))
-    lines = read_lines(tmp_path / "run" / "lineage.jsonl")
+    lines = read_json_lines(tmp_path / "run" / "lineage.jsonl")
     first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
     agent, arena = load_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, seed)
     means = []
@@ -174,7 +175,7 @@ def test_every_step_of_training_and_of_selecting_evaluations_is_counted(tmp_path
 
 def test_the_lineage_says_who_came_from_whom_with_what_gain(tmp_path):
     summary = run(tmp_path / "run")
-    lines = read_lines(tmp_path / "run" / "lineage.jsonl")
+    lines = read_json_lines(tmp_path / "run" / "lineage.jsonl")
     by_id = {line["id"]: line for line in lines}
     assert list(by_id) == list(range(12))
     for line in lines:
@@ -327,7 +328,7 @@ def test_trials_are_replayed_and_go_on_where_they_were_cut(tmp_path, monkeypatch
         interrupt_at(context, agents.Arena, "train", 6)  # in the third trial
         with pytest.raises(Interrupted):
             run(tmp_path / "cut", method=method)
-    assert len(read_lines(tmp_path / "cut" / "trials.jsonl")) == 5
+    assert len(read_json_lines(tmp_path / "cut" / "trials.jsonl")) == 5
     assert run(tmp_path / "cut", method=method) == whole
     assert texts(tmp_path / "whole", "trials.jsonl") == texts(tmp_path / "cut", "trials.jsonl")
 
@@ -336,7 +337,7 @@ def test_the_median_pruner_gives_trials_up(tmp_path):
     pytest.importorskip("optuna")
     trials = replace(TRIALS, num_trials=12, prune=True)
     run(tmp_path / "run", method="tpe", trials=trials)
-    lines = read_lines(tmp_path / "run" / "trials.jsonl")
+    lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
     assert any(line["is_final"] and line["steps"] == 64 for line in lines)
 
 
@@ -355,7 +356,7 @@ def test_optuna_hears_what_became_of_every_trial():
 
 def test_evaluations_on_the_way_are_counted_apart(tmp_path):
     run(tmp_path / "run", method="random")
-    lines = read_lines(tmp_path / "run" / "trials.jsonl")
+    lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
     first, second = lines[0], lines[1]
     spent = first["num_env_steps"] - 64
     assert spent > 0 and first["num_final_env_steps"] == first["num_env_steps"] - spent
@@ -364,7 +365,7 @@ def test_evaluations_on_the_way_are_counted_apart(tmp_path):
 
 def test_the_best_trial_is_the_returned_one(tmp_path):
     summary = run(tmp_path / "run", method="random")
-    lines = read_lines(tmp_path / "run" / "trials.jsonl")
+    lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
     best = max(lines, key=lambda line: line["fitness"])
     assert summary["best/fitness"] == best["fitness"] and summary["best/genes"] == best["genes"]
     agent = load_agent(tmp_path / "run" / "best")

@@ -30,8 +30,9 @@ from training_setups import (
     train_on_two,
 )
 
-from lactchain.checkpoints import latest_checkpoint, verify_manifest, write_manifest
+from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
+from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import device, load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
@@ -706,11 +707,11 @@ def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(weights, run_dir)
     train_here("simpo", weights, run_dir, {"lora": True})
     expected = final_state(run_dir)
     folder = run_dir / "checkpoints"
-    stray = folder / "checkpoint-50"
-    shutil.copytree(folder / "checkpoint-9", stray)
-    shutil.rmtree(folder / "checkpoint-9")
-    (stray / "manifest.json").unlink()
-    write_manifest(stray, {"run_id": "another", "global_step": 50})
+    stray = run_dir.parent / "another/checkpoint-50"
+    shutil.move(folder / "checkpoint-9", stray)
+    (stray.parent / "environment.json").write_text('{"run_id": "another"}')
+    write_manifest(stray, {"global_step": 50})
+    shutil.move(stray, folder)
     train_here("simpo", weights, run_dir, {"lora": True})
     assert final_state(run_dir) == expected
 

@@ -1,6 +1,7 @@
 """Trajectory files: what goes in comes out verbatim, and damage is found and named."""
 
 import dataclasses
+import json
 import random
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lactchain.data import parquet
-from lactchain.data.trajectories import read_trajectories, transitions, write_trajectories
+from lactchain.data.dataset_files import read_dataset
+from lactchain.data.trajectories import read_trajectories, to_table, transitions, write_trajectories
 from lactchain.errors import DataError
 from lactchain.types import Action, Trajectory
 
@@ -125,19 +127,70 @@ def test_a_foreign_parquet_file_is_refused(tmp_path):
 
 
 def test_every_flipped_bit_and_every_cut_is_detected(tmp_path):
-    path, damaged = tmp_path / "whole.parquet", tmp_path / "damaged.parquet"
-    write_trajectories(path, [episode(seed=seed) for seed in range(10)])
-    content, draw = path.read_bytes(), random.Random(0)
-    for bit in draw.sample(range(8 * len(content)), 300):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        damaged.write_bytes(flipped)
-        with pytest.raises(DataError, match="damaged.parquet"):
-            read_trajectories(damaged)
-    for length in draw.sample(range(len(content)), 100):
-        damaged.write_bytes(content[:length])
-        with pytest.raises(DataError, match="damaged.parquet"):
-            read_trajectories(damaged)
+    path, draw = tmp_path / "some.parquet", random.Random(0)
+    episodes = [episode(seed=seed) for seed in range(10)]
+    write_trajectories(path, episodes)
+    for file in (path, tmp_path / "some.manifest"):
+        content = file.read_bytes()
+        for bit in draw.sample(range(8 * len(content)), 300):
+            flipped = bytearray(content)
+            flipped[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            with pytest.raises(DataError, match=file.name):
+                read_trajectories(path)
+        for length in draw.sample(range(len(content)), 100):
+            file.write_bytes(content[:length])
+            with pytest.raises(DataError, match=file.name):
+                read_trajectories(path)
+        file.write_bytes(content)
+    assert read_trajectories(path) == episodes
+
+
+def test_shards_that_changed_places_or_came_from_another_run_are_refused(tmp_path):
+    """With their manifests or without them; a folder that is moved as a whole is as good as new."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for run in (mine, other):
+        (run / "trajectories").mkdir(parents=True)
+        (run / "environment.json").write_text(json.dumps({"run_id": run.name}))
+        for seed in range(2):
+            path = run / f"trajectories/0000{seed}-of-00002.parquet"
+            write_trajectories(path, [episode(seed=seed, text=run.name)])
+    names = sorted(path.name for path in (mine / "trajectories").iterdir())
+    assert names == [f"0000{n}-of-00002.{kind}" for n in (0, 1) for kind in ("manifest", "parquet")]
+    kept = {name: (mine / "trajectories" / name).read_bytes() for name in names}
+    theirs = {name: (other / "trajectories" / name).read_bytes() for name in names}
+    swapped = dict(zip(names, (kept[names[n]] for n in (2, 3, 0, 1)), strict=True))
+    for content, reason in (
+        (swapped, "was written elsewhere .place: expected 'trajectories/00000-of-00002.parquet'"),
+        (swapped | {name: kept[name] for name in names[::2]}, "damaged"),
+        (
+            kept | {name: theirs[name] for name in names[:2]},
+            "was written elsewhere .run_id: expected",
+        ),
+        (kept | {names[1]: theirs[names[1]]}, "damaged"),
+    ):
+        for name in names:
+            (mine / "trajectories" / name).write_bytes(content[name])
+        with pytest.raises(DataError, match=f"00000-of-00002.parquet: {reason}"):
+            read_trajectories(mine / "trajectories")
+    for name in names:
+        (mine / "trajectories" / name).write_bytes(kept[name])
+    mine.rename(tmp_path / "renamed")
+    assert [t.seed for t in read_trajectories(tmp_path / "renamed/trajectories")] == [0, 1]
+
+
+def test_a_file_of_an_older_version_is_refused_and_may_be_imported(tmp_path):
+    """Its checksum stood in its footer, and the tally of its making beside it."""
+    table = to_table([episode(seed=5)])
+    with pq.ParquetWriter(tmp_path / "00000-of-00001.parquet", table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(
+            {"lactchain.kind": "trajectories", "lactchain.version": "1", "lactchain.sha256": "0"}
+        )
+    (tmp_path / "00000-of-00001.json").write_text(json.dumps({"num_chains": 2}))
+    with pytest.raises(DataError, match="older version.*make it again.*make_offline_data.py"):
+        read_trajectories(tmp_path)
+    assert read_dataset(tmp_path) == [episode(seed=5)]
 
 
 def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):

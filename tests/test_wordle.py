@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.floors import wordle_return
 from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.vector import make_vector_env
 from lactchain.environments.wordle import (
     CLUES_TEMPLATE,
     Wordle,

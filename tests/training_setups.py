@@ -25,7 +25,8 @@ from lactchain.models.loading import load_actor, load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
 from lactchain.models.values import ValueModel
-from lactchain.run import Run, launch, seed_everything
+from lactchain.process import launch, seed_everything
+from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lactchain.environments.probes import PROBES
+from lactchain.baselines.probes import PROBES
 
 ENV_ID = "lactchain/Probe-v0"
 # (env_id, its arguments, gamma) → states (n,) to values (n,): V(s), or max_a Q(s, a).

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population, row_weights
+from lactchain.baselines.replay import Batch
 from lactchain.baselines.settings import CQLConfig
-from lactchain.data.replay import Batch
-from lactchain.data.transitions import TransitionData
+from lactchain.baselines.transitions import TransitionData
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import cql_penalty, double_q_targets, regression_loss
 

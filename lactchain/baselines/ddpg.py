@@ -17,8 +17,8 @@ from torch import Tensor
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population, row_weights
+from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.baselines.settings import DDPGConfig
-from lactchain.data.replay import Batch, ReplayBuffer
 from lactchain.errors import ConfigError
 
 

@@ -16,29 +16,21 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
-from lactchain.environments.vector import make_resumable_env, restore_vector, vector_state
+from lactchain.baselines.replay import Batch
+from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.vector import make_resumable_env, restore_vector, vector_state
 from lactchain.errors import ConfigError, NonFiniteError
 
 
 @dataclass(frozen=True)
-class Transition:
-    """One step of all copies; every array is (P, N, …).
+class Transition(Batch):
+    """One step of all copies; every array is (P, N, …), successors are those before any reset.
 
     Attributes:
-        observations: where the step began.
-        actions: what was played.
-        rewards: float64.
-        terminated: the successor is terminal, it is worth 0.
         truncated: the episode was cut; the successor keeps its value.
-        next_observations: where the step led, before any reset.
     """
 
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: np.ndarray
     truncated: np.ndarray
-    next_observations: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -172,6 +164,13 @@ def make_numeric_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
         raise ConfigError(f"{id}: expected actions with finite bounds, got {space}")
     ones = np.ones(space.shape, dtype=space.dtype)
     return RescaleAction(envs, -ones, ones)
+
+
+def spaces_of(world: WorldConfig) -> tuple[spaces.Space, spaces.Space]:
+    """Of observations and of actions, of a single environment."""
+    envs = make_numeric_env(world.id, 1, **world.kwargs)
+    envs.close()
+    return envs.single_observation_space, envs.single_action_space
 
 
 def _check_finite(rewards: np.ndarray, observations: np.ndarray) -> None:

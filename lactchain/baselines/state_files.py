@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,9 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from lactchain.checkpoints import (
-    atomic_write,
-    clear_place,
-    latest_checkpoint,
-    prune_checkpoints,
-    write_manifest,
-)
+from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
+from lactchain.files import atomic_write, read_json
+from lactchain.manifests import write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
 _ARRAY = "array:"
@@ -45,12 +41,10 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
 def load_state(directory: Path) -> dict[str, Any]:
     """A state that `save_state` wrote, tensors as arrays."""
     arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
-    return _put_arrays(json.loads((directory / VALUES).read_text()), arrays)
+    return _put_arrays(read_json(directory / VALUES), arrays)
 
 
-def save_checkpoint(
-    folder: Path, step: int, state: Mapping[str, Any], run_id: str, keep: int
-) -> None:
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
     """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
 
     Raises:
@@ -58,13 +52,13 @@ def save_checkpoint(
     """
     checkpoint = folder / f"checkpoint-{step}"
     clear_place(checkpoint)
-    save_state(checkpoint, state, {"run_id": run_id})
-    prune_checkpoints(folder, keep, run_id=run_id)
+    save_state(checkpoint, state, {"step": step})
+    prune_checkpoints(folder, keep)
 
 
-def load_checkpoint(folder: Path, run_id: str) -> dict[str, Any] | None:
-    """The state in the newest checkpoint of a run that is whole, None where there is none."""
-    checkpoint = latest_checkpoint(folder, run_id=run_id)
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """The state in the newest checkpoint of this run that is whole, None where there is none."""
+    checkpoint = latest_checkpoint(folder)
     return None if checkpoint is None else load_state(checkpoint)
 
 
@@ -90,14 +84,3 @@ def _put_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, list):
         return [_put_arrays(entry, arrays) for entry in value]
     return value
-
-
-def differing_parts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    """The names at which two states differ; none for states that go on alike."""
-    arrays_a: dict[str, np.ndarray] = {}
-    arrays_b: dict[str, np.ndarray] = {}
-    if _take_arrays(a, "", arrays_a) != _take_arrays(b, "", arrays_b):
-        yield "values"
-    for name in arrays_a.keys() | arrays_b.keys():
-        if not np.array_equal(arrays_a.get(name), arrays_b.get(name)):
-            yield name

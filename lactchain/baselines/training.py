@@ -8,7 +8,6 @@ RUN/stop           a file of this name, made by anybody, ends the run in good or
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -21,7 +20,7 @@ from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate, success_return
-from lactchain.baselines.member_envs import MemberEnvs, make_numeric_env
+from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
 from lactchain.baselines.ppo import PPO
@@ -30,10 +29,8 @@ from lactchain.baselines.settings import (
     DDPGConfig,
     DQNConfig,
     PPOConfig,
+    TrainAgentConfig,
     TrainCQLConfig,
-    TrainDDPGConfig,
-    TrainDQNConfig,
-    TrainPPOConfig,
     WorldConfig,
 )
 from lactchain.baselines.state_files import (
@@ -42,14 +39,16 @@ from lactchain.baselines.state_files import (
     save_checkpoint,
     save_state,
 )
-from lactchain.checkpoints import atomic_write, verify_manifest
-from lactchain.data.transitions import (
+from lactchain.baselines.transitions import (
     TransitionData,
     read_offline,
     read_transitions,
     write_transitions,
 )
+from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
+from lactchain.files import write_json
+from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
 from lactchain.run import HARMLESS, Run
 
@@ -59,13 +58,12 @@ AGENTS: dict[type, type[Population]] = {
     DDPGConfig: DDPG,
     CQLConfig: CQL,
 }
-TrainConfig = TrainPPOConfig | TrainDQNConfig | TrainDDPGConfig | TrainCQLConfig
 # Evaluations choose the best on these seeds; the summary's figures are from others.
 EVAL_SEED = 1_000_000
 _HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
 
 
-def train(config: TrainConfig) -> dict[str, Any]:
+def train(config: TrainAgentConfig) -> dict[str, Any]:
     """Runs what a config asks for, or continues it; returns the summary.
 
     Raises:
@@ -94,20 +92,20 @@ class Training:
         evaluations: of each evaluation, its step and every member's mean return.
     """
 
-    def __init__(self, config: TrainConfig, run: Run) -> None:
+    def __init__(self, config: TrainAgentConfig, run: Run) -> None:
         self.config, self.run, self.loop = config, run, config.loop
         world, members = config.environment, config.loop.num_members
         self.source: MemberEnvs | TransitionData
         if isinstance(config, TrainCQLConfig):
             self.source = _offline_data(config, run)
-            spaces = _spaces(world)
+            spaces = spaces_of(world)
         else:
             self.source = MemberEnvs(
                 world.id, members, config.agent.num_envs, config.run.seed, **world.kwargs
             )
             spaces = self.source.observation_space, self.source.action_space
         agent_class = AGENTS[type(config.agent)]
-        self.agent: Any = agent_class([config.agent] * members, *spaces, config.run.seed)
+        self.agent: Any = agent_class(config.member_configs(), *spaces, config.run.seed)
         _check_actions(self.source, self.agent)
         self.best_return = -np.inf
         self.evaluations: list[dict[str, Any]] = []
@@ -170,11 +168,11 @@ class Training:
             "episodes": self._episodes,
         }
         folder, keep = self.run.path("checkpoints"), self.loop.keep_checkpoints
-        save_checkpoint(folder, self.steps, state, self.run.id, keep)
+        save_checkpoint(folder, self.steps, state, keep)
 
     def resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""
-        state = load_checkpoint(self.run.path("checkpoints"), self.run.id)
+        state = load_checkpoint(self.run.path("checkpoints"))
         if state is None:
             self.run.truncate_metrics(-1)
             return
@@ -190,6 +188,11 @@ class Training:
     @property
     def _is_offline(self) -> bool:
         return isinstance(self.source, TransitionData)
+
+    @property
+    def _own_settings(self) -> list[str]:
+        """What the members differ in by their settings."""
+        return sorted({name for entry in self.loop.members or () for name in entry})
 
     def _is_over(self) -> bool:
         target = self.loop.target_return
@@ -237,7 +240,7 @@ class Training:
         means = result.returns.mean(axis=1)
         best = int(means.argmax())
         self.evaluations.append({"step": self.steps, "episode_return": means.tolist()})
-        atomic_write(self.run.path("evaluations.json"), json.dumps(self.evaluations, indent=1))
+        write_json(self.run.path("evaluations.json"), self.evaluations, indent=1)
         record = {f"eval/{key}": value for key, value in self._figures(result, best).items()}
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
@@ -278,7 +281,8 @@ class Training:
         for name in ("best", "last"):
             agent = load_agent(self.run.path(name))
             figures = self._figures(self._play(agent, FINAL_SEED))
-            summary |= {f"{name}/{key}": value for key, value in figures.items()}
+            own = {gene: getattr(agent.config, gene) for gene in self._own_settings}
+            summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
         if self._trackers is not None:
             self._trackers.end_training()
@@ -317,7 +321,7 @@ def load_agent(directory: str | Path) -> Any:
         raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
     config_class, agent_class = classes[about["agent"]]
     config = config_class(**about["config"] | {"hidden": tuple(about["config"]["hidden"])})
-    agent = agent_class([config], *_spaces(WorldConfig(**about["environment"])))
+    agent = agent_class([config], *spaces_of(WorldConfig(**about["environment"])))
     for name, weights in state["weights"].items():
         agent.parts[name].load_state_dict({"flat": weights[None]})
     return agent
@@ -341,7 +345,7 @@ def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
     if config.data is not None:
         return read_offline(config.data)
     path = run.path("transitions.parquet")
-    if not path.exists():
+    if not (path.exists() and has_manifest(path)):
         data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
         write_transitions(path, data)
     return read_transitions(path)
@@ -365,13 +369,7 @@ def _check_actions(source: MemberEnvs | TransitionData, agent: Population) -> No
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
 
 
-def _spaces(world: WorldConfig) -> tuple[Any, Any]:
-    envs = make_numeric_env(world.id, 1, **world.kwargs)
-    envs.close()
-    return envs.single_observation_space, envs.single_action_space
-
-
-def _trackers(config: TrainConfig, run: Run) -> Any:
+def _trackers(config: TrainAgentConfig, run: Run) -> Any:
     """What logs beside metrics.jsonl; None where nothing does."""
     if not config.run.report_to:
         return None

@@ -13,12 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lactchain.checkpoints import MANIFEST, disk_errors, verify_manifest, write_manifest
 from lactchain.config import differences
 from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
+from lactchain.files import disk_errors
 from lactchain.jobs import PrepareWeightsConfig, TrainBCConfig
+from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.download import download
 from lactchain.models.prompting import STRATEGIES, resolve_strategy

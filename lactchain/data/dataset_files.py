@@ -1,7 +1,7 @@
 """Episodes as a Hugging Face data set, out and in: parquet files, and a card that describes them.
 
 The columns are those of `lactchain.data.trajectories`; `infos` is JSON text. The files that are
-written are trajectory files as well, with their checksums; what the hub gives back has lost these.
+written are trajectory files as well, with their manifests; what `datasets` gives back has none.
 
     FOLDER/README.md                       the card
     FOLDER/data/train-00000-of-00001.parquet
@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lactchain.checkpoints import atomic_write
 from lactchain.data import parquet
 from lactchain.data.trajectories import (
     COLUMNS,
@@ -28,6 +27,7 @@ from lactchain.data.trajectories import (
     write_trajectories,
 )
 from lactchain.errors import DataError
+from lactchain.files import atomic_write
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def write_dataset(
 def read_dataset(folder: str | Path) -> list[Trajectory]:
     """Episodes of a folder: of parquet files, or one that `Dataset.save_to_disk` wrote.
 
-    Files that LactChain wrote are held against their checksums.
+    Files that LactChain wrote are held against their manifests.
 
     Raises:
         DataError: there are none, they are damaged, or of another schema.
@@ -155,7 +155,7 @@ def dataset_card(trajectories: Sequence[Trajectory], title: str, description: st
 
 
 def _read_file(file: Path) -> list[Trajectory]:
-    if parquet.is_sealed(file):
+    if parquet.has_manifest(file):
         return read_trajectories(file)
     try:
         table = pq.ParquetFile(file).read()

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.checkpoints import atomic_write
 from lactchain.errors import DataError
+from lactchain.files import atomic_write, read_json
 
 VERSION = 1
 
@@ -182,11 +182,8 @@ def _write(path: str | Path, fields: Mapping[str, Any]) -> None:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: expected a JSON file, {error}") from error
-    version = fields.pop("schema_version", None) if isinstance(fields, dict) else None
+    fields = read_json(path)
+    version = fields.pop("schema_version", None)
     if version != VERSION:
         raise DataError(f"{path}: expected schema version {VERSION}, got {version}")
     return fields

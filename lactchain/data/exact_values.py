@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -98,9 +99,9 @@ def critic_against_exact(
     )
 
 
-def _write(path: Path, rows: Sequence[Sequence[float]]) -> None:
+def _write(path: Path, rows: Sequence[Sequence[float]], facts: Mapping[str, Any]) -> None:
     table = pa.table({"probabilities": parquet.number_lists(rows, pa.float64())})
-    parquet.write_table(path, table, KIND, VERSION)
+    parquet.write_table(path, table, KIND, VERSION, facts)
 
 
 def _read(path: Path) -> list[tuple[float, ...]]:

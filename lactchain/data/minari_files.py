@@ -28,9 +28,9 @@ import pyarrow.dataset as ds
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.data.parquet import encode_json
 from lactchain.errors import ConfigError, DataError
+from lactchain.files import disk_errors, read_json, write_json
 from lactchain.jobs import DATASET_ID
 from lactchain.types import Action, Trajectory
 
@@ -85,7 +85,7 @@ def write_minari(
     }
     if env_spec is not None:
         metadata["env_spec"] = env_spec.to_json()
-    atomic_write(data / METADATA, json.dumps(metadata))
+    write_json(data / METADATA, metadata)
     return path
 
 
@@ -99,7 +99,7 @@ def read_minari(path: str | Path) -> list[Trajectory]:
         DataError: naming the file that is missing or damaged, or the space that is not text.
     """
     data = Path(path) / "data"
-    metadata = _read_json(data / METADATA)
+    metadata = read_json(data / METADATA)
     try:
         count, data_format, env_id = _overview(metadata)
     except KeyError as error:
@@ -154,7 +154,7 @@ def _episode_table(trajectory: Trajectory) -> pa.Table:
 
 
 def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
-    about = _read_json(folder / METADATA)
+    about = read_json(folder / METADATA)
     files = sorted(str(file) for file in folder.glob(f"*.{data_format}"))
     if not files:
         raise DataError(f"{folder}: expected a file *.{data_format}, found none")
@@ -228,10 +228,3 @@ def _text_space(texts: Iterable[str]) -> str:
     )
     fields = {"max_length": space.max_length, "min_length": 0, "charset": space.characters}
     return json.dumps({"type": "Text"} | fields)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{file}: missing or damaged ({error})") from error

@@ -1,8 +1,8 @@
 """Parquet files that notice damage: every bit is covered, and a bad row group is named.
 
 The files are plain parquet with page checksums, so any tool reads them. Page checksums leave the
-page headers and the footer uncovered. The sha256 of the whole file covers those too: it sits in
-the footer's metadata and is computed with its own 64 digits set to zero.
+page headers and the footer uncovered; the manifest beside each file covers all of it, and names
+the run and the place that it belongs to (`lactchain.manifests`).
 
 Text is stored as parquet strings. Only a column in which some text is not valid UTF-8 (lone
 surrogates, which a model can well produce) is stored as bytes; both read back verbatim.
@@ -10,10 +10,9 @@ surrogates, which a model can well produce) is stored as bytes; both read back v
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +20,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.errors import DataError
+from lactchain.files import disk_errors
+from lactchain.manifests import manifest_beside, read_with_manifest, write_with_manifest
 
 ROWS_PER_GROUP = 4096
-KIND_KEY, VERSION_KEY, DIGEST_KEY = "lactchain.kind", "lactchain.version", "lactchain.sha256"
-UNSEALED = "0" * 64
-# In the footer a metadata value follows its key as thrift's type byte and length: string, 64 bytes.
-DIGEST_MARK = DIGEST_KEY.encode() + b"\x18\x40"
-
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def write_table(path: str | Path, table: pa.Table, kind: str, version: int) -> None:
-    """Writes a table beside `path` and renames it, so that `path` is whole or absent.
+def write_table(
+    path: str | Path,
+    table: pa.Table,
+    kind: str,
+    version: int,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a table into a file, and then the manifest beside it: where that is, it is whole.
 
     The folder is made where there is none.
 
     Args:
         kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
         version: schema version of that kind; readers refuse another one.
+        facts: what else the manifest records.
 
     Raises:
         DiskError: when the file cannot be written.
     """
-    metadata = {KIND_KEY: kind, VERSION_KEY: str(version), DIGEST_KEY: UNSEALED}
     buffer = io.BytesIO()
-    options = {"compression": "zstd", "write_page_checksum": True, "store_schema": False}
-    with pq.ParquetWriter(buffer, table.schema, **options) as writer:
-        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
-        writer.add_key_value_metadata(metadata)
-    head, _, tail = _split_at_digest(buffer.getvalue())
+    pq.write_table(
+        table,
+        buffer,
+        row_group_size=ROWS_PER_GROUP,
+        compression="zstd",
+        write_page_checksum=True,
+        store_schema=False,
+    )
     with disk_errors(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, head + _digest(head, tail) + tail)
+    about = {"kind": kind, "version": version, **(facts or {})}
+    write_with_manifest(path, buffer.getvalue(), about)
 
 
 def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
@@ -67,9 +72,9 @@ def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def is_sealed(path: str | Path) -> bool:
-    """Whether a file has the checksum that `read_table` asks for."""
-    return bool(_split_at_digest(Path(path).read_bytes())[1])
+def has_manifest(path: str | Path) -> bool:
+    """Whether a file has the manifest that `read_table` asks for."""
+    return manifest_beside(path).is_file()
 
 
 def text_column(texts: Sequence[str]) -> pa.Array:
@@ -123,25 +128,26 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path, kind: str, version: int) -> pa.Table:
-    content = path.read_bytes()
-    head, digest, tail = _split_at_digest(content)
-    if not digest:
-        raise DataError(f"{path}: cut short, or not a file of LactChain: it has no checksum")
-    if digest != _digest(head, tail):
+    if not has_manifest(path):
+        raise DataError(
+            f"{path}: not a file of LactChain, one of an older version, or never completed: there "
+            "is no manifest beside it; make it again (episodes may be imported, by "
+            "scripts/make_offline_data.py --source)"
+        )
+    content, manifest, is_intact = read_with_manifest(path)
+    if not is_intact:
         raise DataError(f"{path}: damaged, {_damaged_part(content)}; write it again")
-    table = pq.read_table(io.BytesIO(content))
-    metadata = table.schema.metadata
-    found = (metadata[KIND_KEY.encode()].decode(), int(metadata[VERSION_KEY.encode()]))
+    found = manifest["kind"], manifest["version"]
     if found != (kind, version):
         raise DataError(
             f"{path}: expected {kind} of schema version {version}, "
             f"got {found[0]} of schema version {found[1]}"
         )
-    return table
+    return pq.read_table(io.BytesIO(content))
 
 
 def _damaged_part(content: bytes) -> str:
-    """Where a file whose digest is wrong is damaged, as far as the page checksums tell."""
+    """Where a file of other bytes is damaged, as far as the page checksums tell."""
     try:
         file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError):
@@ -152,16 +158,3 @@ def _damaged_part(content: bytes) -> str:
         except (pa.ArrowException, OSError, ValueError):
             return f"in row group {index} of {file.num_row_groups}"
     return "outside the pages of its row groups"
-
-
-def _split_at_digest(content: bytes) -> tuple[bytes, bytes, bytes]:
-    """What stands before the digest, the digest (empty if there is none), what stands behind."""
-    start = content.rfind(DIGEST_MARK) + len(DIGEST_MARK)
-    if start < len(DIGEST_MARK):
-        return content, b"", b""
-    end = start + len(UNSEALED)
-    return content[:start], content[start:end], content[end:]
-
-
-def _digest(head: bytes, tail: bytes) -> bytes:
-    return hashlib.sha256(head + UNSEALED.encode() + tail).hexdigest().encode()

@@ -157,14 +157,19 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
     )
 
 
-def write_pairs(path: str | Path, pairs: Sequence[PreferencePair]) -> None:
-    """Writes pairs to one parquet file, whole or not at all; `prompt chosen rejected` as in TRL.
+def write_pairs(
+    path: str | Path, pairs: Sequence[PreferencePair], facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes pairs to one parquet file, and its manifest; `prompt chosen rejected` as in TRL.
+
+    Args:
+        facts: what else the manifest records; what JSON can hold.
 
     Raises:
         DataError: when a state holds what JSON cannot (NaN, an array).
         DiskError: when the file cannot be written.
     """
-    parquet.write_table(path, _to_table(pairs), KIND, VERSION)
+    parquet.write_table(path, _to_table(pairs), KIND, VERSION, facts)
 
 
 def read_pairs(path: str | Path) -> list[PreferencePair]:

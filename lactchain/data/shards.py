@@ -8,19 +8,19 @@ how often they were killed.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from lactchain import distributed
-from lactchain.checkpoints import atomic_write, disk_errors
 from lactchain.errors import DataError, Interrupted
-from lactchain.run import stop_requested
+from lactchain.files import disk_errors
+from lactchain.manifests import manifest_beside, read_manifest
+from lactchain.process import stop_requested
 
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def work_through(
     folder: Path,
     num_shards: int,
     make: Callable[[int], tuple[Sequence[Row], Mapping[str, float]]],
-    write: Callable[[Path, Sequence[Row]], None],
+    write: Callable[[Path, Sequence[Row], Mapping[str, Any]], None],
     read: Callable[[Path], list[Row]],
     title: str,
 ) -> tuple[list[Row], Counter[str]]:
@@ -44,8 +44,10 @@ def work_through(
 
     Args:
         folder: of the files; on a file system that all processes see.
-        make: the rows of a shard, and a tally: numbers about how they came to be. It is kept beside
-            the rows, so that it counts whoever made them, and when.
+        make: the rows of a shard, and a tally: numbers about how they came to be.
+        write: takes the file, its rows, and facts for its manifest: the tally, so that it counts
+            whoever made them, and when.
+        read: the rows of a file; `DataError` where it is not whole.
 
     Returns:
         The rows, and the sum of the tallies.
@@ -69,15 +71,13 @@ def work_through(
         for shard in shares:
             if not _is_whole(paths[shard], read):
                 rows, tally = make(shard)
-                # The rows come last: where they are, the shard is complete.
-                atomic_write(_tally_path(paths[shard]), json.dumps(tally))
-                write(paths[shard], rows)
+                write(paths[shard], rows, {"tally": tally})
             watch(shares.finish())
         shares.wait(watch)
         bar.update(num_shards - bar.n)
     total: Counter[str] = Counter()
     for path in paths:
-        total.update(_read_tally(path))
+        total.update(read_manifest(manifest_beside(path))["tally"])
     return [row for path in paths for row in read(path)], total
 
 
@@ -94,20 +94,7 @@ def _is_whole(path: Path, read: Callable[[Path], list[Row]]) -> bool:
         return False
     try:
         read(path)
-        _read_tally(path)
     except DataError as error:
         log.warning("%s: is made again (%s)", path, error)
         return False
     return True
-
-
-def _tally_path(path: Path) -> Path:
-    return path.with_suffix(".json")
-
-
-def _read_tally(path: Path) -> dict[str, float]:
-    file = _tally_path(path)
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{file}: missing or damaged ({error})") from error

@@ -37,14 +37,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> None:
-    """Writes episodes to one parquet file, whole or not at all.
+def write_trajectories(
+    path: str | Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes episodes to one parquet file, and its manifest beside it.
+
+    Args:
+        facts: what else the manifest records; what JSON can hold.
 
     Raises:
         DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
         DiskError: when the file cannot be written.
     """
-    parquet.write_table(path, to_table(trajectories), KIND, VERSION)
+    parquet.write_table(path, to_table(trajectories), KIND, VERSION, facts)
 
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.environments.streams import draw, stream
+from lactchain.streams import draw, stream
 from lactchain.types import Reward
 
 ACTION_NAMES = ("move forward", "turn left", "turn right")

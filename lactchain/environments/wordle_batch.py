@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.environments.streams import draw, stream
 from lactchain.environments.wordle import NUM_LETTERS, SOLVED, Wordle
+from lactchain.streams import draw, stream
 
 
 class WordleVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):

@@ -53,21 +53,6 @@ def ppo_clip_loss(
     return -torch.minimum(ratios * advantages, clipped * advantages)
 
 
-def deterministic_policy_gradient_loss(actions: Tensor, action_gradients: Tensor) -> Tensor:
-    """A loss whose gradient is −∇_a Q(s, a)|_{a = π(s)} ∇_θ π(s), (B,).
-
-    Written with ½‖(∇_a Q + a).stop − a‖², so that the critic needs no gradient of its own.
-    Source: Silver et al. 2014, "Deterministic policy gradient algorithms", equation 9; Lillicrap
-    et al. 2015, equation 6; RLax `policy_gradients.dpg_loss`.
-
-    Args:
-        actions: (B, D) actions π(s) of the policy, with gradient.
-        action_gradients: (B, D) ∇_a Q(s, a) of the online critic at these actions.
-    """
-    targets = (action_gradients + actions).detach()
-    return 0.5 * (targets - actions).square().sum(dim=-1)
-
-
 def advantage_weights(advantages: Tensor, temperature: float, max_weight: float = 20.0) -> Tensor:
     """Weights min(exp(A / T), w_max) of log-likelihoods, without gradient, (B,).
 

@@ -28,15 +28,6 @@ def regression_loss(values: Tensor, targets: Tensor, kind: Regression = "smooth_
     raise ValueError(f"kind: expected 'mse' or 'smooth_l1', got {kind!r}")
 
 
-def td_errors(v_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
-    """One-step errors δ_t = r_t + discount_t v_t − v_{t-1}, (B,); `v_t` carries no gradient.
-
-    Source: Sutton & Barto 2018, equation 6.5.
-    """
-    _check_shapes(v_tm1=v_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
-    return r_t + discount_t * v_t.detach() - v_tm1
-
-
 def double_q_targets(
     r_t: Tensor, discount_t: Tensor, q_t_target: Tensor, q_t_online: Tensor
 ) -> Tensor:

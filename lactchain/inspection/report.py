@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from lactchain.checkpoints import atomic_write
 from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues
+from lactchain.files import atomic_write
 from lactchain.inspection import boards, grids, plots
 from lactchain.inspection.maps import Grid
 from lactchain.inspection.markup import (

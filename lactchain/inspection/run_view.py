@@ -38,7 +38,8 @@ from lactchain.data.preferences import chain_advantages, read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.gridworld import GridWorld
 from lactchain.environments.maze import MazeTables
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError
+from lactchain.files import read_json
 from lactchain.inspection import markup
 from lactchain.inspection.maps import Grid
 from lactchain.run import read_metrics
@@ -165,12 +166,7 @@ class RunView:
 
     def _json(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name
-        if not path.exists():
-            return None
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise DataError(f"{path}: expected a JSON object, {error}") from error
+        return read_json(path) if path.exists() else None
 
     def _repr_html_(self) -> str:
         state = "finished" if self.summary is not None else "unfinished"

@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from lactchain.errors import DataError
+from lactchain.files import read_json, sha256
 from lactchain.models.sharding import put
 from lactchain.settings import LoraSettings
 
@@ -82,7 +83,7 @@ def seal_adapter(directory: str | Path, base: str | Path) -> None:
         "base": str(base),
         "base_fingerprint": base_fingerprint(base),
         "tokenizer_fingerprint": tokenizer_fingerprint(base),
-        "sha256": {name: _sha256(directory / name) for name in ADAPTER_FILES},
+        "sha256": {name: sha256(directory / name) for name in ADAPTER_FILES},
     }
     (directory / SEAL_FILE).write_text(json.dumps(seal, indent=1) + "\n", "utf-8")
 
@@ -194,15 +195,15 @@ def check_adapter(directory: Path, base: Path) -> None:
         if not (directory / name).is_file():
             raise DataError(f"{directory / name}: no such file; expected a LoRA adapter")
     try:
-        seal = json.loads((directory / SEAL_FILE).read_text("utf-8"))
+        seal = read_json(directory / SEAL_FILE)
         hashes = {name: seal["sha256"][name] for name in ADAPTER_FILES}
         fingerprints = seal["base_fingerprint"], seal["tokenizer_fingerprint"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{directory / SEAL_FILE}: damaged ({error!r})") from error
     for name, digest in hashes.items():
-        if _sha256(directory / name) != digest:
+        if sha256(directory / name) != digest:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
-    kind = json.loads((directory / ADAPTER_FILES[0]).read_text("utf-8"))["peft_type"]
+    kind = read_json(directory / ADAPTER_FILES[0])["peft_type"]
     if kind != "LORA":
         raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
     for what, expected, got in zip(
@@ -237,7 +238,7 @@ def base_fingerprint(folder: str | Path) -> str:
     every tensor, and sixteen places: 7B takes milliseconds.
     """
     folder = Path(folder)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config = read_json(folder / "config.json")
     for volatile in ("_name_or_path", "transformers_version", "dtype", "torch_dtype"):
         config.pop(volatile, None)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
@@ -275,7 +276,7 @@ def _chat_templates(folder: Path) -> dict[str, str]:
     settings = folder / "tokenizer_config.json"
     if not settings.is_file():
         return {}
-    template = json.loads(settings.read_text("utf-8")).get("chat_template") or []
+    template = read_json(settings).get("chat_template") or []
     if isinstance(template, str):
         return {"default": template}
     return {entry["name"]: entry["template"] for entry in template}
@@ -298,11 +299,6 @@ def _prepared(model: PreTrainedModel) -> PreTrainedModel:
 def is_quantised(model: PreTrainedModel) -> bool:
     """Whether the weights are in 4 or 8 bits."""
     return "quantization_config" in model.config.to_dict()
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _shape(shape: torch.Size | None) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
+from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, attach_lora, load_adapter
 from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
 from lactchain.models.loading import check_encoder, load_encoder, verify_if_sealed
@@ -237,15 +238,9 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> to
 
 def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG_FILE
-    try:
-        # Critics that are older than instructions have none.
-        stored = {"instruction": None, **json.loads(file.read_text("utf-8"))}
-        missing = {*MEANING, "model", "value_scale"} - stored.keys()
-    except FileNotFoundError as error:
-        raise DataError(f"{file}: no such file; expected a folder that a critic saved") from error
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{file}: damaged ({error})") from error
-    if missing:
+    stored = read_json(file, "expected a folder that a critic saved")
+    stored.setdefault("instruction", None)  # critics that are older than instructions have none
+    if missing := {*MEANING, "model", "value_scale"} - stored.keys():
         raise DataError(f"{file}: damaged, {sorted(missing)} are missing")
     if stored.get("schema_version") != SCHEMA_VERSION:
         version = stored.get("schema_version")

@@ -23,6 +23,7 @@ from lactchain.models.answers import Answers, Completion, Texts
 from lactchain.models.automaton import ACCEPT, AnswerTree, ChainAutomaton, answer_tree
 from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, RowCache, use_cascade
 from lactchain.models.families import finished_logits
+from lactchain.streams import uniform
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
@@ -46,20 +47,6 @@ class TokenGuide(Protocol):
 
 Caches = tuple[RowCache, ...]
 """Of the policy's trunk, and of the guide's where there is one."""
-
-
-def uniforms(seeds: np.ndarray, step: int) -> np.ndarray:
-    """One number in [0, 1) per row (B,), a function of the row's seed and the step alone.
-
-    A counter-based generator (SplitMix64, Steele et al. 2014): rows need no generator objects, and
-    a row draws the same whatever else is in the batch.
-    """
-    with np.errstate(over="ignore"):
-        z = seeds.astype(np.uint64) + np.uint64(step + 1) * np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
-        z ^= z >> np.uint64(31)
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class Decoder:
@@ -126,7 +113,7 @@ class Decoder:
         with self._cascade():
             caches, lengths, probabilities = self._read_distinct(prompts)
             for step in range(self.longest_answer):
-                columns, logprobs = self._draw(probabilities, uniforms(seeds[rows], step))
+                columns, logprobs = self._draw(probabilities, uniform(seeds[rows], step))
                 blocks, states = self._advance(states, columns)
                 answers.add(rows, blocks, logprobs)
                 (keep,) = np.nonzero(states != ACCEPT)

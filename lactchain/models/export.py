@@ -20,8 +20,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lactchain.checkpoints import write_manifest
 from lactchain.errors import DataError, NonFiniteError
+from lactchain.files import read_json
+from lactchain.manifests import write_manifest
 from lactchain.models.adapters import ADAPTER_FILES, base_fingerprint, check_adapter
 from lactchain.models.loading import check_weights, load_tokenizer, resolve_weights
 from lactchain.models.weight_files import write_tensors
@@ -98,7 +99,7 @@ class _Updates:
         if adapter is None:
             return
         check_adapter(Path(adapter), base)
-        settings = json.loads((Path(adapter) / ADAPTER_FILES[0]).read_text("utf-8"))
+        settings = read_json(Path(adapter) / ADAPTER_FILES[0])
         unusual = [name for name in PLAIN if settings.get(name)]
         if unusual:
             raise DataError(f"{adapter}: expected a plain LoRA adapter, got one with {unusual[0]}")
@@ -163,7 +164,7 @@ def _write_beside(
     base: Path, folder: Path, dtype: ExportType, places: dict[str, str], report: ExportReport
 ) -> None:
     """Configuration, index of the shards, tokenizer with its chat template."""
-    config = json.loads((base / "config.json").read_text("utf-8"))
+    config = read_json(base / "config.json")
     config.pop("torch_dtype", None)
     (folder / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
     if (base / INDEX).is_file():

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lactchain.checkpoints import disk_errors
 from lactchain.errors import ConfigError
+from lactchain.files import disk_errors
 from lactchain.models.adapters import ADAPTER_FILES, check_adapter, seal_adapter
 from lactchain.models.loading import load_actor, quiet, resolve_weights
 from lactchain.settings import ActorConfig

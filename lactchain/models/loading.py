@@ -6,7 +6,6 @@ error that names its command. Weights are read from safetensors only, never from
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -31,8 +30,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lactchain.checkpoints import MANIFEST, verify_manifest
 from lactchain.errors import ConfigError, DataError
+from lactchain.files import read_json
+from lactchain.manifests import MANIFEST, verify_manifest
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.encoder import value_encoder_class
 from lactchain.models.heads import ScoreHead
@@ -374,10 +374,5 @@ def _quantization(
     )
 
 
-def _read_json(file: Path) -> dict:
-    try:
-        return dict(json.loads(file.read_text("utf-8")))
-    except FileNotFoundError as error:
-        raise DataError(f"{file}: no such file; {mend(file.parent)}") from error
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{file}: damaged ({error}); {mend(file.parent)}") from error
+def _read_json(file: Path) -> dict[str, Any]:
+    return read_json(file, mend(file.parent))

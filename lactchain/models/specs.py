@@ -6,7 +6,6 @@ trained by the settings that it will be trained with.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from transformers import AutoConfig, PretrainedConfig
 
 from lactchain.errors import DataError
+from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, Task
 from lactchain.models.critic import CONFIG_FILE as CRITIC_FILE
 from lactchain.models.loading import (
@@ -64,7 +64,7 @@ def saved_critic(folder: str, actor: ActorConfig) -> CriticConfig:
     file = Path(folder) / CRITIC_FILE
     if not file.is_file():
         return CriticConfig(model=actor.model, lora=LoraSettings(), dtype=actor.dtype)
-    stored = json.loads(file.read_text("utf-8"))
+    stored = read_json(file)
     names = {field.name for field in fields(CriticConfig)} - {"lora"}
     return CriticConfig(**{k: v for k, v in stored.items() if k in names} | {"checkpoint": folder})
 
@@ -76,7 +76,7 @@ def saved_values(folder: str, actor: ActorConfig) -> tuple[ModelSpec, Heads]:
     width = spec.shape.get_text_config().hidden_size
     if not file.is_file():
         return spec, Heads(2, 2 * width, target=True)
-    stored = json.loads(file.read_text("utf-8"))
+    stored = read_json(file)
     heads = Heads(stored["num_q_heads"], stored["head_size"], target=stored["method"] == "ilql")
     return spec, heads
 
@@ -134,7 +134,7 @@ def _adapter_settings(folder: Path) -> LoraSettings | None:
     file = folder / ADAPTER_FILES[0]
     if not file.is_file():
         return None
-    stored = json.loads(file.read_text("utf-8"))
+    stored = read_json(file)
     return LoraSettings(
         r=stored["r"], alpha=stored["lora_alpha"], target_modules=stored["target_modules"]
     )

@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
+from lactchain.files import read_json
 from lactchain.functional.targets import polyak_update
 from lactchain.models.adapters import ADAPTER_FILES, base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
@@ -336,16 +337,12 @@ def seen_in_tree(subtree_ends: Tensor) -> Tensor:
 def _read_config(directory: Path) -> tuple[str, dict[str, Any], ValueMeaning]:
     """The base that a value model was trained on, at which precision, what its numbers mean."""
     file = directory / CONFIG_FILE
+    stored = read_json(file, "expected a folder that train_ilql or train_mc saved")
     try:
-        stored: dict[str, Any] = json.loads(file.read_text("utf-8"))
         version, base = stored.pop("schema_version"), stored.pop("base")
         if version != SCHEMA_VERSION:
             raise DataError(f"{file}: expected schema version {SCHEMA_VERSION}, got {version}")
         precision = stored.pop("precision", {})  # not in files of older versions
         return base, precision, ValueMeaning(**stored)
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{file}: no such file; expected a folder that train_ilql or train_mc saved"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error!r})") from error

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.baselines.evaluation import evaluate
-from lactchain.baselines.member_envs import MemberEnvs, make_numeric_env
+from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS
@@ -36,13 +36,6 @@ TRAINING_SEEDS, SELECTING_SEEDS, CERTIFYING_SEEDS = 1_000_000, 2_000_000, 3_000_
 def agent_class(config: Any) -> type[Population]:
     """The agent that a config belongs to."""
     return next(agent for kind, agent in AGENTS.items() if isinstance(config, kind))
-
-
-def spaces_of(world: WorldConfig) -> tuple[spaces.Space, spaces.Space]:
-    """Of a single environment: of observations, and of actions."""
-    envs = make_numeric_env(world.id, 1, **world.kwargs)
-    envs.close()
-    return envs.single_observation_space, envs.single_action_space
 
 
 @dataclass

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.checkpoints import MANIFEST, write_manifest
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, with_genes
 from lactchain.jobs import EvaluateConfig, TrainSimPOConfig
+from lactchain.manifests import MANIFEST, write_manifest
 from lactchain.models.adapters import SEAL_FILE
 from lactchain.models.growth import (
     add_layer,

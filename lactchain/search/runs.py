@@ -11,21 +11,20 @@ A generation, or a trial, that was cut is done again, and comes out the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lactchain import distributed
+from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import load_agent, save_agent
-from lactchain.checkpoints import atomic_write, disk_errors
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError
+from lactchain.files import append_json_lines, read_json_lines, write_json_lines
 from lactchain.genes import gene_values
 from lactchain.process import seed_everything
 from lactchain.run import Run
-from lactchain.search.agents import AgentSpecies, agent_class, spaces_of
+from lactchain.search.agents import AgentSpecies, agent_class
 from lactchain.search.evolution import Evolution, Generation, Individual, credit
 from lactchain.search.language import LanguageSpecies
 from lactchain.search.members import Learnt, join
@@ -83,7 +82,7 @@ def evolve(
         save(run, evolution)  # last: what is done again writes the rest again
         if stopped(run):
             break
-    champion, lineage = evolution.champion, read_lines(run.directory / "lineage.jsonl")
+    champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
     outcome = species.certify(champion)
     species.close()
     return {
@@ -103,7 +102,7 @@ def evolve(
 def record(run: Run, generation: Generation) -> None:
     """Adds a generation to the lineage and to the metrics."""
     lines = generation.lineage()
-    append_lines(run.path("lineage.jsonl"), lines)
+    append_json_lines(run.path("lineage.jsonl"), lines)
     fitness = [line["fitness"] for line in lines if line["fitness"] is not None]
     run.log(
         {
@@ -118,17 +117,17 @@ def record(run: Run, generation: Generation) -> None:
 def save(run: Run, evolution: Evolution) -> None:
     """Writes a checkpoint after a generation, and removes old ones."""
     folder, state = run.path("checkpoints"), evolution.state_dict()
-    save_checkpoint(folder, evolution.number, state, run.id, KEEP_CHECKPOINTS)
+    save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
 
 
 def resume(run: Run, evolution: Evolution) -> None:
     """Goes on after the last whole generation, and forgets what was noted of a later one."""
-    state = load_checkpoint(run.path("checkpoints"), run.id)
+    state = load_checkpoint(run.path("checkpoints"))
     if state is not None:
         evolution.load_state_dict(state)
     path = run.path("lineage.jsonl")
-    kept = [line for line in read_lines(path) if line["generation"] < evolution.number]
-    write_lines(path, kept)
+    kept = [line for line in read_json_lines(path) if line["generation"] < evolution.number]
+    write_json_lines(path, kept)
     run.truncate_metrics(evolution.species.num_env_steps if evolution.number else -1)
 
 
@@ -140,8 +139,8 @@ def try_out(
     trials = trials_of(
         config.method, config.subject, config.environment, config.space, config.trials, seed
     )
-    lines = whole_trials(read_lines(path))
-    write_lines(path, lines)
+    lines = whole_trials(read_json_lines(path))
+    write_json_lines(path, lines)
     trials.replay(lines)
     run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
     best = max(lines, key=lambda line: line["fitness"], default=None)
@@ -152,7 +151,7 @@ def try_out(
         if best is None or met or report.fitness > best["fitness"]:
             best = line
             save_best(run, config.environment, report.config, report.learnt)
-        append_lines(path, [line])
+        append_json_lines(path, [line])
         metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
         run.log(metrics, step=report.num_env_steps)
         if met or stopped(run):
@@ -196,30 +195,3 @@ def save_best(run: Run, world: WorldConfig, config: Any, learnt: Learnt) -> None
 def stopped(run: Run) -> bool:
     """Whether somebody asked for an orderly end."""
     return (run.directory / "stop").exists()
-
-
-def append_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Adds records to a file of JSON lines."""
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    with disk_errors(path, len(text)), open(path, "a", encoding="utf-8") as file:
-        file.write(text)
-
-
-def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a file of JSON lines anew."""
-    atomic_write(path, "".join(json.dumps(record) + "\n" for record in records))
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; a last line that a crash has cut is left out.
-
-    Raises:
-        DataError: another line is damaged.
-    """
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    try:
-        return [json.loads(line) for line in text.splitlines()]
-    except ValueError as error:
-        raise DataError(f"{path}: damaged, {error}") from error

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
+from lactchain.bounds import AtLeast1, Bounded, Positive, Share
 from lactchain.jobs import EvaluationConfig, TrainSimPOConfig
 from lactchain.settings import RunConfig, check
 
@@ -12,7 +13,7 @@ MUTATIONS = ("none", "architecture", "parameters", "activation", "hyper")
 
 
 @dataclass(frozen=True)
-class MutationConfig:
+class MutationConfig(Bounded):
     """What may happen to a child, and how strongly. Weights need not add up to 1."""
 
     weights: dict[str, float] = field(
@@ -26,29 +27,25 @@ class MutationConfig:
     )
     """How often each kind is drawn. none; architecture: units or a layer more (the function stays)
     or fewer; parameters: Gaussian noise on the weights; activation: another one; hyper: a gene."""
-    gene_step: float = 0.15
+    gene_step: Positive = 0.15
     """Deviation of a gene's step, as a share of its range (on its own scale)."""
-    num_genes: int = 1
+    num_genes: AtLeast1 = 1
     """Genes that one mutation of kind hyper moves, or all where there are fewer."""
-    noise: float = 0.1
+    noise: Positive = 0.1
     """Deviation of the noise on weights, in units of their root mean square, array by array."""
-    growth_share: float = 0.75
+    growth_share: Share = 0.75
     """Probability that an architecture grows rather than shrinks."""
-    max_units: int = 256
+    max_units: AtLeast1 = 256
     """Widest layer that growth makes, of classic agents."""
-    max_layers: int = 3
+    max_layers: AtLeast1 = 3
     """Most hidden layers that growth makes, of classic agents."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         weights = self.weights
         known = weights.keys() <= set(MUTATIONS)
         sound = known and all(w >= 0 for w in weights.values()) and sum(weights.values()) > 0
         check(sound, "weights", f"weights of at least 0 for some of {MUTATIONS}", weights)
-        for name in ("gene_step", "noise"):
-            check(getattr(self, name) > 0, name, "a positive number", getattr(self, name))
-        check(0 <= self.growth_share <= 1, "growth_share", "a share in [0, 1]", self.growth_share)
-        for name in ("num_genes", "max_units", "max_layers"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -64,18 +61,18 @@ class SpaceConfig:
 
 
 @dataclass(frozen=True)
-class EvolutionConfig:
+class EvolutionConfig(Bounded):
     """Generations of a population: train, evaluate, choose parents, mutate."""
 
     population_size: int = 8
     """Members."""
     tournament_size: int = 2
     """Members drawn for each place; the fittest of them is the parent."""
-    num_generations: int = 50
+    num_generations: AtLeast1 = 50
     """Generations at most."""
-    steps_per_generation: int = 2048
+    steps_per_generation: AtLeast1 = 2048
     """Environment steps that each member trains in a generation, at least."""
-    num_episodes: int = 5
+    num_episodes: AtLeast1 = 5
     """Greedy episodes by which each member is judged."""
     start: Literal["drawn", "given"] = "drawn"
     """drawn: the first members' genes are drawn from their ranges; given: the first member has the
@@ -87,6 +84,7 @@ class EvolutionConfig:
     mutation: MutationConfig = MutationConfig()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         size, rivals = self.population_size, self.tournament_size
         check(size >= 2, "population_size", "at least 2, or there is no choice", size)
         check(
@@ -95,28 +93,22 @@ class EvolutionConfig:
             f"at least 1 and at most population_size = {size}",
             rivals,
         )
-        for name in ("num_generations", "steps_per_generation", "num_episodes"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
 
 
 @dataclass(frozen=True)
-class TrialsConfig:
+class TrialsConfig(Bounded):
     """Trials one after the other, each from the start: random search, or Optuna's TPE."""
 
-    num_trials: int = 20
+    num_trials: AtLeast1 = 20
     """Trials at most."""
-    steps_per_trial: int = 100_000
+    steps_per_trial: AtLeast1 = 100_000
     """Environment steps that a trial trains."""
-    steps_per_report: int = 10_000
+    steps_per_report: AtLeast1 = 10_000
     """Environment steps between two evaluations of a trial."""
-    num_episodes: int = 10
+    num_episodes: AtLeast1 = 10
     """Greedy episodes of an evaluation."""
     prune: bool = False
     """Let Optuna's median pruner end trials that are worse than half of those before."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_trials", "steps_per_trial", "steps_per_report", "num_episodes"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -34,20 +34,17 @@ from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
 from lactchain import distributed
-from lactchain.checkpoints import (
-    clear_place,
-    disk_errors,
-    latest_checkpoint,
-    prune_checkpoints,
-    verify_manifest,
-    write_manifest,
-)
+from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
+from lactchain.files import disk_errors
+from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.adapters import base_folder, seal_adapter
 from lactchain.models.headed import load_trained
 from lactchain.models.loading import device, quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
-from lactchain.run import Run, provenance, stop_requested
+from lactchain.process import stop_requested
+from lactchain.provenance import provenance
+from lactchain.run import Run
 from lactchain.settings import TrainingConfig
 
 NEVER = 10**9
@@ -413,7 +410,7 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
         NonFiniteError: see `GuardedTrainer.check_update`.
         DataError: the checkpoint does not fit this launch.
     """
-    checkpoint = latest_checkpoint(trainer.args.output_dir, run_id=trainer.run.id)
+    checkpoint = latest_checkpoint(trainer.args.output_dir)
     if checkpoint is not None:
         _check_conditions(trainer, checkpoint, allow_inexact)
         trainer.parent_checkpoint = checkpoint.name
@@ -446,7 +443,7 @@ def save_result(trainer: Any, directory: str | Path) -> None:
     with disk_errors(directory):
         trainer.save_model(str(directory))
     if trainer.is_world_process_zero():
-        write_manifest(directory, {"run_id": trainer.run.id, **trainer.facts})
+        write_manifest(directory, trainer.facts)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -545,13 +542,12 @@ class ManifestCallback(TrainerCallback):
         trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():
             write_manifest(checkpoint, self._facts(state))
-            prune_checkpoints(args.output_dir, trainer.keep_checkpoints, run_id=trainer.run.id)
+            prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
         trainer.accelerator.wait_for_everyone()
         trainer.parent_checkpoint = checkpoint.name
 
     def _facts(self, state: TrainerState) -> dict[str, Any]:
         return {
-            "run_id": self.trainer.run.id,
             "parent": self.trainer.parent_checkpoint,
             "global_step": state.global_step,
             "max_steps": state.max_steps,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,19 +18,21 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
-from lactchain.data.token_view import TokenView, ValueTargets, token_view
+from lactchain.data.token_view import TokenView, ValueTargets, mean_return, token_view
 from lactchain.data.trajectories import read_trajectories
 from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
+from lactchain.jobs import TrainILQLConfig, TrainMCConfig
 from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
 from lactchain.settings import ActorConfig, ValueConfig
-from lactchain.trainers.base import HeadedTrainer
+from lactchain.trainers.base import HeadedTrainer, training_arguments
 from lactchain.types import ChainGrammar
 
+Trainer = TypeVar("Trainer", bound="TokenValueTrainer")
 TREES = ("input_ids", "position_ids", "subtree_ends")
 
 
@@ -287,6 +289,43 @@ def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> T
     tokenizer = load_tokenizer(path, actor.trust_remote_code, padding_side="left", chat=True)
     template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
     return token_view(read_trajectories(trajectories), template, tokenizer, context_length(path))
+
+
+def value_trainer(
+    kind: type[Trainer],
+    config: TrainMCConfig | TrainILQLConfig,
+    settings: ValueConfig,
+    grammar: ChainGrammar,
+    run: Run,
+    *,
+    method: str,
+    num_q_heads: int,
+) -> Trainer:
+    """The trainer of a run; draws the new heads from torch's random state.
+
+    Args:
+        kind: what the tokens' values are fitted by.
+        settings: of that, a part of `config`.
+        method: the name of it, stored with the values.
+
+    Raises:
+        DataError: see `read_view` and `ValueModel.from_actor`.
+    """
+    view = read_view(config.trajectories, config.actor, grammar)
+    model = ValueModel.from_actor(
+        config.actor,
+        method=method,
+        gamma=settings.gamma,
+        num_q_heads=num_q_heads,
+        head_size=settings.head_size,
+        start=mean_return(view, settings.gamma),
+        train_policy=settings.cloning_weight > 0,
+    )
+    args = training_arguments(
+        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
+    )
+    keep = config.training.keep_checkpoints
+    return kind(model, args, view, settings, run=run, keep_checkpoints=keep)
 
 
 def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lactchain.baselines.replay import FIELDS, Batch
 from lactchain.data.parquet import read_table, write_table
-from lactchain.data.replay import FIELDS, Batch
 from lactchain.errors import DataError
 
 KIND, VERSION = "transitions", 1

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
 
@@ -37,7 +36,6 @@ class Probe:
     max_steps: int | None = None
 
 
-NaN = float("nan")
 PROBES: dict[str, Probe] = {
     "termination": Probe(
         "a terminal state is given a value",
@@ -130,12 +128,3 @@ class ProbeEnv(gym.Env[int, Any]):
         out_of_time = probe.max_steps is not None and self._steps >= probe.max_steps
         truncated = bool(probe.truncated[left] or out_of_time) and not probe.terminated[left]
         return self._state, probe.rewards[left], probe.terminated[left], truncated, {}
-
-
-def exact_values(probe: Probe) -> np.ndarray:
-    """Values of a probe's states by iterating Bellman's equation, as a check on `values`."""
-    values = np.zeros(len(probe.rewards))
-    following, alive = list(probe.next_state), 1.0 - np.array(probe.terminated)
-    for _ in range(200):
-        values = np.array(probe.rewards) + probe.gamma * alive * values[following]
-    return values

@@ -66,12 +66,10 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return self.size
 
-    def add(self, transitions: Batch | Any) -> None:
+    def add(self, transitions: Batch) -> None:
         """Stores transitions (P, N, …), over the oldest ones when the ring is full.
 
-        Args:
-            transitions: anything with the attributes of `Batch`; of more than `capacity` at once
-                the last ones are kept.
+        Of more than `capacity` at once the last ones are kept.
         """
         count = transitions.rewards.shape[1]
         kept = min(count, self.capacity)

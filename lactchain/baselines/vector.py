@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lactchain.environments.classic_control import BATCHES
+from lactchain.baselines.classic_control import BATCHES
 from lactchain.errors import ConfigError
 
 

@@ -1,0 +1,73 @@
+"""Bounds of config fields, stated beside the type: `--help` prints them, construction keeps them.
+
+    @dataclass(frozen=True)
+    class LoopConfig(Bounded):
+        num_members: AtLeast1 = 1
+        tau: Annotated[float, Bound(above=0, at_most=1)] = 0.005
+
+`LoopConfig(tau=2)` raises `ValueError("tau: expected a number in (0, 1], got 2")`.
+"""
+
+import typing
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Between what a number, or each number of a sequence, must lie; a limit of None is none."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies within; NaN does not."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __repr__(self) -> str:
+        low = self.at_least if self.above is None else self.above
+        high = self.at_most if self.below is None else self.below
+        if high is None:
+            return f"at least {low}" if self.above is None else f"a number above {low}"
+        left, right = "(" if self.above is not None else "[", ")" if self.below is not None else "]"
+        return f"a number in {left}{low}, {high}{right}"
+
+
+AtLeast0 = Annotated[int, Bound(at_least=0)]
+AtLeast1 = Annotated[int, Bound(at_least=1)]
+Positive = Annotated[float, Bound(above=0)]
+NonNegative = Annotated[float, Bound(at_least=0)]
+Share = Annotated[float, Bound(at_least=0, at_most=1)]
+PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A config class that refuses numbers outside of their bounds; None is within all."""
+
+    def __post_init__(self) -> None:
+        for name, bound in _bounds(type(self)):
+            value = getattr(self, name)
+            numbers = value if isinstance(value, list | tuple) else (value,)
+            if not all(number is None or bound.holds(number) for number in numbers):
+                raise ValueError(f"{name}: expected {bound}, got {value!r}")
+
+
+@cache
+def _bounds(config_class: type) -> list[tuple[str, Bound]]:
+    hints = typing.get_type_hints(config_class, include_extras=True)
+    return [(name, bound) for name, hint in hints.items() for bound in _stated(hint)]
+
+
+def _stated(hint: Any) -> list[Bound]:
+    """The bounds in a type, such as `AtLeast1 | None` or `tuple[AtLeast1, ...]`."""
+    bounds = [entry for entry in getattr(hint, "__metadata__", ()) if isinstance(entry, Bound)]
+    return bounds + [bound for inner in typing.get_args(hint) for bound in _stated(inner)]

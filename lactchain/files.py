@@ -1,0 +1,193 @@
+"""Files: written whole or not at all, and read with a word on what is wrong with them.
+
+Files that another process reads are written beside their place and renamed into it.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from lactchain.errors import DataError, DiskError
+
+
+@contextmanager
+def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None]:
+    """Turns the failures of writing to `path` into a `DiskError` that says what was missing.
+
+    Holds for plain files, parquet, safetensors and `torch.save`.
+
+    Args:
+        path: where the writing goes.
+        num_bytes: how much is to be written, where it is known.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = _disk_reason(error)
+        if reason is None:
+            raise
+        raise DiskError(_disk_message(Path(path), num_bytes, reason)) from error
+
+
+def _disk_reason(error: OSError | SafetensorError | RuntimeError) -> str | None:
+    """What the operating system said, None where the error is about something else."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if code := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors hands it on as text
+        return os.strerror(int(code[1]))
+    if "inline_container" in str(error):  # torch.save's writer does not say why it fell short
+        return "torch.save fell short"
+    return None
+
+
+def _disk_message(path: Path, num_bytes: int | None, reason: str) -> str:
+    existing = next(p for p in (path, *path.absolute().parents) if os.path.exists(p))
+    need = "" if num_bytes is None else f", need {num_bytes:,} bytes"
+    free = shutil.disk_usage(existing).free
+    return f"{path}: could not be written ({reason}){need}, free {free:,} bytes"
+
+
+def atomic_write(path: str | Path, data: bytes | str) -> None:
+    """Writes a file that is, for every reader and after every crash, the old one or the new one.
+
+    Raises:
+        DiskError: the disk is full or read-only; the old file is untouched.
+    """
+    path = Path(path)
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.tmp")
+    with disk_errors(path, len(content)):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Returns when what was written into a file has reached the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Returns when the names in a folder have reached the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, as 64 digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        mend: what a message ends with: how to come by such a file.
+
+    Raises:
+        DataError: there is no such file, or it is damaged.
+    """
+    behind = f"; {mend}" if mend else ""
+    try:
+        return _object(Path(path).read_bytes())
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file{behind}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: damaged ({error}){behind}") from error
+
+
+def write_json(path: str | Path, value: Any, indent: int | None = None) -> None:
+    """Writes a JSON file; see `to_json` for what becomes of NaN.
+
+    Raises:
+        DiskError: the disk is full or read-only; the old file is untouched.
+    """
+    atomic_write(path, to_json(value, indent))
+
+
+def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
+    """The objects of a file with one on each line; none where there is no such file.
+
+    A last line that a crash has cut is left out.
+
+    Raises:
+        DataError: a line is damaged.
+    """
+    path = Path(path)
+    if not path.exists():
+        return []
+    whole_lines = path.read_bytes().rpartition(b"\n")[0]
+    records = []
+    for number, line in enumerate(whole_lines.splitlines(), start=1):
+        try:
+            records.append(_object(line))
+        except ValueError as error:
+            raise DataError(f"{path}: line {number} is damaged ({error}); remove it") from error
+    return records
+
+
+def write_json_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a file with an object on each line anew.
+
+    Raises:
+        DiskError: the disk is full or read-only; the old file is untouched.
+    """
+    atomic_write(path, _lines(records))
+
+
+def append_json_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Adds objects, each on a line of its own, to a file.
+
+    Raises:
+        DiskError: the disk is full or read-only.
+    """
+    text = _lines(records)
+    with disk_errors(path, len(text)), open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """The value as JSON can hold it: numpy scalars as numbers, NaN and infinities as null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(to_json(record) + "\n" for record in records)
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, got {type(value).__name__}")
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(entry) for entry in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,230 @@
+"""Manifests: what was whole when it was written, where it lies, and which run it belongs to.
+
+A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files,
+and a digest of the manifest itself, which is written last. Hidden files, such as a file browser's,
+are no part of it, and others that were put there are named and left alone. A file that is read by
+itself has its manifest beside it: `00000-of-00003.parquet` has `00000-of-00003.manifest`.
+
+Every manifest names the run and the place in the run's folder that it was written at. What was put
+there from elsewhere is refused; outside of runs, folders and files may be moved and renamed.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.files import atomic_write, disk_errors, read_json, sha256, sync_file, sync_folder
+
+MANIFEST = "manifest.json"
+RUN_FILE = "environment.json"
+"""In a run's folder; names the run."""
+SCHEMA_VERSION = 1
+_OWN_KEYS = {"schema_version", "run_id", "place", "files", "size", "sha256"}
+
+log = logging.getLogger(__name__)
+
+
+def origin(path: str | Path) -> dict[str, Any]:
+    """The run whose folder a path lies in, and its place there; outside of runs None and its name.
+
+    The innermost run counts: a stage of a pipeline is a run of its own.
+    """
+    path = Path(path).absolute()
+    for folder in path.parents:
+        if (folder / RUN_FILE).is_file():
+            run_id = read_json(folder / RUN_FILE).get("run_id")
+            if run_id is not None:
+                return {"run_id": run_id, "place": path.relative_to(folder).as_posix()}
+    return {"run_id": None, "place": path.name}
+
+
+def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
+    """What tells that a folder or file was written elsewhere; None where it belongs here.
+
+    Older versions of the project did not record all of it.
+    """
+    for key, expected in origin(path).items():
+        found = manifest.get(key, expected)
+        if found != expected:
+            return f"{key}: expected {expected!r}, got {found!r}"
+    return None
+
+
+def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
+    """Declares a directory complete: all its files reach the disk, then their manifest does.
+
+    Args:
+        directory: holds the files, subdirectories included.
+        extra: what else the manifest records and `verify_manifest` returns: parent checkpoint,
+            base model, versions, ...; values that JSON can hold.
+
+    Raises:
+        DataError: the directory holds a symbolic link.
+        DiskError: the disk is full or read-only.
+    """
+    directory = Path(directory)
+    paths = _files(directory)
+    with disk_errors(directory):
+        for path in paths:
+            sync_file(path)
+        for folder in {path.parent for path in paths} | {directory}:
+            sync_folder(folder)
+    files = {
+        str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in paths
+    }
+    _write(directory / MANIFEST, directory, extra, {"files": files})
+
+
+def verify_manifest(directory: str | Path) -> dict[str, Any]:
+    """The manifest of a directory all of whose listed files are as they were written.
+
+    Files that are not listed are named in the log.
+
+    Raises:
+        DataError: naming the file that is missing, cut, changed or a symbolic link, or saying that
+            the directory belongs to another place or run.
+        ConfigError: a newer version of the project made the directory.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory / MANIFEST)
+    _check_origin(directory, manifest)
+    recorded = manifest["files"]
+    for name, expected in recorded.items():
+        _verify_file(directory / name, expected)
+    for path in sorted(directory.rglob("*")):
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST}:
+            _name_foreign(path)
+    return manifest
+
+
+def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, Any]) -> None:
+    """Writes a file, and then its manifest beside it.
+
+    Args:
+        extra: as for `write_manifest`.
+
+    Raises:
+        DiskError: the disk is full or read-only.
+    """
+    atomic_write(path, content)
+    _write(manifest_beside(path), path, extra, _description(content))
+
+
+def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
+    """A file's bytes, its manifest, and whether the bytes are those that were written.
+
+    Raises:
+        DataError: there is no manifest, it is damaged, or it is of another place or run.
+        ConfigError: a newer version of the project wrote the file.
+    """
+    manifest = read_manifest(manifest_beside(path))
+    _check_origin(Path(path), manifest)
+    content = Path(path).read_bytes()
+    return content, manifest, _description(content).items() <= manifest.items()
+
+
+def manifest_beside(path: str | Path) -> Path:
+    """Where the manifest of a file is that is read by itself."""
+    return Path(path).with_suffix(".manifest")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest that is whole; whether the files are is another question.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+        ConfigError: a newer version of the project wrote it.
+    """
+    try:
+        text = path.read_bytes().decode()
+        manifest = json.loads(text)["manifest"]
+        intact = _serialise(manifest) == text
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing, what it describes was never completed") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: damaged, it is no manifest") from error
+    if not intact:
+        raise DataError(f"{path}: damaged, its digest does not match")
+    version = manifest["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path}: made by a newer version of lactchain (schema version {version}, this one "
+            f"reads {SCHEMA_VERSION}); upgrade lactchain"
+        )
+    return manifest
+
+
+def _write(
+    path: Path, described: str | Path, extra: Mapping[str, Any], contents: Mapping[str, Any]
+) -> None:
+    if reserved := _OWN_KEYS & set(extra):
+        raise ValueError(f"extra: expected none of the manifest's own keys, got {sorted(reserved)}")
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        **origin(described),
+        **json.loads(json.dumps(extra)),  # as reading gives it back: keys are text, tuples lists
+        **contents,
+    }
+    atomic_write(path, _serialise(manifest))
+
+
+def _serialise(manifest: Mapping[str, Any]) -> str:
+    """The one text of a manifest, closed by the digest of all before it."""
+    body = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return f'{{\n"digest": "{digest}",\n"manifest": {body}\n}}\n'
+
+
+def _description(content: bytes) -> dict[str, Any]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _check_origin(path: Path, manifest: Mapping[str, Any]) -> None:
+    if origin(path)["run_id"] is None:
+        return
+    if reason := misplacement(path, manifest):
+        raise DataError(
+            f"{path}: was written elsewhere ({reason}); remove it, and keep copies outside of the "
+            "folders of runs"
+        )
+
+
+def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
+    if path.is_symlink() or not path.is_file():
+        found = "a link or special file" if os.path.lexists(path) else "none"
+        raise DataError(f"{path}: {MANIFEST} lists a plain file here, found {found}")
+    size = path.stat().st_size
+    if size != expected["size"]:
+        raise DataError(f"{path}: expected {expected['size']} bytes, got {size}")
+    if sha256(path) != expected["sha256"]:
+        raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
+
+
+@cache  # once: manifests are verified again and again
+def _name_foreign(path: Path) -> None:
+    log.warning("%s: not listed in %s, left alone", path, MANIFEST)
+
+
+def _files(directory: Path) -> list[Path]:
+    """What a manifest lists: all files below a directory but itself and hidden ones; sorted.
+
+    Raises:
+        DataError: one of them is a symbolic link or no plain file.
+    """
+    paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
+    for path in paths:
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise DataError(f"{path}: expected a plain file, got a link or special file")
+    return [path for path in paths if path.is_file() and path != directory / MANIFEST]
+
+
+def _is_hidden(path: Path, directory: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(directory).parts)
