@@ -1,7 +1,7 @@
 """Errors that people meet: one line with what, where, expected and got, and how to mend it.
 
-Each class carries the exit code of a script that ends with it; `lactchain.run.launch` prints the
-message and exits with that code.
+Each class carries the exit code of a script that ends with it; `lactchain.process.launch` prints
+the message and exits with that code.
 """
 
 

@@ -13,10 +13,11 @@ from lactchain.environments.exact import (
     pad_chains,
     policy_values,
     shortest_paths,
-    tabular_model,
 )
-from lactchain.environments.gridworld import GridWorld
 from lactchain.environments.language import language_env
+from lactchain.environments.views import tabular_model
+from lactchain.errors import ConfigError
+from lactchain.worlds.gridworld.env import GridWorld
 
 FORWARD, LEFT = 0, 1
 CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations
@@ -218,7 +219,7 @@ def test_what_has_no_answer_is_refused():
         model.row({"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0})
     with pytest.raises(ValueError, match="deterministic"):
         shortest_paths(tabular_model(gym.make("FrozenLake-v1")))
-    with pytest.raises(ValueError, match="expected a GridWorld"):
+    with pytest.raises(ConfigError, match="no text view is shipped"):
         tabular_model(gym.make("CartPole-v1"))
     lake = gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False)
     assert np.isinf(shortest_paths(tabular_model(lake))).all()

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 
-from lactchain.environments.gridworld import (
-    ORIENTATIONS,
-    GridTables,
-    GridWorld,
-    GridWorldVectorEnv,
-)
 from lactchain.environments.language import LanguageEnv
+from lactchain.worlds.gridworld.batch import GridWorldVectorEnv
+from lactchain.worlds.gridworld.env import GridWorld
+from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
 
 FORWARD, LEFT, RIGHT = 0, 1, 2
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)
@@ -119,7 +116,7 @@ def test_founding_rewards_and_rewards_of_ones_own():
         ({"start": (0, 0, 4)}, "start: expected"),
         ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
         ({"size": 1}, "start: expected"),
-        ({"size": 0}, "size: expected at least 1"),
+        ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
         ({"size": 100}, "size: expected at most"),
         ({"reward": "generous"}, "reward: expected one of"),
     ],

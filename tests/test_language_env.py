@@ -9,16 +9,16 @@ import pytest
 from gymnasium import spaces
 
 import lactchain.environments.language as language
-from lactchain.environments.exact import tabular_model
-from lactchain.environments.gridworld import GridWorld
 from lactchain.environments.language import (
     LanguageEnv,
     TextView,
     language_env,
     make_language_env,
 )
+from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.gridworld.env import GridWorld
 
 START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"

@@ -5,17 +5,13 @@ import pytest
 
 from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.maze import (
-    ACTION_NAMES,
-    LAYOUTS,
-    PARTIAL_TEMPLATE,
-    TERSE_TEMPLATE,
-    Maze,
-    MazeTables,
-)
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.maze.env import Maze
+from lactchain.worlds.maze.tables import LAYOUTS, MazeTables
+from lactchain.worlds.maze.view import PARTIAL_TEMPLATE, TERSE_TEMPLATE
+from lactchain.worlds.maze.words import ACTION_NAMES
 
 # Transcribed by hand from LMRL-Gym's list of optimal directions.
 DIRECTIONS = {
@@ -175,8 +171,8 @@ def test_start_and_goal_can_be_chosen():
         ({"layout": 5}, "layout: expected rows"),
         ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
         ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
-        ({"max_moves": 0}, "max_moves: expected a number of at least 1, got 0"),
-        ({"max_moves": "x"}, "max_moves: expected a number"),
+        ({"max_moves": 0}, "max_moves: expected a whole number of at least 1, got 0"),
+        ({"max_moves": "x"}, "max_moves: expected a whole number"),
         ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
         ({"start": (0, 0)}, "start: expected row, column of a free cell"),
         ({"start": (8, 6)}, "start: expected a free cell other than the goal"),

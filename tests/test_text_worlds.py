@@ -25,13 +25,11 @@ class Counter(gym.Env):
         return self.count, {}
 
     def step(self, action):
+        if isinstance(action, str):  # the rule for nonsense: the count starts again, at a price
+            self.count = 0
+            return self.count, -4.0, False, False, {}
         self.count += 1 if action == 0 else -1
         return self.count, -1.0, self.count == 3, False, {}
-
-    def stumble(self):
-        """The rule for nonsense: the count starts again, at a price."""
-        self.count = 0
-        return self.count, -4.0, False, False, {}
 
 
 def counter_view(**changes):
@@ -87,7 +85,7 @@ def test_without_names_any_text_is_an_action():
 
 
 def test_a_world_may_have_its_own_rule_for_text_that_is_no_action():
-    view = counter_view(invalid_step=lambda env, text: env.unwrapped.stumble())
+    view = counter_view(step_takes_text=True)
     env = LanguageEnv(Counter(), view, extractor="utterance", invalid_penalty=-9, chain_cost=0.5)
     env.reset()
     assert env.step("move up\n")[:2] == ("1\n", -1.5)
@@ -127,7 +125,7 @@ def test_a_history_stays_in_its_space():
 
 def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
     view = counter_view(
-        invalid_step=lambda env, text: env.unwrapped.stumble(),
+        step_takes_text=True,
         invalid_wipes_history=True,
         ending=lambda env: "Success\n" if env.unwrapped.count == 3 else None,
     )

@@ -5,21 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lactchain.environments.floors import wordle_return
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.vector import make_vector_env
-from lactchain.environments.wordle import (
-    CLUES_TEMPLATE,
-    Wordle,
+from lactchain.errors import ConfigError, DataError
+from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.wordle.env import Wordle
+from lactchain.worlds.wordle.floors import wordle_return
+from lactchain.worlds.wordle.view import CLUES_TEMPLATE, clues
+from lactchain.worlds.wordle.words import (
     board_text,
-    clues,
     pattern_marks,
     pattern_number,
     read_board,
     word_tables,
 )
-from lactchain.errors import ConfigError, DataError
-from lactchain.settings import EnvironmentConfig
 
 WORDS = ("shire", "shirt", "geese", "eerie", "level", "lever", "creep", "motto")
 LONG = Wordle().tables.words
@@ -298,8 +297,8 @@ def test_a_list_that_is_not_there_is_refused(path, tmp_path, monkeypatch):
     [
         ({"words": 5}, "words: expected a file, or a list of words, got 5"),
         ({"words": [5]}, "words: row 1: expected five letters a-z, got 5"),
-        ({"num_tries": 0}, "num_tries: expected a number of at least 1, got 0"),
-        ({"num_tries": 2.5}, "num_tries: expected a number"),
+        ({"num_tries": 0}, "num_tries: expected a whole number of at least 1, got 0"),
+        ({"num_tries": 2.5}, "num_tries: expected a whole number"),
     ],
 )
 def test_arguments_of_no_game_are_refused(kwargs, message):

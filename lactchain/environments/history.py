@@ -28,12 +28,12 @@ class History:
         """Forgets everything."""
         self._items.clear()
 
-    def text(self) -> str:
-        """All that is kept, each on lines of its own; what makes it too long is left out."""
+    def text(self) -> tuple[str, int]:
+        """All that is kept, each on lines of its own, and how many make it too long: the oldest."""
         *earlier, text = self._items
-        for item in reversed(earlier):
+        for number, item in enumerate(reversed(earlier)):
             longer = f"{item.removesuffix(_BREAK)}{_BREAK}{text}"
             if len(longer) > self.max_length:
-                break
+                return text, len(earlier) - number
             text = longer
-        return text
+        return text, 0
