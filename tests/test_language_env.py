@@ -1,6 +1,7 @@
 """Environments in text: chains, infos, states, and what happens when something is wrong."""
 
 import json
+import pickle
 import textwrap
 
 import gymnasium as gym
@@ -128,6 +129,18 @@ def test_a_state_can_be_visited_again(env_id):
         played = env.step(env.grammar.render([0, 1, 0]))
         assert env.reset(seed=7, options={"state": json.loads(json.dumps(state))}) == first
         assert env.step(env.grammar.render([0, 1, 0])) == played
+
+
+@pytest.mark.parametrize("env_id", [*WORLDS, "lactchain/Maze-v0", "lactchain/Wordle-v0"])
+def test_an_environment_can_be_pickled_in_the_middle_of_an_episode(env_id):
+    env = language_env(env_id, WORLDS.get(env_id), history=0)
+    env.reset(seed=3)
+    env.step(env.grammar.render([1, 0]))
+    copy = pickle.loads(pickle.dumps(env))  # noqa: S301
+    for answer in (env.grammar.render([0]), "what?", env.grammar.render([1])):
+        assert copy.step(answer) == env.step(answer)
+    assert copy.reset(seed=4) == env.reset(seed=4)
+    assert copy.view_states() == env.view_states()
 
 
 def test_states_number_as_the_worlds_have_them():

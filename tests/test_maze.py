@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lactchain.data.episodes import all_episodes
 from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.scripted import OptimalChains
@@ -189,6 +190,14 @@ def test_impossible_mazes_are_refused(kwargs, message):
         make_language_env(EnvironmentConfig("lactchain/Maze-v0", kwargs))
 
 
+def test_a_fixed_start_is_where_episodes_begin_and_values_are_known_everywhere():
+    env = spoken(env_kwargs={"start": [1, 2]})
+    assert env.start_states() == [{"row": 1, "column": 2}]
+    assert [episode.state for episode in all_episodes(env, 0, 2)] == env.start_states() * 2
+    assert len(env.view_states()) == 25
+    assert spoken().start_states() == spoken().view_states()
+
+
 def test_a_start_with_a_way_will_do_where_other_cells_have_none():
     assert Maze(layout=["00100"], goal=(0, 0), start=(0, 1)).reset()[0].tolist() == [0, 1]
 
@@ -198,6 +207,8 @@ def test_other_states_and_actions_are_refused():
     for state in ({"row": 0, "column": 0}, {"row": 1}, {"row": [1], "column": 1}, [1, 1], None):
         with pytest.raises(ValueError, match="state: expected row, column of a free cell"):
             env.reset(options={"state": state})
+    with pytest.raises(ValueError, match="state: expected another cell than the goal"):
+        env.reset(options=at(8, 6))
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action: expected one of"):
         env.step(4)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.vector import make_vector_env
+from lactchain.environments.vector import make_resumable_env, make_vector_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.wordle.env import Wordle
@@ -144,11 +144,23 @@ def test_an_invalid_guess_uses_up_a_try_and_tells_nothing(said, shown):
     assert info["state"] == {"guesses": [shown.replace(" ", "")], "feedback": [""]}
 
 
-def test_spaces_between_letters_do_not_matter():
-    env = spoken(("shire",))
+@pytest.mark.parametrize("letters_apart", [True, False])
+@pytest.mark.parametrize("said", [" shi re ", "shire\n", "s h i r e"])
+def test_spaces_between_letters_do_not_matter(said, letters_apart):
+    env = spoken(("shire",), letters_apart=letters_apart, invalid_reward=-10)
     env.reset()
-    *_, terminated, _, info = env.step(" shi re ")
-    assert terminated and info["success"] and info["invalid_action"]
+    _, reward, terminated, _, info = env.step(said)
+    assert (reward, terminated, info["success"]) == (0, True, True)
+    assert not info["invalid_action"]
+    assert info["executed"] == ["s h i r e" if letters_apart else "shire"]
+
+
+def test_a_word_in_another_format_than_was_asked_for_is_an_invalid_guess():
+    env = language_env("lactchain/Wordle-v0", {"words": ("shire",)})
+    env.reset()
+    text, reward, terminated, _, info = env.step("shire")
+    assert (text, reward, terminated) == ("Wordle:\ns h i r e\n\n", -1, False)
+    assert info["invalid_action"] and env.step('["s h i r e"]')[2]
 
 
 def test_words_outside_the_list_are_marked_where_that_is_allowed():
@@ -382,6 +394,26 @@ def test_a_batch_of_games_follows_the_rules_of_the_single_one():
             assert not truncated[copy]
             games[copy] = ([], []) if terminated[copy] else (single.guesses, single.feedback)
             assert terminated[copy] or (single.fits == envs.fits[copy]).all()
+
+
+def test_a_batch_goes_on_with_a_game_as_one_environment_does():
+    envs, single = make_vector_env("lactchain/Wordle-v0", 3, words=WORDS), Wordle(words=WORDS)
+    envs.reset(seed=0)
+    envs.step(np.zeros(3, dtype=np.int64))
+    game = state(motto="bbbbb", creep="bbgyb")
+    observation, info = single.reset(options=game)
+    observations, infos = envs.reset(options=game)
+    assert (observations == observation).all()
+    assert (infos["num_fitting"] == info["num_fitting"]).all() and (envs.fits == single.fits).all()
+    with pytest.raises(ValueError, match=r"options: expected state, or none, got \['copy'\]"):
+        envs.reset(options={"copy": 1})
+
+
+@pytest.mark.parametrize("make", [make_vector_env, make_resumable_env])
+def test_many_games_take_the_arguments_of_one(make):
+    envs = make("lactchain/Wordle-v0", 2, words=WORDS, require_words=False, letters_apart=False)
+    assert envs.reset(seed=0)[0].shape == (2, 131)
+    envs.close()
 
 
 def test_a_copy_plays_the_same_games_whatever_is_beside_it():

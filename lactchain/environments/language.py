@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import dataclasses
 import string
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,7 +125,7 @@ class LanguageEnv(gym.Env[str, str]):
             template=view.template if template is None else template,
             action_names=tuple(action_names or view.action_names),
         )
-        self._check_view()
+        self.view.check(env)
         try:
             self.extractor = make_extractor(
                 extractor, self.view.action_names, max_chain_length, self.view.spelling
@@ -236,16 +235,10 @@ class LanguageEnv(gym.Env[str, str]):
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
-        """The text of all that is remembered; counts and warns of what it has no room for."""
+        """The text of all that is remembered; counts what it has no room for."""
         text, num_left_out = self._remembered.text()
         if num_left_out:
             info["num_left_out"] = num_left_out
-            warnings.warn(
-                f"history: expected texts of at most {self._remembered.max_length} characters; the"
-                " oldest observations and answers of longer ones are left out: set history to the"
-                " number to keep, or max_text_length of LanguageEnv higher",
-                stacklevel=3,
-            )
         return text
 
     def _read(self, text: str) -> Chain | Rejection:
@@ -315,15 +308,7 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _describe(self, feedback: str = "") -> str:
         """The state that the environment is in, in words."""
-        observation, info = self._last
-        fields = self.view.describe(self.env, observation, info)
-        try:
-            return self.view.template.format(feedback=feedback, **fields)
-        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"template: expected fields out of {[*fields, 'feedback']}, got "
-                f"{self.view.template!r}: {error}"
-            ) from error
+        return self.view.text(self.env, *self._last, feedback)
 
     def _info(self) -> dict[str, Any]:
         return {
@@ -346,20 +331,6 @@ class LanguageEnv(gym.Env[str, str]):
         if seed is not None:
             self.env.reset(seed=seed)
         return self.view.set_state(self.env, state)
-
-    def _check_view(self) -> None:
-        space, names = self.env.action_space, self.view.action_names
-        if isinstance(space, spaces.Discrete):
-            if space.start != 0:
-                raise ConfigError(f"{self.env}: expected discrete actions from 0, got {space}")
-            if len(names) != space.n:
-                raise ConfigError(f"action_names: expected {space.n} names, got {names}")
-        elif not isinstance(space, spaces.Text):
-            raise ConfigError(f"{self.env}: expected discrete actions, or text, got {space}")
-        try:
-            list(string.Formatter().parse(self.view.template))
-        except ValueError as error:
-            raise ConfigError(f"template: {error}") from error
 
 
 def language_env(

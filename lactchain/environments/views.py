@@ -6,6 +6,7 @@ class of somebody else's, a function that makes the view is registered: `shipped
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -94,6 +95,38 @@ class TextView:
     rare_words: str = ""
     policies: Mapping[str, Callable[[Any], Policy]] = field(default_factory=dict)
     picture: Picture | None = None
+
+    def text(
+        self, env: gym.Env, observation: Any, info: Mapping[str, Any], feedback: str = ""
+    ) -> str:
+        """The state that an environment is in, in words.
+
+        Raises:
+            ConfigError: the template has other fields than `describe` gives.
+        """
+        fields = self.describe(env, observation, info)
+        try:
+            return self.template.format(feedback=feedback, **fields)
+        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"template: expected fields out of {[*fields, 'feedback']}, got "
+                f"{self.template!r}: {error}"
+            ) from error
+
+    def check(self, env: gym.Env) -> None:
+        """Raises `ConfigError` unless actions and template fit the environment."""
+        space, names = env.action_space, self.action_names
+        if isinstance(space, spaces.Discrete):
+            if space.start != 0:
+                raise ConfigError(f"{env}: expected discrete actions from 0, got {space}")
+            if len(names) != space.n:
+                raise ConfigError(f"action_names: expected {space.n} names, got {names}")
+        elif not isinstance(space, spaces.Text):
+            raise ConfigError(f"{env}: expected discrete actions, or text, got {space}")
+        try:
+            list(string.Formatter().parse(self.template))
+        except ValueError as error:
+            raise ConfigError(f"template: {error}") from error
 
 
 @runtime_checkable

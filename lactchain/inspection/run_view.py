@@ -125,7 +125,7 @@ class RunView:
         """
         settings = _find(self.config, "environment") or {}
         try:
-            view = language_env(settings.get("id", ""), settings.get("kwargs")).view
+            view = language_env(str(settings.get("id")), settings.get("kwargs")).view
         except (ConfigError, DataError):
             return Picture()
         return view.picture or Picture()
