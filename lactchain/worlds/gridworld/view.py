@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, reset_into
+from lactchain.environments.tabled import tabled_view
+from lactchain.environments.views import TextView
 from lactchain.inspection.maps import Grid
 from lactchain.worlds.gridworld.env import GridWorld
 from lactchain.worlds.gridworld.picture import GridWorldPicture
@@ -24,15 +24,10 @@ def gridworld_view(world: GridWorld) -> TextView:
     as 4x4), info (the description of the world).
     """
     tables = world.tables
-    return TextView(
+    return tabled_view(
         action_names=tables.action_names,
         template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
         describe=_describe,
-        get_state=_state,
-        set_state=reset_into,
-        states=_states,
-        starts=_starts,
-        model=_model,
         position=_position,
         bump_feedback=" You bumped into the edge of the map or a wall.",
         picture=GridWorldPicture(Grid(tables.width, tables.height, tables.walls)),
@@ -50,22 +45,6 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
 
 def _tables(env: gym.Env) -> GridTables:
     return env.unwrapped.tables
-
-
-def _state(env: gym.Env) -> State:
-    return _tables(env).state_fields(env.unwrapped.state)
-
-
-def _states(env: gym.Env) -> list[State]:
-    return _model(env).non_terminal_states
-
-
-def _starts(env: gym.Env) -> list[State]:
-    return list(map(_tables(env).state_fields, _tables(env).start_states))
-
-
-def _model(env: gym.Env) -> TabularModel:
-    return _tables(env).model
 
 
 def _position(env: gym.Env) -> list[int]:

@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.exact import TabularModel
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import State, TextView, reset_into
+from lactchain.environments.tabled import tabled_view
+from lactchain.environments.views import TextView
 from lactchain.inspection.grids import CellPicture
 from lactchain.inspection.maps import Grid
 from lactchain.worlds.maze.env import Maze
@@ -30,16 +30,11 @@ def maze_view(world: Maze) -> TextView:
     Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
     (a sentence), sides (the walls as letters, `R L A B`).
     """
-    return TextView(
+    return tabled_view(
         action_names=ACTION_NAMES,
         template="The goal is at position {goal_row}, {goal_column}."
         " Your current position is at position {row}, {column}. {walls}\n",
         describe=_describe,
-        get_state=_state,
-        set_state=reset_into,
-        states=_states,
-        starts=_starts,
-        model=_model,
         position=_position,
         success=_succeeded,
         step_takes_text=True,
@@ -68,22 +63,6 @@ def _spelled(number: int) -> str:
 
 def _tables(env: gym.Env) -> MazeTables:
     return env.unwrapped.tables
-
-
-def _state(env: gym.Env) -> State:
-    return _tables(env).state_fields(env.unwrapped.state)
-
-
-def _states(env: gym.Env) -> list[State]:
-    return _model(env).non_terminal_states
-
-
-def _starts(env: gym.Env) -> list[State]:
-    return list(map(_tables(env).state_fields, _tables(env).start_states))
-
-
-def _model(env: gym.Env) -> TabularModel:
-    return _tables(env).model
 
 
 def _position(env: gym.Env) -> list[int]:
