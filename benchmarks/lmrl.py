@@ -40,8 +40,8 @@ import numpy as np
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.exact import shortest_paths
-from lactchain.environments.maze import MazeTables
 from lactchain.types import Trajectory
+from lactchain.worlds.maze.tables import MazeTables
 
 ROOT = Path(__file__).parent.parent
 NAMES = {

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from lactchain import environments as environments
+from lactchain import worlds as worlds
 
 _MODULES = {
     "types": (
@@ -43,13 +44,14 @@ _MODULES = {
     ),
     "run": ("Run",),
     "process": ("launch",),
-    "environments.gridworld": ("GridWorld", "GridWorldVectorEnv"),
     "environments.language": ("LanguageEnv", "language_env", "make_language_env"),
     "environments.views": ("TextView",),
     "environments.extractors": ("Chain", "Rejection", "make_extractor"),
     "environments.scripted": ("HumanPolicy", "Mixture", "OptimalChains", "RandomChains"),
     "environments.token": ("TokenEnv",),
     "baselines.vector": ("make_vector_env",),
+    "worlds.gridworld.batch": ("GridWorldVectorEnv",),
+    "worlds.gridworld.env": ("GridWorld",),
     "models.actor": ("LanguageActor",),
     "models.critic": ("EmbeddingCritic",),
     "models.next_token": ("CausalNextToken",),

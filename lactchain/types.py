@@ -263,7 +263,10 @@ class Critic(Protocol):
 
 
 class Reward(Protocol):
-    """Reward of a batch of transitions, vectorised like the dynamics."""
+    """Reward of a batch of transitions; every numeric world takes one as `reward`.
+
+    States are rows of observations.
+    """
 
     def reward(self, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> np.ndarray:
         """Rewards (B,) of B transitions."""

@@ -18,12 +18,14 @@ from lactchain.data.evaluations import (
 )
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.trajectories import write_trajectories
-from lactchain.environments.exact import optimal_chains, optimal_values, tabular_model
+from lactchain.environments.exact import optimal_chains, optimal_values
 from lactchain.environments.exact import shortest_paths as path_lengths
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import FittingWords, OptimalChains, RandomChains
+from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.environments.views import tabular_model
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Trajectory
+from lactchain.worlds.wordle.policies import FittingWords
 
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)

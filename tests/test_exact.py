@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from lactchain.data.exact_values import can_enumerate
 from lactchain.environments.exact import (
     all_chains,
     chain_values,
@@ -13,12 +14,15 @@ from lactchain.environments.exact import (
     pad_chains,
     policy_values,
     shortest_paths,
-    tabular_model,
 )
-from lactchain.environments.gridworld import GridWorld
 from lactchain.environments.language import language_env
+from lactchain.environments.scripted import OptimalChains
+from lactchain.environments.views import tabular_model
+from lactchain.errors import ConfigError
+from lactchain.worlds.gridworld.env import GridWorld
 
 FORWARD, LEFT = 0, 1
+TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
 CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations
 
 
@@ -93,6 +97,40 @@ def test_gymnasium_worlds_have_their_known_values():
     assert optimal_values(slippery, 0.99)[0] == pytest.approx(0.5420, abs=1e-4)
     # the best chance of ever reaching the goal; within Gymnasium's time limit it is 0.74
     assert optimal_values(slippery, 1.0)[0] == pytest.approx(14 / 17)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "num_states"),
+    [(TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
+     ("FrozenLake-v1", {"success_rate": 0.8}, 11)],
+)  # fmt: skip
+def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_states):
+    """Second implementation: Bellman's equation written out over Gymnasium's own table."""
+    env = gym.make(env_id, **kwargs)
+    model, table, gamma = tabular_model(env), env.unwrapped.P, 0.7
+    assert not model.deterministic and len(model.non_terminal) == num_states
+    values = dict.fromkeys(table, 0.0)
+    for _ in range(110):  # 0.7 ** 110 of a reward of 100 is less than 1e-14
+        values = {
+            state: max(
+                sum(p * (r + gamma * values[s] * (not over)) for p, s, r, over in outcomes)
+                for outcomes in actions.values()
+            )
+            for state, actions in table.items()
+        }
+    expected = [values[state["state"]] for state in model.non_terminal_states]
+    np.testing.assert_allclose(optimal_values(model, gamma), expected, atol=1e-9)
+
+
+def test_a_passenger_who_changes_his_mind_is_in_no_table():
+    with pytest.raises(ValueError, match="table of Taxi does not hold fickle_passenger"):
+        tabular_model(gym.make(TAXI, fickle_passenger=True))
+    env = language_env(TAXI, {"fickle_passenger": True})
+    assert len(env.view_states()) == 400
+    assert not can_enumerate(env)
+    with pytest.raises(ValueError, match="fickle_passenger; set it to false"):
+        OptimalChains(env)
+    assert tabular_model(gym.make(TAXI)).deterministic
 
 
 def test_policy_values_by_hand_with_gamma_per_action():
@@ -218,7 +256,7 @@ def test_what_has_no_answer_is_refused():
         model.row({"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0})
     with pytest.raises(ValueError, match="deterministic"):
         shortest_paths(tabular_model(gym.make("FrozenLake-v1")))
-    with pytest.raises(ValueError, match="expected a GridWorld"):
+    with pytest.raises(ConfigError, match="no text view is shipped"):
         tabular_model(gym.make("CartPole-v1"))
     lake = gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False)
     assert np.isinf(shortest_paths(tabular_model(lake))).all()

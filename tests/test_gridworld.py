@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from lactchain.environments.gridworld import (
-    ORIENTATIONS,
-    GridTables,
-    GridWorld,
-    GridWorldVectorEnv,
-)
+from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
+from lactchain.settings import CollectConfig
+from lactchain.worlds.gridworld.batch import GridWorldVectorEnv
+from lactchain.worlds.gridworld.env import GridWorld
+from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
 
 FORWARD, LEFT, RIGHT = 0, 1, 2
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)
@@ -119,14 +118,26 @@ def test_founding_rewards_and_rewards_of_ones_own():
         ({"start": (0, 0, 4)}, "start: expected"),
         ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
         ({"size": 1}, "start: expected"),
-        ({"size": 0}, "size: expected at least 1"),
+        ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
         ({"size": 100}, "size: expected at most"),
+        ({"size": 2.5}, "size: expected a whole number of at least 1, got 2.5"),
+        ({"height": -1}, "height: expected a whole number"),
+        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1, got 0"),
+        ({"max_steps": -1}, "max_steps: expected a whole number"),
+        ({"max_steps": 1.5}, "max_steps: expected a whole number of at least 1, got 1.5"),
+        (
+            {"walls": [(1.5, 1)]},
+            r"walls: expected x, y in a 4x4 grid, whole numbers, got \(1.5, 1\)",
+        ),
+        ({"walls": [5]}, "walls: expected x, y in a 4x4 grid, whole numbers, got 5"),
+        ({"size": 2, "walls": [(0, 0), (0, 1), (1, 0), (1, 1)]}, "walls: expected a free cell"),
         ({"reward": "generous"}, "reward: expected one of"),
     ],
 )
 def test_worlds_that_cannot_be_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        GridWorld(**kwargs)
+    for world in (GridWorld, GridWorldVectorEnv):
+        with pytest.raises(ValueError, match=message):
+            world(**kwargs)
 
 
 def test_a_separate_region_is_fine_when_no_episode_touches_it():
@@ -140,11 +151,16 @@ def test_actions_and_states_that_do_not_exist_are_refused():
     for action in (2, -1):
         with pytest.raises(ValueError, match="action"):
             world.step(action)
-    for options in (at(2, 2, 0), at(0, 0, 4), at(0, 0, -1), {"state": {"x": 1}}):
+    for options in (at(2, 2, 0), at(0, 0, 4), at(0, 0, -1), {"state": {"x": 1}}, {"state": 5}):
         with pytest.raises(ValueError, match="state: expected x, y"):
             world.reset(options=options)
     batch = GridWorldVectorEnv(2)
+    for env in (world, batch):
+        with pytest.raises(ValueError, match="state: expected another cell than the goal's"):
+            env.reset(options=at(3, 3, 0))
     batch.reset(seed=0)
+    with pytest.raises(ValueError, match=r"options: expected state, or none, got \['copy'\]"):
+        batch.reset(options={"copy": 1})
     for actions in ([0, 2], [-1, 0], [0], [[0, 1]]):
         with pytest.raises(ValueError, match="actions"):
             batch.step(np.array(actions))
@@ -178,6 +194,31 @@ def test_the_vector_view_equals_single_environments_bit_for_bit(kwargs):
                 observation, _ = world.reset()
             assert (observation == observations[copy]).all()
             assert observation.dtype == observations.dtype
+
+
+def test_a_batch_begins_in_a_state_as_one_environment_does():
+    batch, single = GridWorldVectorEnv(3, max_steps=2), GridWorld(max_steps=2)
+    batch.reset(seed=1)
+    single.reset(seed=1, options={"copy": 1})
+    batch.step(np.zeros(3, dtype=np.int64))
+    observation, _ = single.reset(options=at(1, 2, DOWN))
+    assert (batch.reset(options=at(1, 2, DOWN))[0] == [observation] * 3).all()
+    one, many = single.step(LEFT), batch.step(np.full(3, LEFT))
+    assert (many[0] == [one[0]] * 3).all()
+    assert not many[3].any()  # the time limit counts from the reset
+    assert (batch.reset()[0][1] == single.reset()[0]).all()  # and the draws go on
+
+
+def test_a_fixed_start_is_where_episodes_begin_and_values_are_known_everywhere():
+    env = LanguageEnv(GridWorld(start=(0, 0, UP), goal=(1, 1), size=2))
+    start = {"x": 0, "y": 0, "orientation": UP, "goal_x": 1, "goal_y": 1}
+    assert env.start_states() == [start]
+    assert [episode.state for episode in all_episodes(env, seed=0)] == [start]
+    played = sampled_episodes(env, CollectConfig(num_episodes=3), seed=0)
+    assert [episode.state for episode in played] == [start] * 3
+    assert len(env.view_states()) == 12
+    free = LanguageEnv(GridWorld(size=3))
+    assert free.start_states() == free.view_states()
 
 
 @pytest.mark.parametrize("kwargs", WORLDS)

@@ -1,6 +1,7 @@
 """Environments in text: chains, infos, states, and what happens when something is wrong."""
 
 import json
+import pickle
 import textwrap
 
 import gymnasium as gym
@@ -9,16 +10,16 @@ import pytest
 from gymnasium import spaces
 
 import lactchain.environments.language as language
-from lactchain.environments.exact import tabular_model
-from lactchain.environments.gridworld import GridWorld
 from lactchain.environments.language import (
     LanguageEnv,
     TextView,
     language_env,
     make_language_env,
 )
+from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.gridworld.env import GridWorld
 
 START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
@@ -128,6 +129,18 @@ def test_a_state_can_be_visited_again(env_id):
         played = env.step(env.grammar.render([0, 1, 0]))
         assert env.reset(seed=7, options={"state": json.loads(json.dumps(state))}) == first
         assert env.step(env.grammar.render([0, 1, 0])) == played
+
+
+@pytest.mark.parametrize("env_id", [*WORLDS, "lactchain/Maze-v0", "lactchain/Wordle-v0"])
+def test_an_environment_can_be_pickled_in_the_middle_of_an_episode(env_id):
+    env = language_env(env_id, WORLDS.get(env_id), history=0)
+    env.reset(seed=3)
+    env.step(env.grammar.render([1, 0]))
+    copy = pickle.loads(pickle.dumps(env))  # noqa: S301
+    for answer in (env.grammar.render([0]), "what?", env.grammar.render([1])):
+        assert copy.step(answer) == env.step(answer)
+    assert copy.reset(seed=4) == env.reset(seed=4)
+    assert copy.view_states() == env.view_states()
 
 
 def test_states_number_as_the_worlds_have_them():

@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 
+from lactchain.data.episodes import all_episodes
 from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.maze import (
-    ACTION_NAMES,
-    LAYOUTS,
-    PARTIAL_TEMPLATE,
-    TERSE_TEMPLATE,
-    Maze,
-    MazeTables,
-)
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.maze.env import Maze
+from lactchain.worlds.maze.tables import LAYOUTS, MazeTables
+from lactchain.worlds.maze.view import PARTIAL_TEMPLATE, TERSE_TEMPLATE
+from lactchain.worlds.maze.words import ACTION_NAMES
 
 # Transcribed by hand from LMRL-Gym's list of optimal directions.
 DIRECTIONS = {
@@ -175,8 +172,8 @@ def test_start_and_goal_can_be_chosen():
         ({"layout": 5}, "layout: expected rows"),
         ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
         ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
-        ({"max_moves": 0}, "max_moves: expected a number of at least 1, got 0"),
-        ({"max_moves": "x"}, "max_moves: expected a number"),
+        ({"max_moves": 0}, "max_moves: expected a whole number of at least 1, got 0"),
+        ({"max_moves": "x"}, "max_moves: expected a whole number"),
         ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
         ({"start": (0, 0)}, "start: expected row, column of a free cell"),
         ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
@@ -193,6 +190,14 @@ def test_impossible_mazes_are_refused(kwargs, message):
         make_language_env(EnvironmentConfig("lactchain/Maze-v0", kwargs))
 
 
+def test_a_fixed_start_is_where_episodes_begin_and_values_are_known_everywhere():
+    env = spoken(env_kwargs={"start": [1, 2]})
+    assert env.start_states() == [{"row": 1, "column": 2}]
+    assert [episode.state for episode in all_episodes(env, 0, 2)] == env.start_states() * 2
+    assert len(env.view_states()) == 25
+    assert spoken().start_states() == spoken().view_states()
+
+
 def test_a_start_with_a_way_will_do_where_other_cells_have_none():
     assert Maze(layout=["00100"], goal=(0, 0), start=(0, 1)).reset()[0].tolist() == [0, 1]
 
@@ -202,6 +207,8 @@ def test_other_states_and_actions_are_refused():
     for state in ({"row": 0, "column": 0}, {"row": 1}, {"row": [1], "column": 1}, [1, 1], None):
         with pytest.raises(ValueError, match="state: expected row, column of a free cell"):
             env.reset(options={"state": state})
+    with pytest.raises(ValueError, match="state: expected another cell than the goal"):
+        env.reset(options=at(8, 6))
     env.reset(seed=0)
     with pytest.raises(ValueError, match="action: expected one of"):
         env.step(4)

@@ -12,8 +12,8 @@ from run_folders import (
 )
 
 from lactchain.data.trajectories import write_trajectories
-from lactchain.inspection.boards import COLOURS
 from lactchain.inspection.notebook import open_run, show_run, show_trajectory
+from lactchain.worlds.wordle.picture import COLOURS
 
 
 def run_notebook(root, run_dir, monkeypatch) -> list[str]:
@@ -76,6 +76,5 @@ def test_views_of_a_run_display_themselves(tmp_path):
 
 def test_views_of_a_run_without_grid_or_values(tmp_path):
     run = open_run(write_text_run(tmp_path / "run"))
-    assert run.grid is None
     assert "unfinished" in run._repr_html_()
     assert "A frozen lake" in show_trajectory(run.trajectories[0], run)

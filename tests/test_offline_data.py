@@ -170,7 +170,7 @@ def test_what_is_no_data_set_is_refused(tmp_path):
     ("behavior", "message"),
     [
         (RecordingConfig({"best": 1.0}), "behavior.policies: expected names of .* got 'best'"),
-        (RecordingConfig({"consistent": 1.0}), "consistent: plays in Wordle, not in "),
+        (RecordingConfig({"consistent": 1.0}), r"names of \['legal', .*got 'consistent'"),
         (RecordingConfig(regions=[{"x": [0, 1]}]), r"number 0: expected fields of \['column', 'r"),
         (RecordingConfig(regions=[{"row": [0, 0]}]), "number 0: no state lies in"),
     ],

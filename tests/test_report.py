@@ -34,8 +34,9 @@ from lactchain.data.evaluations import (
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import make_language_env
+from lactchain.environments.pictures import Picture
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import boards, maps, plots
+from lactchain.inspection import maps, plots
 from lactchain.inspection.markup import escape, table
 from lactchain.inspection.report import (
     ReportConfig,
@@ -49,6 +50,7 @@ from lactchain.inspection.report import (
 from lactchain.inspection.run_view import chain_records, open_run
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import PreferencePair
+from lactchain.worlds.wordle.picture import COLOURS, game_of
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
 TAGS = {
@@ -184,7 +186,7 @@ def test_a_maze_shows_what_each_move_is_worth_and_the_way_that_was_taken(tmp_pat
         assert text in shown
     assert "(6, 7) down: 0" in page.texts  # the last step to the goal, by its advantage
     assert page.tags.count("polygon") >= 2 * 25 * 4
-    assert Page(rollouts(run.trajectories, run.grid)).tags.count("polyline") == 2  # a way each
+    assert Page(rollouts(run.trajectories, run.picture)).tags.count("polyline") == 2  # a way each
     assert "101 answers" in page.texts
     assert {*page.tags} <= TAGS
 
@@ -208,16 +210,16 @@ def test_games_of_wordle_show_coloured_letters(tmp_path):
     games = [t.infos[-1]["state"]["feedback"] for t in open_run(run).trajectories]
     marks = "".join(mark for game in games for mark in game)
     assert "ggggg" in games[0] and {*marks} == {*"gyb"}
-    for mark, colour in boards.COLOURS.items():
+    for mark, colour in COLOURS.items():
         assert styles.count(colour) == marks.count(mark)
     assert styles.count("line-through") == 5  # of six guesses one was a word
     assert {*page.tags} <= TAGS
 
 
 def test_a_state_that_is_no_game_has_no_board():
-    assert boards.game_of([{"state": {"guesses": ["shire"], "feedback": ["b"]}}]) is None
-    assert boards.game_of([{"state": {"x": 1}}]) is None
-    assert boards.game_of([{}]) is None
+    assert game_of([{"state": {"guesses": ["shire"], "feedback": ["b"]}}]) is None
+    assert game_of([{"state": {"x": 1}}]) is None
+    assert game_of([{}]) is None
 
 
 def test_answer_values_come_back_equal(tmp_path):
@@ -283,8 +285,6 @@ def test_chain_records_have_values_and_advantages_by_hand():
     assert [record.advantage for record in records] == [-0.625, 0.125, 0.25]
     assert [record.value for record in records] == [0.25, 0.25, 0.75]
     assert [record.note for record in records] == ["not a chain: no_answer", "", ""]
-    assert [record.start for record in records] == [(0, 0, 1), (0, 0, 1), (1, 0, 1)]
-    assert [record.path for record in records] == [[], [[1, 0, 1]], [[2, 0, 1]]]
     assert [r.advantage for r in chain_records(trajectory)] == [None] * 3
 
 
@@ -425,7 +425,7 @@ def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
 
 
 def test_nothing_to_show_is_no_section():
-    assert pair_table([]) == rollouts([], None) == ""
+    assert pair_table([]) == rollouts([], Picture()) == ""
 
 
 @pytest.mark.parametrize("setting", ["gridworld_tiny", "gridworld_mistral7b"])

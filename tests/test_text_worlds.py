@@ -1,10 +1,12 @@
 """Utterances, histories, worlds' own rules for nonsense, worlds that speak text themselves."""
 
 import string
+import warnings
 
 import gymnasium as gym
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit, TransformReward
 
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv, TextView, language_env
@@ -25,13 +27,11 @@ class Counter(gym.Env):
         return self.count, {}
 
     def step(self, action):
+        if isinstance(action, str):  # the rule for nonsense: the count starts again, at a price
+            self.count = 0
+            return self.count, -4.0, False, False, {}
         self.count += 1 if action == 0 else -1
         return self.count, -1.0, self.count == 3, False, {}
-
-    def stumble(self):
-        """The rule for nonsense: the count starts again, at a price."""
-        self.count = 0
-        return self.count, -4.0, False, False, {}
 
 
 def counter_view(**changes):
@@ -87,13 +87,28 @@ def test_without_names_any_text_is_an_action():
 
 
 def test_a_world_may_have_its_own_rule_for_text_that_is_no_action():
-    view = counter_view(invalid_step=lambda env, text: env.unwrapped.stumble())
+    view = counter_view(step_takes_text=True)
     env = LanguageEnv(Counter(), view, extractor="utterance", invalid_penalty=-9, chain_cost=0.5)
     env.reset()
     assert env.step("move up\n")[:2] == ("1\n", -1.5)
     text, reward, *_, info = env.step("fly\n")
     assert (text, reward) == ("0\n", -4.5)
     assert (info["invalid_action"], info["executed"], info["rewards"]) == (True, [], [])
+
+
+@pytest.mark.parametrize("env_id", ["lactchain/Maze-v0", "lactchain/Wordle-v0"])
+def test_what_wraps_a_world_sees_its_rule_for_nonsense(env_id):
+    world = TransformReward(TimeLimit(gym.make(env_id), 3), lambda reward: 10 * reward)
+    env = LanguageEnv(world, extractor="utterance")
+    plain = language_env(env_id, extractor="utterance")
+    env.reset(seed=0)
+    plain.reset(seed=0)
+    for step in range(3):
+        _, reward, terminated, truncated, info = env.step("what?")
+        _, plain_reward, *_, plain_info = plain.step("what?")
+        assert info["invalid_action"] and info["state"] == plain_info["state"]
+        assert (reward, terminated) == (10 * plain_reward, False)
+        assert truncated == (step == 2)
 
 
 def test_a_history_holds_the_newest_observations_and_answers():
@@ -115,19 +130,38 @@ def test_a_history_holds_the_newest_observations_and_answers():
 
 def test_a_history_stays_in_its_space():
     env = LanguageEnv(Counter(), counter_view(), history=0, max_chains=99, max_text_length=30)
-    env.reset()
-    for answer in ('["move up"]\n', '["move down"]\n', "x" * 100, "é", '["move up"]\n'):
-        text, *_ = env.step(answer)
-        assert text in env.observation_space
+    _, info = env.reset()
+    left_out = [info.get("num_left_out")]
+    with pytest.warns(UserWarning, match="history: expected texts of at most 30 characters"):
+        for answer in ('["move up"]\n', '["move down"]\n', "x" * 100, "é", '["move up"]\n'):
+            text, *_, info = env.step(answer)
+            assert text in env.observation_space
+            left_out.append(info.get("num_left_out"))
     assert text == '0\n?\n0\n["move up"]\n1\n'
+    # the first observation, the thirty-first letter; then the long answer and all before it
+    assert left_out == [None, None, 1, 6, 6, 6]
     env = LanguageEnv(Counter(), counter_view(template=""), history=0, max_text_length=30)
     env.reset()
-    assert env.step("x" * 100)[0] == ""
+    with pytest.warns(UserWarning, match="set history to the number to keep"):
+        assert env.step("x" * 100)[0] == ""
+
+
+def test_what_is_left_out_is_warned_of_once_and_what_a_limit_forgets_is_not():
+    def warned(**kwargs):
+        env = LanguageEnv(Counter(), counter_view(), max_chains=99, max_text_length=30, **kwargs)
+        env.reset()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for move in ["down", "up"] * 10:
+                env.step(f'["move {move}"]')
+        return len(caught)
+
+    assert (warned(history=0), warned(history=1)) == (1, 0)
 
 
 def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
     view = counter_view(
-        invalid_step=lambda env, text: env.unwrapped.stumble(),
+        step_takes_text=True,
         invalid_wipes_history=True,
         ending=lambda env: "Success\n" if env.unwrapped.count == 3 else None,
     )

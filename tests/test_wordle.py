@@ -5,21 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lactchain.baselines.vector import make_vector_env
-from lactchain.environments.floors import wordle_return
+from lactchain.baselines.vector import make_resumable_env, make_vector_env
 from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.wordle import (
-    CLUES_TEMPLATE,
-    Wordle,
+from lactchain.errors import ConfigError, DataError
+from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.wordle.env import Wordle
+from lactchain.worlds.wordle.floors import wordle_return
+from lactchain.worlds.wordle.view import CLUES_TEMPLATE, clues
+from lactchain.worlds.wordle.words import (
     board_text,
-    clues,
     pattern_marks,
     pattern_number,
     read_board,
     word_tables,
 )
-from lactchain.errors import ConfigError, DataError
-from lactchain.settings import EnvironmentConfig
 
 WORDS = ("shire", "shirt", "geese", "eerie", "level", "lever", "creep", "motto")
 LONG = Wordle().tables.words
@@ -145,11 +144,23 @@ def test_an_invalid_guess_uses_up_a_try_and_tells_nothing(said, shown):
     assert info["state"] == {"guesses": [shown.replace(" ", "")], "feedback": [""]}
 
 
-def test_spaces_between_letters_do_not_matter():
-    env = spoken(("shire",))
+@pytest.mark.parametrize("letters_apart", [True, False])
+@pytest.mark.parametrize("said", [" shi re ", "shire\n", "s h i r e"])
+def test_spaces_between_letters_do_not_matter(said, letters_apart):
+    env = spoken(("shire",), letters_apart=letters_apart, invalid_reward=-10)
     env.reset()
-    *_, terminated, _, info = env.step(" shi re ")
-    assert terminated and info["success"] and info["invalid_action"]
+    _, reward, terminated, _, info = env.step(said)
+    assert (reward, terminated, info["success"]) == (0, True, True)
+    assert not info["invalid_action"]
+    assert info["executed"] == ["s h i r e" if letters_apart else "shire"]
+
+
+def test_a_word_in_another_format_than_was_asked_for_is_an_invalid_guess():
+    env = language_env("lactchain/Wordle-v0", {"words": ("shire",)})
+    env.reset()
+    text, reward, terminated, _, info = env.step("shire")
+    assert (text, reward, terminated) == ("Wordle:\ns h i r e\n\n", -1, False)
+    assert info["invalid_action"] and env.step('["s h i r e"]')[2]
 
 
 def test_words_outside_the_list_are_marked_where_that_is_allowed():
@@ -298,8 +309,8 @@ def test_a_list_that_is_not_there_is_refused(path, tmp_path, monkeypatch):
     [
         ({"words": 5}, "words: expected a file, or a list of words, got 5"),
         ({"words": [5]}, "words: row 1: expected five letters a-z, got 5"),
-        ({"num_tries": 0}, "num_tries: expected a number of at least 1, got 0"),
-        ({"num_tries": 2.5}, "num_tries: expected a number"),
+        ({"num_tries": 0}, "num_tries: expected a whole number of at least 1, got 0"),
+        ({"num_tries": 2.5}, "num_tries: expected a whole number"),
     ],
 )
 def test_arguments_of_no_game_are_refused(kwargs, message):
@@ -383,6 +394,26 @@ def test_a_batch_of_games_follows_the_rules_of_the_single_one():
             assert not truncated[copy]
             games[copy] = ([], []) if terminated[copy] else (single.guesses, single.feedback)
             assert terminated[copy] or (single.fits == envs.fits[copy]).all()
+
+
+def test_a_batch_goes_on_with_a_game_as_one_environment_does():
+    envs, single = make_vector_env("lactchain/Wordle-v0", 3, words=WORDS), Wordle(words=WORDS)
+    envs.reset(seed=0)
+    envs.step(np.zeros(3, dtype=np.int64))
+    game = state(motto="bbbbb", creep="bbgyb")
+    observation, info = single.reset(options=game)
+    observations, infos = envs.reset(options=game)
+    assert (observations == observation).all()
+    assert (infos["num_fitting"] == info["num_fitting"]).all() and (envs.fits == single.fits).all()
+    with pytest.raises(ValueError, match=r"options: expected state, or none, got \['copy'\]"):
+        envs.reset(options={"copy": 1})
+
+
+@pytest.mark.parametrize("make", [make_vector_env, make_resumable_env])
+def test_many_games_take_the_arguments_of_one(make):
+    envs = make("lactchain/Wordle-v0", 2, words=WORDS, require_words=False, letters_apart=False)
+    assert envs.reset(seed=0)[0].shape == (2, 131)
+    envs.close()
 
 
 def test_a_copy_plays_the_same_games_whatever_is_beside_it():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,28 +17,11 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
-from lactchain.environments.maze import Maze
-from lactchain.environments.scripted import (
-    FittingWords,
-    Mixture,
-    OpenMoves,
-    OptimalChains,
-    RandomChains,
-)
-from lactchain.environments.wordle import Wordle
+from lactchain.environments.scripted import POLICIES, Mixture
 from lactchain.errors import ConfigError
 from lactchain.jobs import MakeOfflineDataConfig
 from lactchain.run import Run
 from lactchain.types import Policy, Trajectory
-
-POLICIES: dict[str, tuple[type[gym.Env], Callable[[LanguageEnv], Policy]]] = {
-    "optimal": (gym.Env, OptimalChains),
-    "random": (gym.Env, lambda env: RandomChains(env.grammar)),
-    "legal": (Maze, lambda env: OpenMoves(env.grammar)),
-    "consistent": (Wordle, FittingWords),
-    "informed": (Wordle, lambda env: FittingWords(env, informed=True)),
-}
-"""Scripted policies by the names that configurations use, each with the world that it plays in."""
 
 
 def behavior_policy(env: LanguageEnv, shares: Mapping[str, float]) -> Policy:
@@ -46,10 +29,11 @@ def behavior_policy(env: LanguageEnv, shares: Mapping[str, float]) -> Policy:
 
     Args:
         env: what the policies read; it is left reset.
-        shares: names of `POLICIES` with probabilities.
+        shares: names of policies, those of every world (`scripted.POLICIES`) or of this one
+            (`TextView.policies`), with probabilities.
 
     Raises:
-        ConfigError: there is no such policy, or it does not play in this world.
+        ConfigError: no such policy plays in this world.
     """
     parts = [(_policy(env, name), share) for name, share in shares.items()]
     policy, below = parts[-1][0], 1.0 - parts[-1][1]
@@ -141,15 +125,14 @@ def export_episodes(
 
 
 def _policy(env: LanguageEnv, name: str) -> Policy:
-    if name not in POLICIES:
-        raise ConfigError(f"behavior.policies: expected names of {sorted(POLICIES)}, got {name!r}")
-    world, make = POLICIES[name]
-    if not isinstance(env.env.unwrapped, world):
+    known = POLICIES | env.view.policies
+    if name not in known:
         raise ConfigError(
-            f"behavior.policies: {name}: plays in {world.__name__}, not in {env.env.unwrapped}"
+            f"behavior.policies: expected names of {sorted(known)}, which play in"
+            f" {env.env.unwrapped}, got {name!r}"
         )
     try:
-        return make(env)
+        return known[name](env)
     except ValueError as error:
         raise ConfigError(f"behavior.policies: {name}: {error}") from error
 

@@ -42,7 +42,7 @@ def inside(state: State, region: Region) -> bool:
 
 
 def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list[Episode]:
-    """Episodes whose start states go round the whole state space, in an order drawn by the seed.
+    """Episodes whose starts go round all states in which one can begin, in an order by the seed.
 
     An environment whose view does not list its states starts episodes itself.
     """
@@ -51,7 +51,9 @@ def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list
         return [Episode(s) for s in seeds]
     return [
         Episode(s, state)
-        for s, state in zip(seeds, sampled_states(env, config.num_episodes, seed), strict=True)
+        for s, state in zip(
+            seeds, go_round(env.start_states(), config.num_episodes, seed), strict=True
+        )
     ]
 
 
@@ -101,5 +103,5 @@ def all_episodes(env: LanguageEnv, seed: int, num_per_start: int = 1) -> list[Ep
     """Episodes from every state in which one can begin, each with a seed of its own."""
     return [
         Episode(derive_seed(seed, "evaluation", i), state)
-        for i, state in enumerate(env.view_states() * num_per_start)
+        for i, state in enumerate(env.start_states() * num_per_start)
     ]

@@ -1,22 +1,10 @@
-"""Environments, without torch: the grid world, text and chains for any discrete environment.
+"""What environments share, without torch: text and chains for any of them, exact values, batches.
 
-Importing this package registers the Gymnasium ids. To add an environment, write a module and add
-one line here.
+Importing this package registers the Gymnasium ids of those that are not worlds of their own.
 """
 
 import gymnasium
 
-gymnasium.register(
-    "lactchain/GridWorld-v0",
-    entry_point="lactchain.environments.gridworld:GridWorld",
-    vector_entry_point="lactchain.environments.gridworld:GridWorldVectorEnv",
-)
-gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.environments.maze:Maze")
-gymnasium.register(
-    "lactchain/Wordle-v0",
-    entry_point="lactchain.environments.wordle:Wordle",
-    vector_entry_point="lactchain.environments.wordle_batch:WordleVectorEnv",
-)
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )

@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
-from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
-from gymnasium.envs.toy_text.taxi import TaxiEnv
-
-from lactchain.environments.gridworld import GridWorld
 
 DiscountPer = Literal["action", "chain"]
 
@@ -85,46 +79,13 @@ class TabularModel:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
 
 
-def tabular_model(env: gym.Env) -> TabularModel:
-    """The model of a `GridWorld`, or of Gymnasium's FrozenLake, CliffWalking or Taxi.
-
-    Of Gymnasium's, it holds the states that can be reached from a start, as their table `P` has
-    them.
-
-    Raises:
-        ValueError: the environment is none of these.
-    """
-    world = env.unwrapped
-    if isinstance(world, GridWorld):
-        return _gridworld_model(world)
-    if isinstance(world, FrozenLakeEnv | CliffWalkingEnv | TaxiEnv):
-        starts = np.flatnonzero(world.initial_state_distrib).tolist()
-        good = world.desc.ravel() == b"G" if isinstance(world, FrozenLakeEnv) else None
-        return _model_of_transitions(world.P, starts, good)
-    raise ValueError(f"env: expected a GridWorld, FrozenLake, CliffWalking or Taxi, got {world}")
-
-
-def _gridworld_model(world: GridWorld) -> TabularModel:
-    tables = world.tables
-    ended = tables.terminal[:, None]
-    here = np.arange(len(tables.terminal))[:, None]
-    reward = np.where(ended, 0.0, tables.rewards)[:, :, None]
-    return TabularModel(
-        next_state=np.where(ended, here, tables.next_state)[:, :, None],
-        probability=np.ones_like(reward),
-        reward=reward,
-        terminal=tables.terminal,
-        goal=tables.terminal,
-        states=tuple(map(tables.state_fields, range(len(tables.terminal)))),
-    )
-
-
-def _model_of_transitions(
-    transitions: Mapping[Any, Any], starts: list[int], good: np.ndarray | None
+def model_of_transitions(
+    transitions: Mapping[Any, Any], starts: list[int], good: np.ndarray | None = None
 ) -> TabularModel:
     """The model of `P[state][action] = [(probability, next state, reward, terminated), ...]`.
 
-    `good` says which states are good ones to end in; None: all of them.
+    It holds the states that can be reached from a start. `good` says which states are good ones to
+    end in; None: all of them.
     """
     reached, ended = _explore(transitions, starts)
     numbers = {state: number for number, state in enumerate(sorted(reached))}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -227,17 +227,29 @@ class Utterance(_NamedActions):
     """The whole text is one action, ended by a line break, which may be missing: `move up`.
 
     Nothing may stand before or after it. Where actions have no names, any text is one.
+
+    Args:
+        action_names: the actions.
+        max_chain_length: an utterance is one action whatever is given.
+        spelling: brings what was said into the letters of a name, in a world that is lenient.
     """
 
     _opening, _separator, _closing = "", "", "\n"
 
-    def __init__(self, action_names: Sequence[str] = (), max_chain_length: int = 1) -> None:
+    def __init__(
+        self,
+        action_names: Sequence[str] = (),
+        max_chain_length: int = 1,
+        spelling: Callable[[str], str] = str,
+    ) -> None:
         super().__init__(action_names, max_chain_length=1)
+        self._spelling = spelling
 
     def parse(self, text: str) -> Chain | Rejection:
         """The single action that the text is, or why it is none."""
         said = text.removesuffix("\n")
-        return self._chain([said], (0, len(said)))
+        name = self._spelling(said) if self.action_names else said
+        return self._chain([name], (0, len(said)))
 
 
 _EXTRACTORS = {
@@ -249,15 +261,26 @@ _EXTRACTORS = {
 
 
 def make_extractor(
-    name: str, action_names: Sequence[str], max_chain_length: int = 9
+    name: str,
+    action_names: Sequence[str],
+    max_chain_length: int = 9,
+    spelling: Callable[[str], str] = str,
 ) -> JsonList | JsonObject | CodeBlock | Utterance:
     """The extractor of that name: json_list, json_object, code_block or utterance.
+
+    Args:
+        name: see above.
+        action_names: the actions; none: any text is one.
+        max_chain_length: longest legal chain.
+        spelling: see `Utterance`; the other formats are read letter for letter.
 
     Raises:
         ValueError: there is no such extractor, or an action's name cannot stand in its format.
     """
     if name not in _EXTRACTORS:
         raise ValueError(f"extractor: expected one of {sorted(_EXTRACTORS)}, got {name!r}")
+    if name == "utterance":
+        return Utterance(action_names, max_chain_length, spelling)
     return _EXTRACTORS[name](action_names, max_chain_length)
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 _BREAK = "\n"
+_TOO_LONG = (
+    "history: expected texts of at most {} characters; of longer ones the oldest observations and"
+    " answers are left out: set history to the number to keep, or max_text_length of LanguageEnv"
+    " to more"
+)
 
 
 class History:
@@ -28,12 +35,16 @@ class History:
         """Forgets everything."""
         self._items.clear()
 
-    def text(self) -> str:
-        """All that is kept, each on lines of its own; what makes it too long is left out."""
+    def text(self) -> tuple[str, int]:
+        """All that is kept, each on lines of its own, and how many of the oldest it lacks.
+
+        Warns where what is kept is longer than a text may be.
+        """
         *earlier, text = self._items
-        for item in reversed(earlier):
+        for number, item in enumerate(reversed(earlier)):
             longer = f"{item.removesuffix(_BREAK)}{_BREAK}{text}"
             if len(longer) > self.max_length:
-                break
+                warnings.warn(_TOO_LONG.format(self.max_length), stacklevel=4)
+                return text, len(earlier) - number
             text = longer
-        return text
+        return text, 0

@@ -1,8 +1,8 @@
 """Any environment with discrete actions, spoken to in text, a chain of actions at a time.
 
 An environment that speaks and hears text itself needs no view: `LanguageEnv(env)` will do.
-`TextView` says how another one is put into words; views of GridWorld, FrozenLake, CliffWalking and
-Taxi are shipped. `LanguageEnv` plays the chains. A view of another environment is a few lines:
+`TextView` says how another one is put into words; the worlds in `lactchain.worlds` have theirs.
+`LanguageEnv` plays the chains. A view of another environment is a few lines:
 
     import gymnasium as gym
     from lactchain.environments.language import LanguageEnv, TextView
@@ -56,8 +56,9 @@ class LanguageEnv(gym.Env[str, str]):
     is exhausted or the episode ends. Under the extractor `utterance` an answer is one action.
 
     ## Action Space
-    `Text`: any text. What is not a legal chain is a legal step: the view's `invalid_step` if it has
-    one; else nothing is executed, the reward is `invalid_penalty`, and the observation says so.
+    `Text`: any text. What is not a legal chain is a legal step: the environment is given the text
+    where it has a rule for it (`TextView.step_takes_text`); else nothing is executed, the reward is
+    `invalid_penalty`, and the observation says so.
 
     ## Observation Space
     `Text`: the view's template, filled in; the `history` last observations and answers, each on
@@ -77,7 +78,8 @@ class LanguageEnv(gym.Env[str, str]):
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
     the state as it was), `positions` (where it led); empty on reset. For the answer:
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
-    the view cannot read it), `success` (the episode has terminated and ended well).
+    the view cannot read it), `success` (the episode has terminated and ended well); where the text
+    had no room for all of the history, `num_left_out`: observations and answers that it lacks.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
@@ -88,7 +90,7 @@ class LanguageEnv(gym.Env[str, str]):
     - `max_chain_length`: longest legal chain, in actions. `max_chains`: time limit, in answers;
       None: the view's own.
     - `history`: how many observations and answers an observation holds; 0: all of the episode. Of
-      more than `max_text_length` characters the oldest are left out.
+      more than `max_text_length` characters the oldest are left out, counted and warned of.
     - `invalid_penalty`: reward of an answer that is no chain. `chain_cost`: cost of an answer.
 
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
@@ -123,9 +125,11 @@ class LanguageEnv(gym.Env[str, str]):
             template=view.template if template is None else template,
             action_names=tuple(action_names or view.action_names),
         )
-        self._check_view()
+        self.view.check(env)
         try:
-            self.extractor = make_extractor(extractor, self.view.action_names, max_chain_length)
+            self.extractor = make_extractor(
+                extractor, self.view.action_names, max_chain_length, self.view.spelling
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.max_chains = self.view.max_chains if max_chains is None else max_chains
@@ -163,6 +167,16 @@ class LanguageEnv(gym.Env[str, str]):
             raise ConfigError(f"{self.env}: expected a view with `states`, and it has none")
         return self.view.states(self.env)
 
+    def start_states(self) -> list[State]:
+        """Those of `view_states` that an episode may begin in.
+
+        Raises:
+            ConfigError: the view does not list them.
+        """
+        if self.view.states is None or self.view.starts is None:
+            return self.view_states()
+        return self.view.starts(self.env)
+
     def texts(self, state: State) -> tuple[str, ...]:
         """Every observation that states this state: plain, after a bump, after an invalid answer.
 
@@ -188,7 +202,8 @@ class LanguageEnv(gym.Env[str, str]):
         self._num_chains = 0
         self._remembered.clear()
         self._remembered.add(self._describe())
-        return self._remembered.text(), self._info()
+        info = self._info()
+        return self._recall(info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Plays the chain that the text answers."""
@@ -213,11 +228,18 @@ class LanguageEnv(gym.Env[str, str]):
         self._remembered.add(said)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
-        return self._remembered.text(), reward - self.chain_cost, terminated, truncated, info
+        return self._recall(info), reward - self.chain_cost, terminated, truncated, info
 
     def close(self) -> None:
         """Closes the environment."""
         self.env.close()
+
+    def _recall(self, info: dict[str, Any]) -> str:
+        """The text of all that is remembered; counts what it has no room for."""
+        text, num_left_out = self._remembered.text()
+        if num_left_out:
+            info["num_left_out"] = num_left_out
+        return text
 
     def _read(self, text: str) -> Chain | Rejection:
         """The chain that the text answers; a text world hears only what is in its action space."""
@@ -231,8 +253,8 @@ class LanguageEnv(gym.Env[str, str]):
     def _refuse(self, text: str, rejection: Rejection) -> tuple[float, bool, bool, dict[str, Any]]:
         """What happens on text that is no chain: the world's own rule, or nothing."""
         reward, terminated, truncated = self.invalid_penalty, False, False
-        if self.view.invalid_step is not None:
-            result = self.view.invalid_step(self.env, text)
+        if self.view.step_takes_text:
+            result = self.env.step(text)
             check_step(result, self.env)
             observation, reward, terminated, truncated, env_info = result
             check_observation(observation, self.env)
@@ -286,15 +308,7 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _describe(self, feedback: str = "") -> str:
         """The state that the environment is in, in words."""
-        observation, info = self._last
-        fields = self.view.describe(self.env, observation, info)
-        try:
-            return self.view.template.format(feedback=feedback, **fields)
-        except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"template: expected fields out of {[*fields, 'feedback']}, got "
-                f"{self.view.template!r}: {error}"
-            ) from error
+        return self.view.text(self.env, *self._last, feedback)
 
     def _info(self) -> dict[str, Any]:
         return {
@@ -318,23 +332,9 @@ class LanguageEnv(gym.Env[str, str]):
             self.env.reset(seed=seed)
         return self.view.set_state(self.env, state)
 
-    def _check_view(self) -> None:
-        space, names = self.env.action_space, self.view.action_names
-        if isinstance(space, spaces.Discrete):
-            if space.start != 0:
-                raise ConfigError(f"{self.env}: expected discrete actions from 0, got {space}")
-            if len(names) != space.n:
-                raise ConfigError(f"action_names: expected {space.n} names, got {names}")
-        elif not isinstance(space, spaces.Text):
-            raise ConfigError(f"{self.env}: expected discrete actions, or text, got {space}")
-        try:
-            list(string.Formatter().parse(self.view.template))
-        except ValueError as error:
-            raise ConfigError(f"template: {error}") from error
-
 
 def language_env(
-    env_id: str = "lactchain/GridWorld-v0", env_kwargs: Mapping[str, Any] | None = None, **kwargs
+    env_id: str = EnvironmentConfig.id, env_kwargs: Mapping[str, Any] | None = None, **kwargs
 ) -> LanguageEnv:
     """A registered environment in text; `kwargs` are `LanguageEnv`'s.
 
@@ -345,7 +345,7 @@ def language_env(
     """
     try:
         env = gym.make(env_id, disable_env_checker=True, **(env_kwargs or {}))
-    except gym.error.Error as error:
+    except (gym.error.Error, ModuleNotFoundError) as error:
         raise ConfigError(f"id: no Gymnasium environment {env_id!r}: {error}") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"kwargs: {env_id} does not take {env_kwargs}: {error}") from error

@@ -11,9 +11,7 @@ import numpy as np
 
 from lactchain.environments.exact import optimal_chains
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.maze import ACTION_NAMES as MOVES
-from lactchain.environments.maze import open_moves
-from lactchain.environments.wordle import SOLVED, Wordle, read_board
+from lactchain.environments.views import model_of
 from lactchain.types import Action, ChainGrammar, Policy
 
 MOST_LISTED = 12  # actions whose numbers a person is told
@@ -63,10 +61,8 @@ class OptimalChains:
     name = "optimal"
 
     def __init__(self, env: LanguageEnv) -> None:
-        if env.view.model is None:
-            raise ValueError(f"view: expected an exact model, that of {env.env.unwrapped} has none")
         grammar = env.grammar
-        model = env.view.model(env.env)
+        model = model_of(env.view, env.env)
         chains = optimal_chains(model, grammar.max_chain_length)
         self._answers: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):
@@ -89,80 +85,6 @@ class OptimalChains:
         if text not in self._answers:
             raise ValueError(f"observation: expected a state of the environment, got {text!r}")
         return Action(self._answers[text])
-
-
-class OpenMoves:
-    """In a maze, a random move among those that no wall stops; reads only what the text says.
-
-    Raises:
-        ValueError: the grammar is not of a maze.
-    """
-
-    name = "legal random"
-
-    def __init__(self, grammar: ChainGrammar) -> None:
-        if len(grammar.action_names) != len(MOVES):
-            raise ValueError(f"world: expected a maze, got one with {grammar.action_names}")
-        self.grammar = grammar
-
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone.
-
-        Raises:
-            ValueError: a text does not tell the walls.
-        """
-        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str, seed: int) -> Action:
-        moves = open_moves(text)
-        return Action(self.grammar.render([int(np.random.default_rng(seed).choice(moves))]))
-
-
-class FittingWords:
-    """In Wordle, a random word among those that fit all feedback.
-
-    Args:
-        env: the game; its list of words is used.
-        informed: whether it is the word that promises most information instead: the least expected
-            logarithm of the number of words that will fit after it (the first of equally good
-            ones).
-
-    Raises:
-        ValueError: the environment is not Wordle.
-    """
-
-    def __init__(self, env: LanguageEnv, informed: bool = False) -> None:
-        if not isinstance(env.env.unwrapped, Wordle):
-            raise ValueError(f"world: expected Wordle, got {env.env.unwrapped}")
-        self.name = "greedy information" if informed else "consistent random"
-        self.grammar = env.grammar
-        self.informed = informed
-        self._tables = env.env.unwrapped.tables
-        self._best: dict[bytes, int] = {}
-
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone.
-
-        Raises:
-            ValueError: a text does not tell the game so far.
-        """
-        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str, seed: int) -> Action:
-        fits = self._tables.fitting(*read_board(text))
-        if not self.informed:
-            word = int(np.random.default_rng(seed).choice(np.flatnonzero(fits)))
-        elif (key := fits.tobytes()) in self._best:
-            word = self._best[key]
-        else:
-            word = self._best[key] = self._most_informative(np.flatnonzero(fits))
-        return Action(self.grammar.render([word]))
-
-    def _most_informative(self, words: np.ndarray) -> int:
-        patterns = self._tables.patterns[np.ix_(words, words)]
-        counts = np.stack([np.bincount(row, minlength=SOLVED + 1) for row in patterns])
-        remaining = (counts * np.log(np.maximum(counts, 1))).sum(axis=1)
-        return int(words[remaining.argmin()])
 
 
 class Mixture:
@@ -229,3 +151,15 @@ class HumanPolicy:
         if words and all(word in numbers for word in words):
             return Action(self.grammar.render([numbers[word] for word in words]))
         return Action(line)
+
+
+def random_chains(env: LanguageEnv) -> RandomChains:
+    """Random chains of an environment."""
+    return RandomChains(env.grammar)
+
+
+POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
+    "optimal": OptimalChains,
+    "random": random_chains,
+}
+"""Those of every world by the names that configurations use; `TextView.policies` has the others."""

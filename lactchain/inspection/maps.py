@@ -1,4 +1,4 @@
-"""A grid world in pictures: a number for each cell, and the way that an episode took.
+"""A grid of cells in pictures: a number for each cell, and the way that an episode took.
 
 Each function returns an `<svg>` element for a light background.
 """
@@ -24,8 +24,7 @@ from lactchain.inspection.plots import (
 
 WALL = "#52606d"
 HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
-_NAMES = ("up", "down", "left", "right")
-SIDES = ((0, -1), (0, 1), (-1, 0), (1, 0))  # up, down, left, right: a maze's moves
+_NAMES = dict(zip(HEADINGS, ("up", "right", "down", "left"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -71,24 +70,27 @@ def value_map(
 def move_map(
     title: str,
     grid: Grid,
+    moves: Sequence[tuple[int, int]],
     values: Mapping[tuple[int, int], Sequence[float]],
     limits: tuple[float, float],
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
-    """Four numbers for each cell, of moving up, down, left and right: a triangle on each side.
+    """Numbers for each cell, one for each move out of it: a triangle on each side.
 
-    A dot marks the greatest of the four.
+    A dot marks the greatest of them.
+
+    Args:
+        moves: of `HEADINGS`, in the order of the numbers.
     """
     size = max(16, min(38, 300 // max(grid.width, grid.height)))
     parts = []
     for cell, numbers in values.items():
-        best = max(range(len(SIDES)), key=numbers.__getitem__)
-        for side, value in enumerate(numbers):
-            hint = element("title", f"({cell[0]}, {cell[1]}) {_NAMES[side]}: {value:.5g}")
+        for move, value in zip(moves, numbers, strict=True):
+            hint = element("title", f"({cell[0]}, {cell[1]}) {_NAMES[move]}: {value:.5g}")
             fill = rgb(shade(_share(value, limits), palette))
-            parts.append(_triangle(cell, SIDES[side], size, hint, fill=fill))
+            parts.append(_triangle(cell, move, size, hint, fill=fill))
         x, y = _centre(cell, size)
-        dx, dy = SIDES[best]
+        dx, dy = moves[max(range(len(moves)), key=numbers.__getitem__)]
         parts.append(
             element("circle", cx=x + 0.32 * size * dx, cy=y + 0.32 * size * dy, r=2.2, fill=INK)
         )
@@ -101,7 +103,7 @@ def replay(
     path: Sequence[Sequence[int]],
     values: Mapping[tuple[int, int], float] | None = None,
 ) -> Markup:
-    """The way of an episode through a maze, over the value of each cell.
+    """The way of an episode from cell to cell, over the value of each.
 
     Args:
         path: positions x, y, the start first; staying somewhere shows as a ring.

@@ -7,7 +7,7 @@ show_trajectory(run.trajectories[0], run)
 show_pairs(run)
 """
 
-from lactchain.inspection import grids, report
+from lactchain.inspection import report, values
 from lactchain.inspection.markup import Markup, join
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.types import Trajectory
@@ -42,14 +42,14 @@ def show_success(run: RunView) -> Markup:
 
 def show_values(run: RunView) -> Markup:
     """The critic's values beside the exact ones, and what a value model says of each move."""
-    moves = grids.move_maps(run.newest("answer_values")[1], run.grid)
-    return join((grids.value_maps(run.newest("values")[1], run.grid), moves))
+    told = values.answer_values(run.newest("answer_values")[1], run.picture)
+    return join((values.state_values(run.newest("values")[1], run.picture), told))
 
 
 def show_trajectory(trajectory: Trajectory, run: RunView) -> Markup:
-    """One episode: drawn on the grid of the run, valued by the critic of the run."""
-    values, answer_values = run.newest("values")[1], run.newest("answer_values")[1]
-    return report.episode_card(trajectory, run.grid, values, answer_values)
+    """One episode: drawn as its world draws it, valued by the critic of the run."""
+    of_states, of_answers = run.newest("values")[1], run.newest("answer_values")[1]
+    return report.episode_card(trajectory, run.picture, of_states, of_answers)
 
 
 def show_trajectories(run: RunView, count: int = 4) -> Markup:

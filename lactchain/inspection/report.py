@@ -12,9 +12,10 @@ from typing import TypeVar
 import numpy as np
 
 from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues
+from lactchain.environments.pictures import Picture
 from lactchain.files import atomic_write
-from lactchain.inspection import boards, grids, plots
-from lactchain.inspection.maps import Grid
+from lactchain.inspection import plots
+from lactchain.inspection import values as value_sections
 from lactchain.inspection.markup import (
     Markup,
     details,
@@ -105,7 +106,7 @@ def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ())
     """The page of a run as HTML, with what other runs reached and cost beside it."""
     values_of, values = view.newest("values")
     moves_of, answer_values = view.newest("answer_values")
-    grid = view.grid
+    picture = view.picture
     played_in, trajectories = view.newest("trajectories")
     paired_in, pairs = view.newest("pairs")
     _, evaluations = view.newest("episodes")
@@ -115,11 +116,17 @@ def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ())
         _section("Stages", _stages(view.stages)),
         _section("Curves", curves(view)),
         _section("Success by distance", success(evaluations)),
-        _section(_of("The critic beside the truth", values_of), grids.value_maps(values, grid)),
-        _section(_of("What each answer is worth", moves_of), grids.move_maps(answer_values, grid)),
+        _section(
+            _of("The critic beside the truth", values_of),
+            value_sections.state_values(values, picture),
+        ),
+        _section(
+            _of("What each answer is worth", moves_of),
+            value_sections.answer_values(answer_values, picture),
+        ),
         _section(
             _of("Sample episodes", played_in),
-            rollouts(sample_episodes(trajectories, num_rollouts), grid, values, answer_values),
+            rollouts(sample_episodes(trajectories, num_rollouts), picture, values, answer_values),
             note=f"Value and advantage are by the critic of {values_of}." if values_of else "",
         ),
         _section(_of("Preference pairs", paired_in), pair_table(pairs)),
@@ -195,28 +202,25 @@ def by_distance(episodes: Sequence[EpisodeResult]) -> dict[int, tuple[float, int
 
 def rollouts(
     trajectories: Sequence[Trajectory],
-    grid: Grid | None,
+    picture: Picture,
     values: StateValues | None = None,
     answer_values: AnswerValues | None = None,
 ) -> Markup:
-    """Episodes, drawn where there is a grid, with reward, value and advantage of each chain."""
+    """Episodes, drawn as their world draws them, with reward, value and advantage of each chain."""
     return join(
-        episode_card(trajectory, grid, values, answer_values) for trajectory in trajectories
+        episode_card(trajectory, picture, values, answer_values) for trajectory in trajectories
     )
 
 
 def episode_card(
     trajectory: Trajectory,
-    grid: Grid | None = None,
+    picture: Picture,
     values: StateValues | None = None,
     answer_values: AnswerValues | None = None,
 ) -> Markup:
     """One episode: picture, chains, and the transcript to unfold."""
     records = chain_records(trajectory, values, answer_values)
-    game = boards.game_of(trajectory.infos)
-    picture = "" if game is None else boards.board(game)
-    if grid is not None and records and all(record.start for record in records):
-        picture = grids.episode_picture(trajectory, grid, records, values, answer_values)
+    drawn = value_sections.episode(trajectory, picture, values, answer_values)
     headers = ("", "answer", "reward", "value", "Q", "advantage", "")
     rows = [
         (
@@ -234,8 +238,8 @@ def episode_card(
     if len(rows) > MAX_ROWS:
         answers = details(f"{len(rows)} answers", answers)
     chains = element("div", _headline(trajectory), answers)
-    transcript = details("transcript", element("pre", trajectory), is_open=not picture)
-    body = element("div", picture, chains, class_="beside")
+    transcript = details("transcript", element("pre", trajectory), is_open=not drawn)
+    body = element("div", drawn, chains, class_="beside")
     return element("div", body, transcript, class_="card")
 
 

@@ -23,8 +23,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lactchain.config import load
 from lactchain.data.evaluations import (
     AnswerValues,
@@ -36,19 +34,13 @@ from lactchain.data.evaluations import (
 )
 from lactchain.data.preferences import chain_advantages, read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.gridworld import GridWorld
-from lactchain.environments.maze import MazeTables
-from lactchain.errors import ConfigError
+from lactchain.environments.language import language_env
+from lactchain.environments.pictures import Picture
+from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
 from lactchain.inspection import markup
-from lactchain.inspection.maps import Grid
 from lactchain.run import read_metrics
 from lactchain.types import PreferencePair, Trajectory
-
-GRID_WORLD, MAZE = "lactchain/GridWorld-v0", "lactchain/Maze-v0"
-GRID_STATE = {"x", "y", "orientation", "goal_x", "goal_y"}
-MAZE_STATE = {"row", "column"}
-MAZE_ARGUMENTS = ("layout", "goal", "start")
 
 
 @dataclass(frozen=True)
@@ -125,19 +117,19 @@ class RunView:
         """Time of the first record, in seconds since 1970; infinite before there is one."""
         return self.metrics[0].get("time", math.inf) if self.metrics else math.inf
 
-    @property
-    def grid(self) -> Grid | None:
-        """The grid that was played on; None for other worlds."""
+    @cached_property
+    def picture(self) -> Picture:
+        """What the world that was played in draws of itself; of a world that is not here, nothing.
+
+        A world of somebody else's is imported if its id names the module, `module:id`, as it was
+        when the run was made.
+        """
         settings = _find(self.config, "environment") or {}
-        world, kwargs = settings.get("id"), settings.get("kwargs", {})
-        if world == MAZE:
-            maze = MazeTables(**{name: kwargs[name] for name in MAZE_ARGUMENTS if name in kwargs})
-            walls = frozenset((x, y) for y, x in np.argwhere(~maze.free).tolist())
-            return Grid(*reversed(maze.free.shape), walls, maze.goal[::-1])
-        if world == GRID_WORLD:
-            tables = GridWorld(**kwargs).tables
-            return Grid(tables.width, tables.height, tables.walls)
-        return None
+        try:
+            view = language_env(str(settings.get("id")), settings.get("kwargs")).view
+        except (ConfigError, DataError):
+            return Picture()
+        return view.picture or Picture()
 
     def newest(self, attribute: str) -> tuple[str, Any]:
         """What this run holds, else what the last stage with any holds, and that stage's name.
@@ -193,8 +185,6 @@ class ChainRecord:
         advantage: reward and what followed, or what the answer promised, less that value; None
             where it is unknown.
         note: what went wrong (bumps, why the answer was rejected), or empty.
-        start: position x, y, orientation before; None outside of grids.
-        path: positions that the actions led to.
     """
 
     text: str
@@ -202,8 +192,6 @@ class ChainRecord:
     value: float | None
     advantage: float | None
     note: str
-    start: tuple[int, ...] | None
-    path: list[list[int]]
 
     @property
     def q(self) -> float | None:
@@ -249,20 +237,9 @@ def chain_records(
                 value=state_values[t],
                 advantage=advantage,
                 note=_note(info),
-                start=grid_position(states[t]),
-                path=info.get("positions", []),
             )
         )
     return records
-
-
-def grid_position(state: Mapping[str, Any] | None) -> tuple[int, ...] | None:
-    """x, y and orientation of a state of a grid world, x and y in a maze, None of any other."""
-    if state is not None and state.keys() >= GRID_STATE:
-        return state["x"], state["y"], state["orientation"]
-    if state is not None and state.keys() >= MAZE_STATE:
-        return state["column"], state["row"]
-    return None
 
 
 def _state_values(

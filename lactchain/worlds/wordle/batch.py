@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.environments.wordle import NUM_LETTERS, SOLVED, Wordle
+from lactchain.environments.arguments import start_state
+from lactchain.environments.rewards import rewards_of
 from lactchain.streams import draw, stream
+from lactchain.worlds.wordle.env import Wordle
+from lactchain.worlds.wordle.words import NUM_LETTERS, SOLVED
 
 
 class WordleVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many copies of `Wordle` stepped as one numpy batch.
 
-    Observations, actions, rewards and the arguments `words` and `num_tries` are `Wordle`'s. A copy
-    that ends is reset in the same step (`AutoresetMode.SAME_STEP`), and each copy draws its hidden
-    words from its own stream, a function of (seed, copy).
+    Observations, actions, rewards and arguments are `Wordle`'s. A copy that ends is reset in the
+    same step (`AutoresetMode.SAME_STEP`), and each copy draws its hidden words from its own stream,
+    a function of (seed, copy).
 
     Attributes:
         fits: (num_envs, W), the words that fit all marks of each game.
@@ -31,11 +33,10 @@ class WordleVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
 
-    def __init__(
-        self, num_envs: int = 1, words: str | Sequence[str] | None = None, num_tries: int = 6
-    ) -> None:
-        single = Wordle(words, num_tries)
-        self.num_envs, self.num_tries, self.tables = num_envs, num_tries, single.tables
+    def __init__(self, num_envs: int = 1, **kwargs: Any) -> None:
+        single = self._single = Wordle(**kwargs)
+        self.num_envs, self.num_tries, self.tables = num_envs, single.num_tries, single.tables
+        self._reward = single.reward
         self.single_observation_space = single.observation_space
         self.single_action_space = single.action_space
         self.observation_space = batch_space(single.observation_space, num_envs)
@@ -48,11 +49,15 @@ class WordleVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts a game in every copy."""
+        """Starts a game in every copy; `options["state"]` is one to go on with, as in `Wordle`."""
         super().reset(seed=seed)
         if seed is not None:
             self._seed(seed)
+        state = start_state(options)
         self._begin(np.arange(self.num_envs))
+        if state is not None:
+            self._observations[:] = self._single.reset(options={"state": state})[0]
+            self.fits[:] = self._single.fits
         return self._observations.copy(), self._infos()
 
     def step(
@@ -62,17 +67,20 @@ class WordleVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         actions = np.asarray(actions, dtype=np.int64)
         if actions not in self.action_space:
             raise ValueError(f"actions: expected elements of {self.action_space}, got {actions}")
+        before = None if self._reward is None else self._observations.copy()
         rows = self.tables.patterns[actions]
         patterns = np.take_along_axis(rows, self._hidden()[:, None], axis=1)
         self.fits &= rows == patterns
         self._learn(actions, patterns[:, 0])
         solved = patterns[:, 0] == SOLVED
         terminated = solved | (self._observations[:, -1] >= self.num_tries)
+        rewards = np.where(solved, 0.0, -1.0)
+        if self._reward is not None:
+            rewards = rewards_of(self._reward, before, actions, self._observations.copy())
         infos: dict[str, Any] = {}
         if terminated.any():
             infos = {"final_obs": self._observations.copy(), "_final_obs": terminated}
             self._begin(np.flatnonzero(terminated))
-        rewards = np.where(solved, 0.0, -1.0)
         truncated = np.zeros(self.num_envs, dtype=bool)
         return self._observations.copy(), rewards, terminated, truncated, infos | self._infos()
 

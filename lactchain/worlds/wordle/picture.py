@@ -5,33 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lactchain.environments.pictures import Picture
+from lactchain.environments.views import State
 from lactchain.inspection.markup import Markup, element
+from lactchain.types import Trajectory
 
 COLOURS = {"g": "#538d4e", "y": "#b59f3b", "b": "#787c7e"}  # right place, elsewhere, absent
-GAME_STATE = {"guesses", "feedback"}
 
+_GAME_STATE = {"guesses", "feedback"}
 _TILE = (
     "display:inline-block;width:1.7em;height:1.7em;line-height:1.7em;margin:1px;text-align:center;"
     "font-weight:600;color:#fff;background:"
 )
 
 
+class BoardPicture(Picture):
+    """The board of a game, when it was over."""
+
+    def episode(
+        self,
+        trajectory: Trajectory,
+        states: Sequence[State] = (),
+        values: Sequence[float] = (),
+    ) -> Markup:
+        """The guesses, their letters coloured; invalid ones struck through."""
+        game = game_of(trajectory.infos)
+        if game is None:
+            return Markup("")
+        turns = zip(game["guesses"], game["feedback"], strict=False)
+        return element("div", *(_row(guess, marks) for guess, marks in turns))
+
+
 def game_of(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The game that an episode was, at its end; None if it was something else."""
     state = infos[-1].get("state")
-    if not isinstance(state, Mapping) or state.keys() != GAME_STATE:
+    if not isinstance(state, Mapping) or state.keys() != _GAME_STATE:
         return None
     turns = list(zip(state["guesses"], state["feedback"], strict=False))
     regular = all(
         not marks or (len(g) == len(marks) and {*marks} <= {*COLOURS}) for g, marks in turns
     )
     return state if regular else None
-
-
-def board(game: Mapping[str, Any]) -> Markup:
-    """The guesses of a game, their letters coloured; invalid ones struck through."""
-    turns = zip(game["guesses"], game["feedback"], strict=False)
-    return element("div", *(_row(guess, marks) for guess, marks in turns))
 
 
 def _row(guess: str, marks: str) -> Markup:

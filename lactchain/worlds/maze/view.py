@@ -1,0 +1,92 @@
+"""The maze in LMRL-Gym's words, and what else may be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.tabled import tabled_view
+from lactchain.environments.views import TextView
+from lactchain.inspection.grids import CellPicture
+from lactchain.inspection.maps import Grid
+from lactchain.worlds.maze.env import Maze
+from lactchain.worlds.maze.policies import OpenMoves
+from lactchain.worlds.maze.tables import MOVES, MazeTables
+from lactchain.worlds.maze.words import ACTION_NAMES, wall_letters, wall_sentence
+
+PARTIAL_TEMPLATE = "{walls}\n"
+TERSE_TEMPLATE = "{sides}\n"
+
+
+def maze_view(world: Maze) -> TextView:
+    """`Maze` in LMRL-Gym's words, fully observed.
+
+    `PARTIAL_TEMPLATE` shows the walls alone, `TERSE_TEMPLATE` in letters.
+
+    Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
+    (a sentence), sides (the walls as letters, `R L A B`).
+    """
+    return tabled_view(
+        action_names=ACTION_NAMES,
+        template="The goal is at position {goal_row}, {goal_column}."
+        " Your current position is at position {row}, {column}. {walls}\n",
+        describe=_describe,
+        position=_position,
+        success=_succeeded,
+        step_takes_text=True,
+        invalid_wipes_history=True,
+        ending=_ending,
+        max_chains=world.max_moves + 1,
+        policies={"legal": _open_moves},
+        picture=_picture(world.tables),
+    )
+
+
+def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:
+    tables = _tables(env)
+    row, column = map(_spelled, observation.tolist())
+    goal_row, goal_column = map(_spelled, tables.goal)
+    bumped = tables.bumped[env.unwrapped.state]
+    walls = {"walls": wall_sentence(bumped), "sides": wall_letters(bumped)}
+    place = {"row": row, "column": column} | walls
+    return place | {"goal_row": goal_row, "goal_column": goal_column}
+
+
+def _spelled(number: int) -> str:
+    """Digit by digit: 10 reads `1 0`."""
+    return " ".join(str(number))
+
+
+def _tables(env: gym.Env) -> MazeTables:
+    return env.unwrapped.tables
+
+
+def _position(env: gym.Env) -> list[int]:
+    return _tables(env).cells[env.unwrapped.state, ::-1].tolist()
+
+
+def _succeeded(env: gym.Env) -> bool:
+    return env.unwrapped.succeeded
+
+
+def _ending(env: gym.Env) -> str:
+    return "Success\n" if env.unwrapped.succeeded else "Failure\n"
+
+
+def _open_moves(env: LanguageEnv) -> OpenMoves:
+    return OpenMoves(env.grammar)
+
+
+def _picture(tables: MazeTables) -> CellPicture:
+    height, width = tables.free.shape
+    walls = frozenset((x, y) for y, x in np.argwhere(~tables.free).tolist())
+    moves = tuple((right, down) for down, right in MOVES)
+    return CellPicture(Grid(width, height, walls, tables.goal[::-1]), _cell, moves)
+
+
+def _cell(state: Mapping[str, Any]) -> tuple[int, int] | None:
+    return (state["column"], state["row"]) if state.keys() >= {"row", "column"} else None

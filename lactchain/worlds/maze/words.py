@@ -1,0 +1,37 @@
+"""How LMRL-Gym tells the moves and the walls of a maze, and how that is read again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ACTION_NAMES = ("move up", "move down", "move left", "move right")
+
+_SIDES = ((3, "to your right"), (2, "to your left"), (0, "above you"), (1, "below you"))
+_SIDE_LETTERS = ((3, "R"), (2, "L"), (0, "A"), (1, "B"))
+
+
+def wall_letters(sides: np.ndarray) -> str:
+    """The walls on the four sides, a letter each, `-` for none."""
+    return " ".join(letter for action, letter in _SIDE_LETTERS if sides[action]) or "-"
+
+
+def wall_sentence(sides: np.ndarray) -> str:
+    """LMRL-Gym's words for the walls on the four sides, in its order."""
+    walls = [name for action, name in _SIDES if sides[action]]
+    if not walls:
+        return "There are no walls near you."
+    if len(walls) == 1:
+        return f"There is a wall {walls[0]}."
+    return f"There are walls {', '.join(walls)}."
+
+
+def open_moves(text: str) -> list[int]:
+    """The moves that no wall stops, read from the last sentence on walls in an observation.
+
+    Raises:
+        ValueError: there is no such sentence.
+    """
+    _, found, walls = text.rpartition("There ")
+    if not found:
+        raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
+    return sorted(action for action, name in _SIDES if name not in walls)

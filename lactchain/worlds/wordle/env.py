@@ -1,0 +1,196 @@
+"""Wordle by the rules of LMRL-Gym (Abdulhai et al. 2023), with any list of five-letter words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from lactchain.environments.arguments import at_least_one
+from lactchain.environments.rewards import rewards_of
+from lactchain.environments.views import TextView
+from lactchain.types import Reward
+from lactchain.worlds.wordle.words import (
+    ALPHABET,
+    MARKS,
+    NUM_LETTERS,
+    board_text,
+    is_turn,
+    is_word,
+    kept,
+    pattern_marks,
+    word_list,
+    word_tables,
+)
+
+
+class Wordle(gym.Env[np.ndarray, int]):
+    """Guess the hidden word; LMRL-Gym's rules.
+
+    ## Description
+    Each guess is marked letter by letter: in its place, elsewhere in the word, or absent. Repeated
+    letters are not counted. The hidden word is drawn anew at every turn, uniformly from the words
+    that fit all marks so far.
+
+    ## Action Space
+    `Discrete(W)`: the guess, a word of the list by its number. `step` takes text as well, which
+    stands for an answer that is no word of the list: it uses up a try.
+
+    ## Observation Space
+    `MultiDiscrete([3] * 130 + [num_tries + 1])`: for each letter a to z and each of the five places
+    0 not here, 1 possible, 2 here; then the tries that are used.
+
+    ## Starting State
+    Nothing is known. `reset(options={"state": {"guesses": ["shire"], "feedback": ["byggb"]}})`
+    starts in the middle of a game; empty feedback is that of an invalid guess.
+
+    ## Rewards
+    0 for the hidden word, else −1; `invalid_reward` for text that is no word of the list. A
+    `reward` of one's own takes the place of the first two.
+
+    ## Episode End
+    Terminated: the word is guessed, or all tries are used.
+
+    ## Information
+    - `num_fitting`: words that fit all marks.
+
+    ## Arguments
+    - `words`: a file with one word a line, or the words; None: `five_letter_words.txt`, 595 common
+      words of SCOWL (Kevin Atkinson; see five_letter_words.LICENSE).
+    - `num_tries`: 6 in LMRL-Gym.
+    - `require_words`: whether other five letters than those of a word are invalid; if not, they are
+      marked, and rewarded as invalid all the same.
+    - `invalid_reward`: −1; LMRL-Gym trains with −10.
+    - `letters_apart`: whether a player in words says `s h i r e`, as in LMRL-Gym, for tokens that
+      are letters, or `shire`, for tokens that are words. The board always shows letters apart.
+    - `reward`: None for the above, or an object with `reward(state, action, next_state)` over
+      batches of observation rows.
+    - `render_mode`: "ansi" or None.
+
+    Raises `ValueError` or `DataError` if a word has other than five letters a-z.
+
+    ## Version History
+    - v0: first version.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(
+        self,
+        words: str | Sequence[str] | None = None,
+        num_tries: int = 6,
+        require_words: bool = True,
+        invalid_reward: float = -1.0,
+        letters_apart: bool = True,
+        render_mode: str | None = None,
+        reward: Reward | None = None,
+    ) -> None:
+        self.num_tries = at_least_one("num_tries", num_tries)
+        self.tables = word_tables(word_list(words))
+        self.require_words = require_words
+        self.invalid_reward = invalid_reward
+        self.letters_apart = letters_apart
+        self.reward = reward
+        self.render_mode = render_mode
+        self.action_space = spaces.Discrete(len(self.tables.words))
+        places = len(ALPHABET) * NUM_LETTERS
+        self.observation_space = spaces.MultiDiscrete([3] * places + [num_tries + 1])
+        self._begin()
+
+    @property
+    def solved(self) -> bool:
+        """Whether the last guess was the hidden word."""
+        return self.feedback[-1:] == [MARKS[2] * NUM_LETTERS]
+
+    @property
+    def state(self) -> dict[str, list[str]]:
+        """The game so far, as `reset` takes it; JSON can hold it."""
+        return {"guesses": [*self.guesses], "feedback": [*self.feedback]}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts a game, or goes on with that in `options["state"]`."""
+        super().reset(seed=seed)
+        self._begin()
+        if options and "state" in options:
+            self._replay(options["state"])
+        return self._observation(), self._info()
+
+    def step(self, action: int | str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Guesses a word of the list; text that is none uses up a try."""
+        if isinstance(action, str):
+            return self._mishear(action.strip().replace(" ", ""))
+        if not 0 <= action < len(self.tables.words):
+            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+        before, guess = self._observation(), self.tables.words[action]
+        self._learn(guess, self._mark(guess))
+        if self.reward is None:
+            return self._outcome(0.0 if self.solved else -1.0)
+        told = before[None], np.array([action]), self._observation()[None]
+        return self._outcome(float(rewards_of(self.reward, *told)[0]))
+
+    def render(self) -> str:
+        """The game as a player reads it."""
+        return board_text(self.guesses, self.feedback)
+
+    def text_view(self) -> TextView:
+        """The same game in words."""
+        from lactchain.worlds.wordle.view import wordle_view
+
+        return wordle_view(self)
+
+    def _mishear(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """What is no word of the list tells nothing, or, where it may be guessed, its marks."""
+        if self.require_words or not is_word(said):
+            self._learn(kept(said), "")
+        else:
+            self._learn(said, self._mark(said))
+        return self._outcome(self.invalid_reward)
+
+    def _begin(self) -> None:
+        self.guesses: list[str] = []
+        self.feedback: list[str] = []
+        self.fits = np.ones(len(self.tables.words), dtype=bool)
+        self.knowledge = np.ones((len(ALPHABET), NUM_LETTERS), dtype=np.int64)
+
+    def _replay(self, state: Mapping[str, Sequence[str]]) -> None:
+        try:
+            turns = list(zip(state["guesses"], state["feedback"], strict=True))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"state: expected guesses and feedback, got {state}") from error
+        for guess, marks in turns:
+            if not is_turn(guess, marks):
+                raise ValueError(f"state: expected five letters and marks, got {guess!r} {marks!r}")
+            self._learn(guess, marks)
+        if len(self.guesses) >= self.num_tries or self.solved or not self.fits.any():
+            raise ValueError(f"state: expected a game that goes on, got {state}")
+
+    def _mark(self, guess: str) -> str:
+        """The marks by a word that fits, drawn for this turn."""
+        row = self.tables.marks_by(guess)
+        return pattern_marks(int(row[self.np_random.choice(np.flatnonzero(self.fits))]))
+
+    def _learn(self, guess: str, marks: str) -> None:
+        self.guesses.append(guess)
+        self.feedback.append(marks)
+        self.fits &= self.tables.fitting([guess], [marks])
+        for place, mark in enumerate(marks):
+            letter = ALPHABET.index(guess[place])
+            if mark == "b":
+                self.knowledge[letter] = 0
+            else:
+                self.knowledge[letter, place] = 2 if mark == "g" else 0
+
+    def _outcome(self, reward: float) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        terminated = self.solved or len(self.guesses) >= self.num_tries
+        return self._observation(), reward, terminated, False, self._info()
+
+    def _observation(self) -> np.ndarray:
+        return np.append(self.knowledge.ravel(), len(self.guesses))
+
+    def _info(self) -> dict[str, Any]:
+        return {"num_fitting": int(self.fits.sum())}

@@ -1,0 +1,109 @@
+"""A world is one room: nobody else names it, and a new one needs a file and a line."""
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from script_setups import config_of, run_here
+
+from lactchain.data.evaluations import read_episodes, read_values
+from lactchain.data.trajectories import read_trajectories
+from lactchain.inspection.report import write_report
+from lactchain.inspection.run_view import open_run
+from lactchain.jobs import RecordingConfig
+from lactchain.settings import EnvironmentConfig
+
+PACKAGE = Path(__file__).parent.parent / "lactchain"
+OUTSIDE = sorted(p for p in PACKAGE.rglob("*.py") if PACKAGE / "worlds" not in p.parents)
+# The prompts of the menu speak of a grid world, as the founding text does: every tiny tokenizer has
+# learnt from them, so they stay as they are.
+NAMES = re.compile(r"grid_?world|maze|wordle|frozen_?lake|cliff_?walking|taxi", re.IGNORECASE)
+ALLOWED = {
+    "__init__.py": {"worlds.gridworld.env", "worlds.gridworld.batch", "GridWorld",
+                    "GridWorldVectorEnv"},  # public names
+    "settings.py": {"lactchain/GridWorld-v0"},  # the default
+    "models/loading.py": {"gridworld"},  # the default's preset, in an error message
+    "jobs.py": {"a name such as maze/data-v0"},  # a name of a data set, in an error message
+}  # fmt: skip
+
+
+def named(path: Path) -> set[str]:
+    """What code names, and what it says; docstrings and the help of fields may give examples."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+        elif isinstance(node, ast.alias):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return {name for name in found if NAMES.search(name)}
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_outside_its_room_names_a_world(path):
+    assert named(path) <= ALLOWED.get(str(path.relative_to(PACKAGE)), set())
+
+
+# --- a world from outside ------------------------------------------------------------------------
+
+CORRIDOR = EnvironmentConfig(
+    "key_corridor:my/KeyCorridor-v0", template="{cell} {keys}", max_chain_length=2, max_chains=8
+)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corridor")
+    config = config_of("run_pipeline", folder, folder / "run", environment=CORRIDOR, num_rounds=1)
+    return run_here("run_pipeline", config), folder / "run"
+
+
+def test_a_new_world_has_exact_values_and_shortest_paths(pipeline):
+    summary, run = pipeline
+    assert summary["critic_r2"] is not None
+    values = read_values(run / "values.json")
+    assert len(values.states) == len(values.exact) == 8
+    with_key = [v for s, v in zip(values.states, values.exact, strict=True) if s["key"]]
+    without = [v for s, v in zip(values.states, values.exact, strict=True) if not s["key"]]
+    assert min(with_key) > max(without) > 0
+    shortest = {tuple(e.state.values()): e.shortest for e in read_episodes(run / "episodes.json")}
+    assert shortest == {(c, k): 4 - c if k else c + 5 for c in range(4) for k in (0, 1)}
+
+
+def test_a_new_world_draws_itself_in_the_report(pipeline):
+    _, run = pipeline
+    page = (run / "report.html").read_text()
+    for title in ("critic, 0 keys", "exact, 1 keys"):
+        assert page.count(title) == 1
+    assert page.count("<polyline") > 2
+    assert write_report(run, run / "again.html").read_text().count("exact, 1 keys") == 1
+    assert type(open_run(run).picture).__name__ == "CorridorPicture"
+
+
+def test_scripted_policies_of_a_new_world_go_by_their_names(tmp_path):
+    config = config_of("make_offline_data", tmp_path, tmp_path / "run", environment=CORRIDOR)
+    shares = RecordingConfig({"rightwards": 0.5, "optimal": 0.25, "random": 0.25})
+    config = replace(config, behavior=shares, export=[])
+    run_here("make_offline_data", config)
+    played = read_trajectories(tmp_path / "run" / "trajectories")
+    assert len(played) == 96
+    assert {"0.5 rightwards, 0.25 optimal, 0.25 random"} == {t.policy for t in played}
+    answers = [action.text for t in played for action in t.actions]
+    assert answers.count('["right"]') > len(answers) / 2
+
+
+def test_a_world_that_is_not_there_any_more_is_reported_without_pictures(pipeline, tmp_path):
+    config = (pipeline[1] / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config.replace("key_corridor:", "no_such_module:"))
+    assert "How it was run" in write_report(tmp_path).read_text()
