@@ -78,7 +78,7 @@ def training_arguments(
     """
     on_cuda = device().type == "cuda"
     known = arguments_class.__dataclass_fields__
-    # Renamed within transformers 5; the old name warns where the new one is known.
+    # Renamed in transformers 5.23; the old name warns where the new one is known.
     names = ("activation_checkpointing", "gradient_checkpointing")
     checkpointing = next(name for name in names if name in known)
     fixed: dict[str, Any] = {
