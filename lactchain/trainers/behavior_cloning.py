@@ -117,7 +117,6 @@ def behavior_cloning_trainer(
     *,
     run: Run,
     report_to: Sequence[str] = (),
-    bf16: bool = False,
     **kwargs: Any,
 ) -> Trainer:
     """A guarded `SFTTrainer` over the rows; start it with `lactchain.trainers.base.train`.
@@ -144,7 +143,6 @@ def behavior_cloning_trainer(
         output_dir,
         seed,
         report_to=report_to,
-        bf16=bf16,
         arguments_class=SFTConfig,
         packing=False,
         max_length=None,
