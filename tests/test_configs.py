@@ -124,6 +124,25 @@ def test_the_large_stages_are_those_of_the_large_pipeline():
     assert load("search/gridworld_mistral7b").language.train.actor.model in SHAPES
 
 
+def test_the_smaller_card_makes_the_same_updates():
+    """In other precision, and in smaller micro-batches."""
+    large, small = (load(f"run_pipeline/gridworld_mistral7b{suffix}") for suffix in ("", "_24gb"))
+    exact, unsplit = {"load_in_4bit": False}, {}
+    for whole in (large, small):
+        training = whole.simpo.training
+        rows = training.batch_size * training.gradient_accumulation_steps
+        training = replace(training, batch_size=rows, gradient_accumulation_steps=1)
+        unsplit[whole.run.run_dir] = replace(
+            whole,
+            run=large.run,
+            actor=replace(whole.actor, **exact),
+            critic=replace(whole.critic, config=replace(whole.critic.config, **exact)),
+            simpo=replace(whole.simpo, training=training),
+        )
+    ours, theirs = unsplit.values()
+    assert ours == theirs
+
+
 def test_the_search_on_cartpole_has_the_settings_of_the_race():
     config, agent = load("search/cartpole"), race.AGENTS["current"]
     assert replace(config.evolution, num_generations=1) == replace(
