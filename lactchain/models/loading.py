@@ -6,6 +6,7 @@ error that names its command. Weights are read from safetensors only, never from
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -267,6 +268,15 @@ def device() -> torch.device:
     if wants_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def free_memory() -> None:
+    """Lets go of models that nobody uses any more, and of what torch keeps of them on a GPU.
+
+    A trainer and its callbacks know each other, so that its model waits for the garbage collector.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def resolve_dtype(name: str) -> torch.dtype:

@@ -22,6 +22,7 @@ from lactchain.models.loading import (
     SMALL_MODEL_BYTES,
     check_weights,
     device,
+    free_memory,
     resolve_dtype,
     resolve_weights,
 )
@@ -90,8 +91,9 @@ def available_memory() -> int:
     """Bytes that this process may still take on its device.
 
     Of a GPU, what is free; of a computer, what the system or this group of processes can give,
-    shared out among the processes of this launch.
+    shared out among the processes of this launch. What was used before is let go of first.
     """
+    free_memory()
     if device().type == "cuda":
         return torch.cuda.mem_get_info(device())[0]
     free = psutil.virtual_memory().available
