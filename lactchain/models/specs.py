@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, PretrainedConfig
 
 from lactchain.errors import DataError
-from lactchain.models.adapters import ADAPTER_FILES, Task
+from lactchain.models.adapters import ADAPTER_FILES, Task, merges
 from lactchain.models.critic import CONFIG_FILE as CRITIC_FILE
 from lactchain.models.loading import (
     SMALL_MODEL_BYTES,
@@ -47,8 +47,8 @@ def actor_spec(config: ActorConfig, *, training: bool = False) -> ModelSpec:
     lora = config.lora if training else None
     if config.adapter is not None:
         lora = _adapter_settings(Path(config.adapter)) or config.lora or LoraSettings()
-    spec = _spec(config, config.model, "CAUSAL_LM", lora)
-    merged = not training and spec.dtype == torch.float32 and spec.bits is None
+    spec = _spec(config, config.model, "CAUSAL_LM", lora, all_trained=training and lora is None)
+    merged = not training and merges(spec.dtype, spec.bits is not None)
     return spec if not merged else ModelSpec(spec.shape, dtype=spec.dtype)
 
 
@@ -57,7 +57,8 @@ def critic_spec(config: CriticConfig, *, training: bool = False) -> ModelSpec:
     lora = config.lora if training else None
     if config.checkpoint is not None:
         lora = _adapter_settings(Path(config.checkpoint)) or config.lora
-    return _spec(config, config.model, "SEQ_CLS", lora)
+    all_trained = lora is None and (training or config.checkpoint is not None)
+    return _spec(config, config.model, "SEQ_CLS", lora, all_trained=all_trained)
 
 
 def saved_critic(folder: str, actor: ActorConfig) -> CriticConfig:
@@ -107,9 +108,15 @@ def available_memory() -> int:
 
 
 def _spec(
-    config: ActorConfig | CriticConfig, model: str, task: Task, lora: LoraSettings | None
+    config: ActorConfig | CriticConfig,
+    model: str,
+    task: Task,
+    lora: LoraSettings | None,
+    *,
+    all_trained: bool,
 ) -> ModelSpec:
-    shape, dtype = shape_of(model), resolve_dtype(config.dtype)
+    shape = shape_of(model)
+    dtype = resolve_dtype(config, shape, all_trained=all_trained)
     bits = 4 if config.load_in_4bit else 8 if config.load_in_8bit else None
     as_stored = dtype == (shape.dtype or torch.bfloat16)
     mapped = device().type == "cpu" and bits is None and as_stored
