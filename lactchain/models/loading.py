@@ -37,6 +37,7 @@ from lactchain.checkpoints import MANIFEST, verify_manifest
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.encoder import value_encoder_class
+from lactchain.models.families import context_length
 from lactchain.models.heads import ScoreHead
 from lactchain.models.prompting import end_of_answer
 from lactchain.settings import ActorConfig, CriticConfig
@@ -211,9 +212,9 @@ def load_tokenizer(
     return tokenizer
 
 
-def context_length(path: Path) -> int | None:
-    """Tokens that a model can read at most; None if its configuration does not say."""
-    return _read_json(path / "config.json").get("max_position_embeddings")
+def context_of(config: ActorConfig) -> int | None:
+    """Tokens that an actor reads at most (`context_length`), before its weights are loaded."""
+    return context_length(_load_shape(resolve_weights(config.model), config.trust_remote_code))
 
 
 def resolve_weights(model: str | Path) -> Path:

@@ -13,7 +13,7 @@ from lactchain.data.token_view import one_step_targets
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.jobs import TrainBCConfig, TrainILQLConfig, TrainMCConfig, TrainSimPOConfig
-from lactchain.models.loading import load_tokenizer, resolve_weights
+from lactchain.models.loading import context_of, load_tokenizer, resolve_weights
 from lactchain.models.meta_models import Batch
 from lactchain.models.prompting import PromptTemplate
 from lactchain.settings import ActorConfig, ValueConfig
@@ -28,7 +28,8 @@ def preference_batch(config: TrainSimPOConfig) -> Batch:
     if config.pairs is not None and Path(config.pairs).exists() and _is_there(config.actor):
         env, tokenizer = make_language_env(config.environment), _tokenizer(config.actor)
         template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-        pairs, _ = preference_rows(read_pairs(config.pairs), template, tokenizer)
+        context = context_of(config.actor)
+        pairs, _ = preference_rows(read_pairs(config.pairs), template, tokenizer, context)
         answers = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in pairs)
         prompt = max(len(row["prompt_ids"]) for row in pairs)
     else:
