@@ -260,12 +260,15 @@ def _values(config: TrainMCConfig | TrainILQLConfig) -> Iterator[Phase]:
 def _pipeline(config: RunPipelineConfig) -> Iterator[Phase]:
     """The phases of a round, with the adapter that is there from the second one on."""
     world, actor, critic = config.environment, config.actor, config.critic
+    bare = replace(actor, lora=None)
+    all_trained = actor.lora is None and actor.adapter is None
+    if actor.dtype == "auto" and (all_trained or config.warm_start is not None):
+        actor = replace(actor, dtype="float32")  # as such a training stores it
     trained = (
         actor if actor.lora is None else replace(actor, adapter=actor.adapter or TO_BE_TRAINED)
     )
     if config.warm_start is not None:
         start = config.warm_start
-        bare = replace(actor, lora=None)
         yield from _cloning(
             TrainBCConfig(
                 environment=world, actor=bare, behavior=start.behavior, training=start.training

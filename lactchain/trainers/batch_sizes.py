@@ -64,10 +64,12 @@ def value_batch(config: TrainMCConfig | TrainILQLConfig, settings: ValueConfig) 
         groups = DecisionGroups(view, targets, settings.group_by)
         collate = TreeCollator(view, targets, settings.gamma, False, 0)
         batch = collate(_largest(groups, rows))
-        return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values")
+        behind = batch["behind_input_ids"].shape if "behind_nodes" in batch else (0, 0)
+        return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)
     lengths = actor_lengths(config.environment, config.actor)
-    tokens = lengths.prefix + lengths.prompt + lengths.answer
-    return Batch(rows, tokens, rows * lengths.answer, "values")
+    prompt = lengths.prefix + lengths.prompt
+    states = rows * lengths.answer
+    return Batch(rows, prompt + lengths.answer, states, "values", (rows, prompt))
 
 
 def _largest(groups: DecisionGroups, count: int) -> list[dict]:
