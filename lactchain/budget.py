@@ -12,7 +12,7 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.console import console, plain, table
-from lactchain.data.exact_values import can_enumerate
+from lactchain.data.critic_data import compares_with_exact
 from lactchain.data.text_lengths import actor_lengths, critic_length
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
@@ -124,12 +124,11 @@ def check_budget(*configs: Any) -> None:
     Raises:
         ConfigError: it does not fit.
     """
-    free = available_memory()
-    for config in configs:
-        if any(map(_is_large, models_of(config))):
-            for phase in phases(config):
-                if too_much(phase, free):
-                    raise ConfigError(refusal(phase, free))
+    large = [config for config in configs if any(map(_is_large, models_of(config)))]
+    free = available_memory() if large else 0
+    for phase in (phase for config in large for phase in phases(config)):
+        if too_much(phase, free):
+            raise ConfigError(refusal(phase, free))
 
 
 def too_much(phase: Phase, free: int) -> bool:
@@ -239,7 +238,7 @@ def _critic(config: TrainCriticConfig) -> Iterator[Phase]:
     length = critic_length(config.environment, config.critic)
     batch = Batch(training.batch_size, length, loss="critic")
     yield _training("critic", spec, batch, training, config.critic)
-    if config.compare_with_exact and can_enumerate(make_language_env(config.environment)):
+    if compares_with_exact(config, make_language_env(config.environment)):
         estimate = resting_memory(actor_spec(config.actor)) + resting_memory(spec)
         estimate += MemoryEstimate(cache=CACHE_BYTES[device().type])
         lower = "set compare_with_exact to false"
@@ -261,12 +260,15 @@ def _values(config: TrainMCConfig | TrainILQLConfig) -> Iterator[Phase]:
 def _pipeline(config: RunPipelineConfig) -> Iterator[Phase]:
     """The phases of a round, with the adapter that is there from the second one on."""
     world, actor, critic = config.environment, config.actor, config.critic
+    bare = replace(actor, lora=None)
+    all_trained = actor.lora is None and actor.adapter is None
+    if actor.dtype == "auto" and (all_trained or config.warm_start is not None):
+        actor = replace(actor, dtype="float32")  # as such a training stores it
     trained = (
         actor if actor.lora is None else replace(actor, adapter=actor.adapter or TO_BE_TRAINED)
     )
     if config.warm_start is not None:
         start = config.warm_start
-        bare = replace(actor, lora=None)
         yield from _cloning(
             TrainBCConfig(
                 environment=world, actor=bare, behavior=start.behavior, training=start.training

@@ -159,7 +159,8 @@ class ActorConfig:
     """Added to the actor's probabilities of answers before that logarithm: among answers that are
     all rarer, its preference, which little data may have taught it, hardly counts."""
     dtype: Dtype = "auto"
-    """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
+    """Weights' type; auto: float32 on a CPU, for weights that are all trained, and for those that
+    are stored so; else bfloat16."""
     load_in_4bit: bool = False
     """Quantise to 4 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
     load_in_8bit: bool = False
@@ -208,7 +209,8 @@ class CriticConfig:
     max_length: int = 512
     """Longest text, in tokens, instruction included; what is longer loses its beginning."""
     dtype: Dtype = "auto"
-    """Weights' type; auto: bfloat16 where the device computes in it, else float32."""
+    """Weights' type; auto: float32 on a CPU, for weights that are all trained, and for those that
+    are stored so; else bfloat16."""
     load_in_4bit: bool = False
     """Quantise to 4 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
     load_in_8bit: bool = False

@@ -14,21 +14,22 @@ from lactchain.jobs import PlayConfig
 from lactchain.process import launch
 
 
-def main(config: PlayConfig) -> float:
+def main(config: PlayConfig) -> float | dict:
     from lactchain.data.shards import derive_seed
     from lactchain.environments.language import make_language_env
     from lactchain.environments.scripted import HumanPolicy
 
+    if config.dry_run:
+        from lactchain.budget import print_budget
+
+        return print_budget(config)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
     policy = HumanPolicy(env.grammar, lambda text: console.input(plain(text.split("\n")[-1])))
     if config.actor is not None:
-        from lactchain.budget import check_budget, print_budget
+        from lactchain.budget import check_budget
         from lactchain.models.actor import LanguageActor
 
-        if config.dry_run:
-            print_budget(config)
-            return 0.0
         check_budget(config)
         policy = LanguageActor.from_config(config.actor, env.grammar)
     observation, info = env.reset(seed=config.seed)

@@ -45,6 +45,7 @@ def main(config: TrainCriticConfig) -> dict:
         if trainer.eval_dataset is not None:
             summary |= trainer.evaluate()
         save_result(trainer, run.path("critic"))
+        del critic, trainer  # the actor and the trained critic come in their place
         summary |= measure_values(config, run)
         run.finish(summary)
     figures("Critic", summary)

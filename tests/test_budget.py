@@ -1,6 +1,8 @@
 """A dry run prints what each stage takes and makes nothing; what cannot fit is not begun."""
 
+import gc
 import importlib
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -15,9 +17,12 @@ from script_setups import (
 
 from lactchain import budget
 from lactchain.budget import check_budget, phases
+from lactchain.data import critic_data
+from lactchain.data.exact_values import exact_policy
 from lactchain.errors import ConfigError
 from lactchain.jobs import PlayConfig, TrainILQLConfig, TrainMCConfig
 from lactchain.models import specs
+from lactchain.models.headed import HeadedModel
 from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
 
 LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
@@ -105,3 +110,48 @@ def test_a_search_of_actors_is_a_training_and_its_judgement(weights, tmp_path):
     config = SearchConfig(language=LanguageConfig(train=train))
     names = [phase.name for stage in module.language_stages(config) for phase in phases(stage)]
     assert names == ["candidates", "SimPO", "evaluation"]
+
+
+@pytest.fixture
+def critics(monkeypatch):
+    """Weak references to the critics that are made; cycles stay until somebody collects them."""
+    made, construct = [], HeadedModel.__init__
+
+    def remember(self, *args):
+        construct(self, *args)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(HeadedModel, "__init__", remember)
+    gc.disable()
+    yield made
+    gc.enable()
+
+
+def test_what_a_stage_has_trained_is_let_go_of_before_memory_is_asked_for(
+    critics, weights, tmp_path
+):
+    run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
+    specs.available_memory()
+    assert critics and all(critic() is None for critic in critics)
+
+
+def test_exact_values_take_the_place_of_the_trainer(critics, weights, tmp_path, monkeypatch):
+    def enumerate_alone(*args):
+        assert critics and all(critic() is None for critic in critics)
+        return exact_policy(*args)
+
+    monkeypatch.setattr(critic_data, "exact_policy", enumerate_alone)
+    summary = run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
+    assert "critic_r2" in summary
+
+
+def test_exact_values_that_nobody_computes_take_nothing(weights, tmp_path):
+    config = config_of("train_critic", weights, tmp_path / "run")
+    assert "exact values" in [phase.name for phase in phases(config)]
+    for changes in (
+        {"compare_with_exact": False},
+        {"actor": replace(config.actor, decoding="free")},
+        {"critic": replace(config.critic, mode="action_value")},
+    ):
+        found = [phase.name for phase in phases(replace(config, **changes))]
+        assert "exact values" not in found, changes

@@ -15,6 +15,7 @@ from lactchain.config import dump, parse
 from lactchain.environments.language import make_language_env
 from lactchain.models.memory import SHAPES
 from lactchain.models.prompting import PromptTemplate
+from lactchain.settings import RunConfig
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -122,6 +123,24 @@ def test_the_large_stages_are_those_of_the_large_pipeline():
         assert name in without_actor or config.actor.model in SHAPES
     assert load("report/gridworld_mistral7b").run_dir == whole.run.run_dir
     assert load("search/gridworld_mistral7b").language.train.actor.model in SHAPES
+
+
+def test_the_smaller_card_makes_the_same_updates():
+    """In other precision, and in smaller micro-batches."""
+
+    def unsplit(stage):
+        rows = stage.training.batch_size * stage.training.gradient_accumulation_steps
+        training = replace(stage.training, batch_size=rows, gradient_accumulation_steps=1)
+        return replace(stage, training=training)
+
+    def as_one(name):
+        whole = load(f"run_pipeline/{name}")
+        critic = replace(whole.critic, config=replace(whole.critic.config, load_in_4bit=False))
+        actor = replace(whole.actor, load_in_4bit=False)
+        stages = {"critic": unsplit(critic), "simpo": unsplit(whole.simpo)}
+        return replace(whole, run=RunConfig(), actor=actor, **stages)
+
+    assert as_one("gridworld_mistral7b_24gb") == as_one("gridworld_mistral7b")
 
 
 def test_the_search_on_cartpole_has_the_settings_of_the_race():

@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from lactchain.errors import ConfigError
+from lactchain.jobs import TrainSimPOConfig
 from lactchain.models import cascade, families
 from lactchain.models.actor import LanguageActor
 from lactchain.models.decoding import Decoder
 from lactchain.models.families import FAMILIES, context_length, finished_logits
-from lactchain.models.loading import load_actor
+from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_answer
 from lactchain.models.values import ValueMeaning, ValueModel
-from lactchain.settings import ActorConfig
-from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
-from lactchain.types import Action
+from lactchain.run import Run
+from lactchain.settings import ActorConfig, RunConfig
+from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs, simpo_trainer
+from lactchain.types import Action, PreferencePair
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import families as benchmark  # noqa: E402
@@ -70,6 +72,20 @@ def test_a_prompt_beyond_the_first_context_of_changing_positions_is_refused():
     assert actor.act(["short"], [0])
     with pytest.raises(ConfigError, match="the model reads 256"):
         actor.act(["long " * 60], [0])
+
+
+def test_what_is_beyond_the_first_context_is_not_trained_on(tmp_path):
+    bench = benchmark.Bench(NAMES["Phi 3 of 128k"])
+    bench.model.save_pretrained(tmp_path / "phi")
+    bench.tokenizer.save_pretrained(tmp_path / "phi")
+    actor = ActorConfig(str(tmp_path / "phi"), dtype="float32")
+    assert context_of(actor) == 256
+    run = RunConfig(str(tmp_path / "run"))
+    pairs = [PreferencePair(prompt, "[1, 2]", "[2]") for prompt in ("short", "long " * 60)]
+    with Run.open(run.run_dir, run) as folder:
+        config = TrainSimPOConfig(run=run, actor=actor)
+        trainer, dropped = simpo_trainer(pairs, config, benchmark.GRAMMAR, folder)
+    assert len(trainer.train_dataset) == dropped["over-long"] == 1
 
 
 @pytest.mark.parametrize("name", ["Gemma 2", "Granite 3", "Command R", "Mistral 7B v0.3"])

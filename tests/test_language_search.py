@@ -218,7 +218,7 @@ def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
 
 
 def test_the_rank_of_adapters_that_are_inherited_is_no_gene(tmp_path):
-    config = language_search(tmp_path, tmp_path / "run", dtype="bfloat16")
+    config = language_search(build_weights(tmp_path), tmp_path / "run", dtype="bfloat16")
     asked = replace(config, space=SpaceConfig(genes=GENES))
     with pytest.raises(ConfigError, match=r"actor\.lora\.r .* in float32 only.*leave it out"):
         search(asked, {})

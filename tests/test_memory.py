@@ -52,7 +52,8 @@ def encoder(tmp_path_factory) -> str:
 
 def model_of(spec: ModelSpec, encoder: str, checkpointing: bool = False):
     if spec.task == "SEQ_CLS":
-        model, _ = load_encoder(CriticConfig(encoder, dtype="bfloat16"))
+        dtype = str(spec.dtype).removeprefix("torch.")
+        model, _ = load_encoder(CriticConfig(encoder, dtype=dtype))
     else:
         model = AutoModelForCausalLM.from_config(SHAPE, dtype=spec.dtype)
     if spec.lora is not None:
@@ -133,6 +134,28 @@ def test_a_training_step_takes_what_was_estimated(case, checkpointing, encoder):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+def test_all_weights_in_mixed_precision_take_what_was_estimated(case, checkpointing, encoder):
+    spec, loss_of, batch = CASES[case]
+    spec = replace(spec, lora=None, dtype=torch.float32)
+    estimate = training_memory(spec, batch, checkpointing=checkpointing, autocast=True)
+    model = model_of(spec, encoder, checkpointing)
+    weights = list(model.parameters())
+    assert estimate.weights == sum(w.nbytes for w in weights)
+    for weight in weights:  # accumulated since the first pass of an update
+        weight.grad = torch.zeros_like(weight)
+    gradients = [weight.grad for weight in weights]
+    with Allocations(*weights, *model.buffers(), *gradients) as counter:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model)
+        loss.backward()
+    assert estimate.gradients == sum(gradient.nbytes for gradient in gradients)
+    assert estimate.optimizer == 2 * estimate.gradients
+    step = estimate.activations + estimate.logits + estimate.passing
+    assert counter.peak == pytest.approx(step, rel=0.1)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_what_autograd_keeps_is_what_was_estimated(case, encoder):
     spec, loss_of, batch = CASES[case]
     estimate = training_memory(spec, batch)
@@ -155,23 +178,31 @@ def test_other_weights_are_estimated_as_well(spec, encoder):
 
 
 @pytest.mark.parametrize("policy", [False, True])
-def test_a_step_of_the_values_takes_what_was_estimated(policy, encoder):
+@pytest.mark.parametrize("behind", [(0, 0), (8 * ROWS, 2 * PROMPT)], ids=["alone", "behind"])
+def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
     heads = Heads(num_q=2, size=256, target=True, policy=policy)
-    batch = Batch(ROWS, PROMPT + ANSWER, ROWS * ANSWER, "values")
+    batch = Batch(ROWS, PROMPT + ANSWER, ROWS * ANSWER, "values", behind)
     estimate = training_memory(ACTOR, batch, heads=heads)
     values = ValueModel(model_of(ACTOR, encoder), None, ValueMeaning("ilql", 0.9, "", 2, 256))
     values.start_target()
     own = [*values.q_heads.parameters(), *values.v_head.parameters()]
     assert estimate.heads == sum(p.nbytes for p in [*own, *values.target.values()])
-    ids = torch.ones(ROWS, PROMPT + ANSWER, dtype=torch.long)
-    trees = {
-        "input_ids": ids,
-        "position_ids": ids.cumsum(1) - 1,
-        "subtree_ends": ids * (PROMPT + ANSWER),
-    }
+
+    def trees_of(rows: int, tokens: int) -> dict[str, Tensor]:
+        ids = torch.ones(rows, tokens, dtype=torch.long)
+        return {
+            "input_ids": ids, "position_ids": ids.cumsum(1) - 1, "subtree_ends": ids * tokens
+        }  # fmt: skip
+
+    trees = trees_of(ROWS, PROMPT + ANSWER)
     state = torch.arange(ROWS * ANSWER)
-    with Allocations(*values.parameters(), *values.target.values()) as counter:
+    for weight in values.parameters():  # accumulated since the first pass of an update
+        weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
+    gradients = [weight.grad for weight in values.parameters() if weight.grad is not None]
+    with Allocations(*values.parameters(), *values.target.values(), *gradients) as counter:
         found = values(trees, state, state, policy)
+        if all(behind):
+            values.state_values(trees_of(*behind), state)
         log_sums = found["q"].logsumexp(dim=-1)
         target = values.target_q(trees, state)
         losses = ilql_losses(
@@ -182,8 +213,7 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, encoder):
         if policy:
             loss = loss - token_logprobs(found["logits"], state).mean()
         loss.backward()
-    trained = [p for p in values.parameters() if p.grad is not None]
-    assert estimate.gradients == sum(p.grad.nbytes for p in trained)
+    assert estimate.gradients == sum(gradient.nbytes for gradient in gradients)
     step = estimate.activations + estimate.logits + estimate.passing
     assert counter.peak == pytest.approx(step, rel=0.1)
 
@@ -231,3 +261,20 @@ def test_processes_share_what_lasts():
     fsdp = training_memory(spec, batch, sharing=Sharing(8, "fsdp"))
     assert fsdp.weights == alone.weights // 8 and fsdp.activations == alone.activations
     assert 1.2e9 < fsdp.gathered < 1.6e9  # two layers, embeddings and the output layer
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings()], ids=["all weights", "adapter"])
+def test_a_sharded_model_is_whole_on_every_gpu_before_it_is_spread(lora):
+    """accelerate keeps all of it until the last shard is made, in float32 what is trained."""
+    shape = SHAPES["mistralai/Mistral-7B-Instruct-v0.3"]
+    batch, sharing = Batch(1, 16, 4), Sharing(16, "fsdp")
+    sizes = [
+        training_memory(ModelSpec(shape, dtype=dtype, lora=lora), batch, autocast=True,
+                        sharing=sharing).total
+        for dtype in (torch.bfloat16, torch.float32)
+    ]  # fmt: skip
+    number = 7_248_023_552
+    if lora is None:
+        assert sizes == pytest.approx([17 / 16 * 4 * number] * 2, rel=1e-3)
+    else:
+        assert sizes == pytest.approx([17 / 16 * 2 * number, 17 / 16 * 4 * number], rel=0.02)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from script_setups import GRID, LORA, TRAINING, config_of, run_here
 
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
@@ -99,3 +100,14 @@ def test_their_memory_is_estimated(bits, weights):
     model, _ = load_actor(config(weights, bits), trainable=True)
     base = sum(p.nbytes for n, p in model.named_parameters() if "lora_" not in n)
     assert estimate.weights == pytest.approx(base, rel=0.05)
+
+
+def test_cloning_trains_and_saves_its_adapter_in_float32(weights, tmp_path):
+    """TRL would round it to bfloat16."""
+    stage = config_of("train_bc", weights, tmp_path / "bc")
+    few = replace(TRAINING, max_steps=2, warmup_ratio=0.0)
+    run_here("train_bc", replace(stage, actor=config(weights, BITS[0]), training=few))
+    saved = load_file(tmp_path / "bc/actor/adapter_model.safetensors")
+    assert {weight.dtype for weight in saved.values()} == {torch.float32}
+    learnt = torch.cat([w.flatten() for name, w in saved.items() if "lora_B" in name])
+    assert not torch.equal(learnt, learnt.bfloat16().float())

@@ -499,6 +499,11 @@ def play(monkeypatch, lines: list[str], config: PlayConfig) -> float:
     return run_here("play", config)
 
 
+def test_a_dry_run_of_a_player_asks_for_nothing(monkeypatch, capsys):
+    assert play(monkeypatch, [], PlayConfig(GRID, dry_run=True)) == {}
+    assert "no language model is loaded" in capsys.readouterr().out
+
+
 def test_you_are_the_policy_until_you_leave(monkeypatch, capsys):
     drawn = replace(GRID, kwargs={"size": 2, "render_mode": "ansi"}, chain_cost=0.25)
     lines = ["0", "[b]huh[/b] \x1b[31m", "1"]

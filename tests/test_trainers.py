@@ -562,9 +562,8 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
         with pytest.raises(DataError, match="threads was 1, is 7"):
             train(trainer)
         trainer.provenance["world_size"] = 2
-        with pytest.raises(DataError, match="world_size was 1, is 2"):
+        with pytest.raises(DataError, match=r"world_size was 1, is 2.*; launch it as before"):
             train(trainer)
-        assert train(trainer, allow_inexact=True).global_step == NUM_UPDATES
 
 
 def test_batches_of_similar_length_hold_every_row_once():

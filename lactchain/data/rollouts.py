@@ -267,8 +267,8 @@ def evaluate(
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
     """Episodes from every start state: how each went, and the figures of `summarize`."""
     episodes = all_episodes(rollouts.env, seed, num_per_start)
-    # More than are played side by side, so that places whose episodes end early are refilled; not
-    # many more, so that there are some for all processes.
+    # Twice the places up to 128, so that those whose episodes end early are refilled. More places
+    # than that are not: there should be shards for all processes.
     shard_size = min(256, 2 * rollouts.num_envs)
     trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
     results = episode_results(rollouts.env, trajectories)

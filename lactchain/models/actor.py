@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError
-from lactchain.models.adapters import is_quantised, merged
+from lactchain.models.adapters import merged
 from lactchain.models.answers import Completion
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Decoder
@@ -52,15 +52,7 @@ class LanguageActor:
                 (B,), such as the values of a critic of chains; the mean log-probability of an
                 answer's tokens when None.
             values: those of `config.values`, where they are loaded already.
-
-        Raises:
-            ValueError: a quantised model in training, which would learn nothing afterwards.
         """
-        if is_quantised(model) and any(p.requires_grad for p in model.parameters()):
-            raise ValueError(
-                "model: expected a frozen one, got one in training in 4 or 8 bits, which has no "
-                "gradients after it has answered; load another to answer"
-            )
         self.name = name or f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)

@@ -111,9 +111,7 @@ def load_adapter(
     trained = any(p.any() for name, p in peft_model.named_parameters() if "lora_B" in name)
     if not trained and not trainable:
         raise DataError(f"{directory}: this adapter was never trained, it changes nothing")
-    # A 4-bit model that was used without gradients in eval mode gives none afterwards.
-    testable = not (trainable and is_quantised(model))
-    if trained and testable and adapter_effect(peft_model) == 0.0:
+    if trained and adapter_effect(peft_model) == 0.0:
         raise DataError(f"{directory}: this adapter does not change the outputs of its base")
     if not trainable:
         peft_model.requires_grad_(False)  # PEFT leaves the heads trainable
@@ -166,13 +164,13 @@ def adapter_effect(model: PeftModel) -> float:
     return float((adapted - plain).abs().max())
 
 
-def merges(model: PreTrainedModel) -> bool:
-    """Whether an adapter may be multiplied into these weights.
+def merges(dtype: torch.dtype, quantised: bool) -> bool:
+    """Whether an adapter may be multiplied into weights of this type.
 
     In 16 bits and less most of it would be rounded away: an update is smaller than the distance
     between two numbers. Such a model answers with its adapter beside the weights.
     """
-    return model.dtype == torch.float32 and not is_quantised(model)
+    return dtype == torch.float32 and not quantised
 
 
 def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
@@ -180,9 +178,10 @@ def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
 
     For models that nobody else holds: merging and unmerging would drift.
     """
-    if isinstance(model, PeftModel) and merges(model.get_base_model()):
-        return model.merge_and_unload()
-    return model
+    if not isinstance(model, PeftModel):
+        return model
+    base = model.get_base_model()
+    return model.merge_and_unload() if merges(base.dtype, is_quantised(base)) else model
 
 
 def check_adapter(directory: Path, base: Path) -> None:

@@ -2,7 +2,8 @@
 
 On the meta device a model of any size is built and run in a second and takes nothing: what the
 code would have allocated is known from the shapes. So the memory of a training step is that of the
-very layers, adapters and losses that will run, and not of a formula about them.
+layers and adapters that will run, and not of a formula about them. What else a step does is written
+down again in `meta_models`: losses, quantised layers, autocast; and attention here.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def counted_attention(
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """What transformers does around torch's fused kernels; on the meta device torch has none."""
+    # Under autocast rotated queries and keys are in float32, and attention is not.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     if not use_gqa_in_sdpa(attention_mask, key, value):
         groups = query.shape[1] // key.shape[1]
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)

@@ -75,7 +75,8 @@ class EmbeddingCritic(HeadedModel):
         """
         if config.checkpoint is not None:
             return cls._from_checkpoint(config, trainable)
-        model, tokenizer = load_encoder(config)
+        all_trained = trainable and config.lora is None
+        model, tokenizer = load_encoder(config, all_trained=all_trained)
         if trainable and config.lora is not None:
             model = attach_lora(model, config.lora, "SEQ_CLS")
         elif not trainable:
@@ -106,10 +107,14 @@ class EmbeddingCritic(HeadedModel):
                     f"critic.{name}: expected {stored[name]!r}, as {directory} was trained with, "
                     f"got {getattr(config, name)!r}"
                 )
-        config = at_stored_precision(config, stored)
         adapted = (directory / ADAPTER_FILES[0]).is_file()
+        all_trained = trainable and not adapted
+        if not all_trained:
+            config = at_stored_precision(config, stored)
         model, tokenizer = load_encoder(
-            config if adapted else replace(config, model=str(directory)), new_head=adapted
+            config if adapted else replace(config, model=str(directory)),
+            new_head=adapted,
+            all_trained=all_trained,
         )
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)

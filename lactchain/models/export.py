@@ -100,6 +100,12 @@ class _Updates:
             return
         check_adapter(Path(adapter), base)
         settings = read_json(Path(adapter) / ADAPTER_FILES[0])
+        stored = load_file(Path(adapter) / ADAPTER_FILES[1])
+        if any(".experts." in name for name in stored):
+            raise DataError(
+                f"{adapter}: updates of experts cannot be merged; give engines the adapter beside "
+                "its base, or train one whose lora.target_modules name the attention's layers alone"
+            )
         unusual = [name for name in PLAIN if settings.get(name)]
         if unusual:
             raise DataError(f"{adapter}: expected a plain LoRA adapter, got one with {unusual[0]}")
@@ -107,7 +113,6 @@ class _Updates:
         self.scale = settings["lora_alpha"] / (
             math.sqrt(rank) if settings.get("use_rslora") else rank
         )
-        stored = load_file(Path(adapter) / ADAPTER_FILES[1])
         self.weights = {name.removeprefix("base_model.model."): w for name, w in stored.items()}
 
     def of(self, name: str) -> Tensor | None:

@@ -49,16 +49,19 @@ def shortest_window(config: PreTrainedConfig) -> int | None:
     return vars(config)["sliding_window"] if WINDOWED in _layer_types(config) else None
 
 
-def context_length(config: PreTrainedConfig) -> int:
+def context_length(config: PreTrainedConfig) -> int | None:
     """Tokens that a model reads at most without changing its mind about those read before.
+
+    None: its configuration does not say.
 
     Beyond their first context length, rotary embeddings of these two kinds turn all keys another
     way, those in the cache and those of shorter rows in the batch among them.
     """
+    most = getattr(config, "max_position_embeddings", None)
     rope = vars(config).get("rope_parameters") or {}
     if rope.get("rope_type") not in ("longrope", "dynamic"):
-        return config.max_position_embeddings
-    return rope.get("original_max_position_embeddings", config.max_position_embeddings)
+        return most
+    return rope.get("original_max_position_embeddings", most)
 
 
 def attention_masks(

@@ -6,6 +6,8 @@ error that names its command. Weights are read from safetensors only, never from
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -35,9 +37,12 @@ from lactchain.files import read_json
 from lactchain.manifests import MANIFEST, verify_manifest
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.encoder import value_encoder_class
+from lactchain.models.families import context_length
 from lactchain.models.heads import ScoreHead
 from lactchain.models.prompting import end_of_answer
 from lactchain.settings import ActorConfig, CriticConfig
+
+log = logging.getLogger(__name__)
 
 WEIGHTS_FOLDER = Path("weights")
 """Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
@@ -60,11 +65,13 @@ def load_actor(
 
     Raises:
         DataError: weights, tokenizer or adapter are missing, damaged, or do not belong together.
-        ConfigError: quantisation without bitsandbytes.
+        ConfigError: quantisation without bitsandbytes, or all weights of a model to be trained that
+            is quantised or has experts.
     """
     path = resolve_weights(config.model)
     tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
-    model = load_base(AutoModelForCausalLM, path, config)
+    all_trained = trainable and config.adapter is None and config.lora is None
+    model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
@@ -76,23 +83,27 @@ def load_actor(
 
 
 def load_encoder(
-    config: CriticConfig, *, new_head: bool = True
+    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
     Args:
         new_head: the head starts at zero. Otherwise the folder must hold a trained one.
+        all_trained: all weights will be.
 
     Raises:
         DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
     encoder_class = value_encoder_class(shape, config.trust_remote_code)
-    model = load_base(encoder_class, path, config, new_head=new_head, num_labels=1)
+    model = load_base(
+        encoder_class, path, config, new_head=new_head, all_trained=all_trained, num_labels=1
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = ScoreHead.of(model.score)
-    if new_head:
-        torch.nn.init.zeros_(model.score.weight)
+    with torch.no_grad():
+        # As it is stored: in the layers' type it would lose what float32 holds more.
+        model.score.weight.copy_(torch.zeros(()) if new_head else _stored(path, "score.weight"))
     return model, tokenizer
 
 
@@ -125,14 +136,22 @@ def load_base(
     config: ActorConfig | CriticConfig,
     *,
     new_head: bool = False,
+    all_trained: bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
-    """A model from the folder `path`, every weight accounted for but those of a new head."""
+    """A model from the folder `path`, every weight accounted for but those of a new head.
+
+    Args:
+        all_trained: without an adapter, all weights will be.
+        kwargs: of `from_pretrained`.
+    """
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_if_sealed(path)
-    _check_model_type(path, config.trust_remote_code)
-    dtype = resolve_dtype(config.dtype)
+    shape = _load_shape(path, config.trust_remote_code)
+    dtype = resolve_dtype(config, shape, all_trained=all_trained)
+    if all_trained:
+        _check_trainable(config, path)
     with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
@@ -148,6 +167,8 @@ def load_base(
         )
     if config.load_in_4bit and device().type == "cpu":
         _keep_differentiable(model)
+    if all_trained:
+        _check_experts(model, path)
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
     if wrong:
@@ -191,9 +212,9 @@ def load_tokenizer(
     return tokenizer
 
 
-def context_length(path: Path) -> int | None:
-    """Tokens that a model can read at most; None if its configuration does not say."""
-    return _read_json(path / "config.json").get("max_position_embeddings")
+def context_of(config: ActorConfig) -> int | None:
+    """Tokens that an actor reads at most (`context_length`), before its weights are loaded."""
+    return context_length(_load_shape(resolve_weights(config.model), config.trust_remote_code))
 
 
 def resolve_weights(model: str | Path) -> Path:
@@ -269,17 +290,28 @@ def device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def resolve_dtype(name: str) -> torch.dtype:
-    """The type of weights that `dtype` names in a configuration, on the device at hand."""
-    if name == "auto":
-        return torch.bfloat16 if device().type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+def free_memory() -> None:
+    """Lets go of models that nobody uses any more, and of what torch keeps of them on a GPU.
+
+    A trainer and its callbacks know each other, so that its model waits for the garbage collector.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
-def merges_adapters(config: ActorConfig | CriticConfig) -> bool:
-    """Whether weights will be loaded into which an adapter may be multiplied; see `merges`."""
+def resolve_dtype(
+    config: ActorConfig | CriticConfig, shape: PretrainedConfig, *, all_trained: bool = False
+) -> torch.dtype:
+    """The type that weights are loaded in, on the device at hand.
+
+    `auto` is bfloat16 on a GPU, but not for weights that are all trained, nor for those that such a
+    training has stored: most updates are smaller than the distance between two numbers of 16 bits.
+    """
+    if config.dtype != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     quantised = config.load_in_4bit or config.load_in_8bit
-    return resolve_dtype(config.dtype) == torch.float32 and not quantised
+    exact = all_trained or (shape.dtype == torch.float32 and not quantised)
+    return torch.float32 if exact or device().type == "cpu" else torch.bfloat16
 
 
 @contextmanager
@@ -339,6 +371,49 @@ def _check_length(
             f"critic.max_length: expected {fewest} to {most} tokens, which {path} can read, got "
             f"{max_length}"
         )
+
+
+def _check_trainable(config: ActorConfig | CriticConfig, path: Path) -> None:
+    """Refuses to train all weights where that cannot work; warns where it hardly does."""
+    bits = next((b for b in (4, 8) if getattr(config, f"load_in_{b}bit")), None)
+    if bits is not None:
+        raise ConfigError(
+            f"lora: expected an adapter to train on {path} in {bits} bits, whose weights cannot be "
+            f"trained themselves, got null; set lora, or load_in_{bits}bit to false"
+        )
+    if config.dtype == "bfloat16":
+        log.warning(
+            "%s: all weights are trained in bfloat16, which rounds most of their updates away; "
+            "leave dtype at auto, or train an adapter",
+            path,
+        )
+
+
+def _check_experts(model: PreTrainedModel, path: Path) -> None:
+    """Refuses to train all weights of experts that lie in one tensor, but in files one by one.
+
+    A checkpoint of them could not be gone on from.
+    """
+    stored = {name for file in check_weights(path) for name in _names(file)}
+    if any(".experts." in name for name in stored - model.state_dict().keys()):
+        raise ConfigError(
+            f"lora: expected an adapter to train on {path}, a {model.config.model_type}, whose "
+            "experts are stored otherwise than they are trained, got null; set lora"
+        )
+
+
+def _names(file: Path) -> set[str]:
+    with safe_open(file, framework="pt") as weights:
+        return set(weights.keys())
+
+
+def _stored(path: Path, name: str) -> torch.Tensor:
+    """A weight of a model's folder, as it is there."""
+    for file in check_weights(path):
+        if name in _names(file):
+            with safe_open(file, framework="pt") as weights:
+                return weights.get_tensor(name)
+    raise DataError(f"{path}: expected {name}, found none; {mend(path)}")
 
 
 def _keep_differentiable(model: PreTrainedModel) -> None:

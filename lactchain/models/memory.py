@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import MistralConfig
+from transformers import MistralConfig, PreTrainedModel
 
 from lactchain.models.allocations import Allocations
 from lactchain.models.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
@@ -29,6 +29,7 @@ from lactchain.models.meta_models import (
     critic_values,
     loss_of,
     quantised_layers,
+    rounded_copies,
 )
 from lactchain.settings import LoraSettings
 
@@ -159,7 +160,11 @@ def training_memory(
     def at(spec: ModelSpec) -> MemoryEstimate:
         return _training_memory(spec, batch, checkpointing, autocast, heads, sharing)
 
-    return _at_full_depth(spec, at)
+    training = _at_full_depth(spec, at)
+    if sharing.how != "fsdp":
+        return training
+    loading = _at_full_depth(spec, lambda spec: _loading_memory(spec, autocast, heads, sharing))
+    return max(training, loading, key=lambda estimate: estimate.total)
 
 
 def _training_memory(
@@ -170,18 +175,46 @@ def _training_memory(
     heads: Heads | None,
     sharing: Sharing,
 ) -> MemoryEstimate:
-    model = build(spec, training=True, autocast=autocast)
+    model, values = _in_training(_as_kept(spec, autocast, sharing), autocast, heads)
+    lasting = _shared(_lasting(spec, model, values), model, sharing)
+    if sharing.how == "fsdp" and autocast and spec.lora is None:  # gathered in 16 bits
+        model, values = _in_training(replace(spec, dtype=torch.bfloat16), autocast, heads)
     if checkpointing:
         if spec.lora is not None:
             model.enable_input_require_grads()
         with quiet():
             model.activation_checkpointing_enable()
-    values = None
-    if heads is not None:
-        model.get_output_embeddings().requires_grad_(heads.policy and spec.lora is None)
-        values = MetaValues(model, heads)
-    estimate = _shared(_lasting(spec, model, values), model, sharing)
-    return estimate + _pass_memory(values or model, batch)
+    return lasting + _pass_memory(values or model, batch)
+
+
+def _in_training(
+    spec: ModelSpec, autocast: bool, heads: Heads | None
+) -> tuple[PreTrainedModel, MetaValues | None]:
+    """The model ready to be trained, and the value model around it if it has heads."""
+    model = build(spec, training=True, autocast=autocast)
+    if heads is None:
+        return model, None
+    model.get_output_embeddings().requires_grad_(heads.policy and spec.lora is None)
+    return model, MetaValues(model, heads)
+
+
+def _as_kept(spec: ModelSpec, autocast: bool, sharing: Sharing) -> ModelSpec:
+    """In mixed precision accelerate keeps what FSDP2 trains in float32, however it was loaded."""
+    upcast = sharing.how == "fsdp" and autocast and spec.lora is None
+    return replace(spec, dtype=torch.float32) if upcast else spec
+
+
+def _loading_memory(
+    spec: ModelSpec, autocast: bool, heads: Heads | None, sharing: Sharing
+) -> MemoryEstimate:
+    """What each process holds before FSDP2 has spread a model: all of it, and its shard."""
+    spec = _as_kept(spec, autocast, sharing)
+    model, values = _in_training(spec, autocast, heads)
+    whole = _lasting(spec, model, values)
+    shards = _shards(whole, sharing)
+    names = ("weights", "mapped", "adapter", "heads")
+    both = {name: getattr(whole, name) + getattr(shards, name) for name in names}
+    return replace(whole, **both, gradients=0, optimizer=0)
 
 
 def rollout_memory(
@@ -260,21 +293,24 @@ def _probabilities(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counting(model: nn.Module, width: int = 0) -> Allocations:
-    return Allocations(*model.parameters(), *model.buffers(), width=width)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return Allocations(*model.parameters(), *model.buffers(), *gradients, width=width)
 
 
 def _pass_memory(model: nn.Module, batch: Batch) -> MemoryEstimate:
-    """What a forward and a backward pass take beyond what lasts."""
+    """What a forward and a backward pass take beyond what lasts, to which gradients belong."""
     trunk = model.trunk if isinstance(model, MetaValues) else model
+    for weight in model.parameters():
+        weight.grad = torch.empty_like(weight) if weight.requires_grad else None
     with _counting(model, base_of(trunk).config.get_text_config().vocab_size) as counter:
-        loss = loss_of(model, batch)
+        with rounded_copies(model):
+            loss = loss_of(model, batch)
         kept = counter.live - counter.wide
         loss.backward()
-    # Gradients are there from the first pass on and count apart.
-    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     logits = counter.wide_peak
-    passing = max(0, counter.peak - max(kept + logits, gradients))
-    return MemoryEstimate(activations=kept, logits=logits, passing=passing)
+    return MemoryEstimate(
+        activations=kept, logits=logits, passing=max(0, counter.peak - kept - logits)
+    )
 
 
 def _lasting(spec: ModelSpec, model: nn.Module, values: MetaValues | None) -> MemoryEstimate:
@@ -321,14 +357,19 @@ def _shared(estimate: MemoryEstimate, model: nn.Module, sharing: Sharing) -> Mem
         return replace(estimate, gathered=estimate.gradients)  # its buckets
     if sharing.how == "alone":
         return estimate
-    names = ("weights", "mapped", "adapter", "heads", "gradients", "optimizer")
-    shards = {name: getattr(estimate, name) // sharing.num_processes for name in names}
     stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
     layers = max(stacks, key=len)
     unit = sum(p.nbytes for p in layers[0].parameters())
     whole = sum(p.nbytes for p in model.parameters())
     # A unit in use and the next on its way; and what is in none, which the root does not give back.
-    return replace(estimate, **shards, gathered=whole - (len(layers) - 2) * unit)
+    return replace(_shards(estimate, sharing), gathered=whole - (len(layers) - 2) * unit)
+
+
+def _shards(estimate: MemoryEstimate, sharing: Sharing) -> MemoryEstimate:
+    """One process's part of what lasts."""
+    names = ("weights", "mapped", "adapter", "heads", "gradients", "optimizer")
+    parts = {name: getattr(estimate, name) // sharing.num_processes for name in names}
+    return replace(estimate, **parts)
 
 
 def _count(parameters: list[Tensor]) -> int:
@@ -336,14 +377,19 @@ def _count(parameters: list[Tensor]) -> int:
 
 
 def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
-    """GiB that training the `SHAPES` takes: bfloat16, 8 rows of 256 tokens, checkpointing."""
+    """GiB that training the `SHAPES` takes in mixed precision, of 8 rows of 256 tokens each.
+
+    With checkpointing; adapters lie beside weights in bfloat16, and all weights are in float32.
+    """
     columns = {}
     for role, shape in zip(("actor", "critic"), SHAPES.values(), strict=True):
         task, loss = ("CAUSAL_LM", "preferences") if role == "actor" else ("SEQ_CLS", "critic")
         batch = Batch(8, 256, scored=80, loss=loss)
         for name, adapter in ((f"LoRA {lora.r}", lora), ("all", None)):
-            spec = ModelSpec(shape, task, lora=adapter)
-            columns[f"{role}, {name}"] = training_memory(spec, batch, checkpointing=True)
+            dtype = torch.float32 if adapter is None else torch.bfloat16
+            spec = ModelSpec(shape, task, dtype, lora=adapter)
+            estimate = training_memory(spec, batch, checkpointing=True, autocast=True)
+            columns[f"{role}, {name}"] = estimate
     parts = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "passing")
     count = {name: f"{estimate.num_parameters / 1e9:.2f} B" for name, estimate in columns.items()}
     return [{"GiB": "parameters"} | count] + [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -58,12 +59,14 @@ class Batch:
         loss: cloning takes the cross-entropy of transformers, preferences the project's own
             log-probabilities; critic pools one token of each row; values has heads over the
             vocabulary.
+        behind: rows and tokens of the prompts that value models read beside, without gradients.
     """
 
     rows: int
     tokens: int
     scored: int = 1
     loss: Literal["cloning", "preferences", "critic", "values"] = "preferences"
+    behind: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def build(spec: ModelSpec, training: bool = False, autocast: bool = False) -> Pr
     """The model, frozen or ready to be trained.
 
     Args:
-        autocast: the accelerator computes in bfloat16, adapters in float32 included.
+        autocast: the accelerator computes in bfloat16, also with weights that are in float32.
     """
     shape = copy.deepcopy(spec.shape)
     with torch.device("meta"), quiet():
@@ -115,6 +118,8 @@ def build(spec: ModelSpec, training: bool = False, autocast: bool = False) -> Pr
             model = attach_lora(model, spec.lora, spec.task)
             if autocast:
                 _imitate_autocast(model)
+        elif autocast and spec.dtype == torch.float32:
+            _imitate_rounding(model)
     return model.train() if training else model.requires_grad_(False).eval()
 
 
@@ -186,7 +191,8 @@ def _columns(batch: Batch) -> Tensor:
 
 def _value_loss(model: MetaValues, batch: Batch) -> Tensor:
     """The parts that ILQL and MC share, and the target network's pass where there is one."""
-    texts, count = _texts(batch, base_of(model.trunk).dtype), batch.scored
+    dtype, count = base_of(model.trunk).dtype, batch.scored
+    texts = _texts(batch, dtype)
     decoder = base_of(model.trunk).get_decoder()
     state = torch.zeros(count, dtype=torch.long, device="meta")
 
@@ -197,6 +203,9 @@ def _value_loss(model: MetaValues, batch: Batch) -> Tensor:
     q, v = model.q(hidden), nn.Sequential.forward(model.v_head, hidden.float()).squeeze(-1)
     chosen, log_sums = q[:, state, state], q.logsumexp(dim=-1)[:, state]
     loss = (chosen - v).square().mean() + (log_sums - chosen).mean()
+    if all(batch.behind):
+        with torch.no_grad():
+            decoder(**_texts(Batch(*batch.behind), dtype), use_cache=False)
     if model.heads.policy:
         logits = model.trunk.get_output_embeddings()(hidden)
         loss = loss - token_logprobs(logits[state], state).mean()
@@ -247,6 +256,38 @@ def _imitate_quantisation(model: PreTrainedModel, bits: int, training: bool) -> 
                 parameter.data = parameter.data.float()
     for layer in layers:
         layer.__class__, layer.bits = _QuantisedLinear, bits
+
+
+class _RoundedLinear(nn.Linear):
+    """Under autocast a layer in float32 computes with a copy of its weights in bfloat16."""
+
+    copies: list[Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.to(torch.bfloat16)
+        if self.copies is not None:
+            self.copies.append(weight)
+        bias = None if self.bias is None else self.bias.to(torch.bfloat16)
+        return functional.linear(x.to(torch.bfloat16), weight, bias)
+
+
+@contextmanager
+def rounded_copies(model: nn.Module) -> Iterator[None]:
+    """Keeps the copies that autocast makes of weights, as it does until a forward pass ends."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _RoundedLinear)]
+    copies: list[Tensor] = []
+    for layer in layers:
+        layer.copies = copies
+    yield
+    for layer in layers:
+        layer.copies = None
+
+
+def _imitate_rounding(model: PreTrainedModel) -> None:
+    """Lets all layers but a critic's head be `_RoundedLinear`."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and name != "score":
+            layer.__class__ = _RoundedLinear
 
 
 def _imitate_autocast(model: PeftModel) -> None:

@@ -24,8 +24,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def spread(tensor: Tensor, example: Tensor) -> Tensor:
-    """A whole tensor, as `example` is kept: its device, its dtype, and sharded where that is."""
-    tensor = tensor.to(example.device, example.dtype)
+    """A whole tensor, as `example` is kept: on its device, and sharded where that is."""
+    tensor = tensor.to(example.device)
     if not isinstance(example, DTensor):
         return tensor
     return distribute_tensor(tensor, example.device_mesh, example.placements)
@@ -34,7 +34,7 @@ def spread(tensor: Tensor, example: Tensor) -> Tensor:
 @torch.no_grad()
 def put(target: Tensor, tensor: Tensor) -> None:
     """Copies a whole tensor into one that may be sharded."""
-    target.copy_(spread(tensor, target))
+    target.copy_(spread(tensor.to(target.dtype), target))
 
 
 def is_sharded(model: nn.Module) -> bool:

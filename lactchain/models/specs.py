@@ -16,12 +16,13 @@ from transformers import AutoConfig, PretrainedConfig
 
 from lactchain.errors import DataError
 from lactchain.files import read_json
-from lactchain.models.adapters import ADAPTER_FILES, Task
+from lactchain.models.adapters import ADAPTER_FILES, Task, merges
 from lactchain.models.critic import CONFIG_FILE as CRITIC_FILE
 from lactchain.models.loading import (
     SMALL_MODEL_BYTES,
     check_weights,
     device,
+    free_memory,
     resolve_dtype,
     resolve_weights,
 )
@@ -46,8 +47,8 @@ def actor_spec(config: ActorConfig, *, training: bool = False) -> ModelSpec:
     lora = config.lora if training else None
     if config.adapter is not None:
         lora = _adapter_settings(Path(config.adapter)) or config.lora or LoraSettings()
-    spec = _spec(config, config.model, "CAUSAL_LM", lora)
-    merged = not training and spec.dtype == torch.float32 and spec.bits is None
+    spec = _spec(config, config.model, "CAUSAL_LM", lora, all_trained=training and lora is None)
+    merged = not training and merges(spec.dtype, spec.bits is not None)
     return spec if not merged else ModelSpec(spec.shape, dtype=spec.dtype)
 
 
@@ -56,7 +57,8 @@ def critic_spec(config: CriticConfig, *, training: bool = False) -> ModelSpec:
     lora = config.lora if training else None
     if config.checkpoint is not None:
         lora = _adapter_settings(Path(config.checkpoint)) or config.lora
-    return _spec(config, config.model, "SEQ_CLS", lora)
+    all_trained = lora is None and (training or config.checkpoint is not None)
+    return _spec(config, config.model, "SEQ_CLS", lora, all_trained=all_trained)
 
 
 def saved_critic(folder: str, actor: ActorConfig) -> CriticConfig:
@@ -90,8 +92,9 @@ def available_memory() -> int:
     """Bytes that this process may still take on its device.
 
     Of a GPU, what is free; of a computer, what the system or this group of processes can give,
-    shared out among the processes of this launch.
+    shared out among the processes of this launch. What was used before is let go of first.
     """
+    free_memory()
     if device().type == "cuda":
         return torch.cuda.mem_get_info(device())[0]
     free = psutil.virtual_memory().available
@@ -105,9 +108,15 @@ def available_memory() -> int:
 
 
 def _spec(
-    config: ActorConfig | CriticConfig, model: str, task: Task, lora: LoraSettings | None
+    config: ActorConfig | CriticConfig,
+    model: str,
+    task: Task,
+    lora: LoraSettings | None,
+    *,
+    all_trained: bool,
 ) -> ModelSpec:
-    shape, dtype = shape_of(model), resolve_dtype(config.dtype)
+    shape = shape_of(model)
+    dtype = resolve_dtype(config, shape, all_trained=all_trained)
     bits = 4 if config.load_in_4bit else 8 if config.load_in_8bit else None
     as_stored = dtype == (shape.dtype or torch.bfloat16)
     mapped = device().type == "cpu" and bits is None and as_stored

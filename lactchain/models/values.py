@@ -149,11 +149,14 @@ class ValueModel(HeadedModel):
         return model.requires_grad_(False).eval()
 
     def start_target(self) -> None:
-        """Begins a target network: a copy of what is trained in trunk and Q heads."""
+        """Begins a target network: a copy of what is trained in trunk and Q heads.
+
+        It moves by less than the distance between two numbers of 16 bits, and is kept in float32.
+        """
         decoder = self._decoder
         names = {f"trunk.{name}" for name in self._names_of(decoder, self.trunk)}
         self.target = {
-            name: p.detach().clone()
+            name: p.detach().to(torch.float32, copy=True)
             for name, p in self.named_parameters()
             if p.requires_grad and (name in names or name.startswith("q_heads."))
         }
@@ -169,7 +172,8 @@ class ValueModel(HeadedModel):
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
         """Moves the target network by τ towards the trained parameters."""
-        online = {name: local(p.data) for name, p in self.named_parameters()}
+        parameters = dict(self.named_parameters())
+        online = {name: local(parameters[name].data).float() for name in self.target}
         polyak_update({name: local(slow) for name, slow in self.target.items()}, online, tau)
 
     def target_network(self) -> Self:
@@ -186,11 +190,15 @@ class ValueModel(HeadedModel):
 
         `torch.func.functional_call` would not do: FSDP2 puts what it gathers over it.
         """
+        parameters = dict(self.named_parameters())
+        # Weights of 16 bits cannot hold them, and the swap rounds them.
+        exact = {n: t.clone() for n, t in self.target.items() if t.dtype != parameters[n].dtype}
         self._swap_target()
         try:
             yield
         finally:
             self._swap_target()
+            self.target |= exact
 
     @torch.no_grad()
     def _swap_target(self) -> None:
@@ -322,7 +330,7 @@ class ValueModel(HeadedModel):
                 raise DataError(f"{file}: {name} is missing or of another shape")
             put(tensor, stored[name])
         self.target = {
-            name.removeprefix("target."): tensor
+            name.removeprefix("target."): tensor.float()
             for name, tensor in stored.items()
             if name.startswith("target.")
         }

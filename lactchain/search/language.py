@@ -27,7 +27,7 @@ from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, with_genes
 from lactchain.jobs import EvaluateConfig, TrainSimPOConfig
 from lactchain.manifests import MANIFEST, write_manifest
-from lactchain.models.adapters import SEAL_FILE
+from lactchain.models.adapters import SEAL_FILE, merges
 from lactchain.models.growth import (
     add_layer,
     add_mlp_units,
@@ -36,7 +36,7 @@ from lactchain.models.growth import (
     read_model,
     write_model,
 )
-from lactchain.models.loading import merges_adapters
+from lactchain.models.specs import actor_spec
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import draw_config, mutate_gene
@@ -78,7 +78,8 @@ class LanguageSpecies:
         stages: Stages,
     ) -> None:
         self.config, self.settings, self.stages = config, settings, stages
-        self.merges = merges_adapters(config.train.actor)
+        actor = actor_spec(config.train.actor)
+        self.merges = merges(actor.dtype, actor.bits is not None)
         self.space = space if self.merges else _without_rank(space, config.train)
         self.run_settings = config.train.run
         self.folder = run.path("members")

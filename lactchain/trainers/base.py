@@ -57,16 +57,16 @@ def training_arguments(
     seed: int,
     *,
     report_to: Iterable[str] = (),
-    bf16: bool = False,
     arguments_class: type[TrainingArguments] = TrainingArguments,
     **more: Any,
 ) -> TrainingArguments:
     """The arguments of `transformers.Trainer` for our settings on the device at hand.
 
+    Whether it computes in mixed precision is accelerate's to say (`configs/accelerate`).
+
     Args:
         output_dir: folder of the `checkpoint-N/`.
         report_to: trackers beside the local metrics.jsonl.
-        bf16: compute in mixed precision; only done on CUDA.
         arguments_class: a subclass for trainers that bring their own, such as TRL's.
         more: further arguments that the trainer in question fixes.
 
@@ -75,7 +75,7 @@ def training_arguments(
     """
     on_cuda = device().type == "cuda"
     known = arguments_class.__dataclass_fields__
-    # Renamed within transformers 5; the old name warns where the new one is known.
+    # Renamed in transformers 5.23; the old name warns where the new one is known.
     names = ("activation_checkpointing", "gradient_checkpointing")
     checkpointing = next(name for name in names if name in known)
     fixed: dict[str, Any] = {
@@ -100,7 +100,6 @@ def training_arguments(
         "logging_steps": settings.log_every_updates,
         "logging_nan_inf_filter": False,
         "report_to": list(report_to),
-        "bf16": bf16 and on_cuda,
         "use_cpu": not on_cuda,
         "dataloader_pin_memory": on_cuda,
         "remove_unused_columns": False,
@@ -118,7 +117,11 @@ def training_arguments(
                 f"training.extra.{name}: set by the trainer itself or by a field of `training`"
             )
     defaults = {"disable_tqdm": False, "per_device_eval_batch_size": settings.batch_size}
-    return arguments_class(**{**defaults, **fixed, **settings.extra})
+    arguments = arguments_class(**{**defaults, **fixed, **settings.extra})
+    # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
+    # under other batch sizes than those of the settings.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 class GuardedTrainer:
@@ -261,9 +264,15 @@ class GuardedTrainer:
         if distributed.any_of(stop_requested() > 0):
             raise Interrupted(
                 stop_requested() or signal.SIGTERM,
-                f"stopped in an evaluation after step {self.state.global_step}, saved in "
-                f"{self.args.output_dir}; give the same command to go on",
+                f"stopped in an evaluation after step {self.state.global_step}, "
+                f"{self.what_is_saved()}",
             )
+
+    def what_is_saved(self) -> str:
+        """The end of a message about a stop: where the state is, if there is any."""
+        if self.state.global_step == 0:
+            return "before there was anything to save; give the same command to begin again"
+        return f"saved in {self.args.output_dir}; give the same command to go on"
 
     def save_now(self) -> None:
         """Saves the state after the last update, unless that was done."""
@@ -397,13 +406,11 @@ class HeadedTrainer(UpdateMeanTrainer):
         self.model.load_weights(checkpoint)
 
 
-def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
+def train(trainer: Any) -> TrainOutput:
     """Trains from the newest valid checkpoint in the trainer's folder, or from the start.
 
     Args:
         trainer: a `GuardedTrainer`.
-        allow_inexact: go on although the checkpoint was written with another number of processes
-            or threads; the result is then not that of an uninterrupted run.
 
     Raises:
         Interrupted: a signal asked to stop; the state is saved.
@@ -412,7 +419,7 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
     """
     checkpoint = latest_checkpoint(trainer.args.output_dir)
     if checkpoint is not None:
-        _check_conditions(trainer, checkpoint, allow_inexact)
+        _check_conditions(trainer, checkpoint)
         trainer.parent_checkpoint = checkpoint.name
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if state.global_step >= state.max_steps:
@@ -428,8 +435,8 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
     if trainer.stopped:
         raise Interrupted(
             stop_requested() or signal.SIGTERM,
-            f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}, saved in "
-            f"{trainer.args.output_dir}; give the same command to go on",
+            f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}, "
+            f"{trainer.what_is_saved()}",
         )
     return output
 
@@ -458,7 +465,7 @@ def _restore_forward(trainer: Any) -> None:
         vars(model.get_base_model()).pop("forward", None)
 
 
-def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> None:
+def _check_conditions(trainer: Any, checkpoint: Path) -> None:
     """Refuses a checkpoint of another number of processes or threads, or without random states."""
     recorded, current = verify_manifest(checkpoint), trainer.provenance
     rank = trainer.args.process_index
@@ -470,10 +477,10 @@ def _check_conditions(trainer: Any, checkpoint: Path, allow_inexact: bool) -> No
     ]
     if not (checkpoint / random_states).is_file():
         problems.append(f"{random_states} is missing")
-    if problems and not allow_inexact:
+    if problems:
         raise DataError(
             f"{checkpoint}: {'; '.join(problems)}, so that the run would not go on exactly; "
-            "launch it as before, or allow an inexact continuation"
+            "launch it as before, or give another run.run_dir to begin anew"
         )
 
 

@@ -13,7 +13,7 @@ from lactchain.data.token_view import one_step_targets
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.jobs import TrainBCConfig, TrainILQLConfig, TrainMCConfig, TrainSimPOConfig
-from lactchain.models.loading import load_tokenizer, resolve_weights
+from lactchain.models.loading import context_of, load_tokenizer, resolve_weights
 from lactchain.models.meta_models import Batch
 from lactchain.models.prompting import PromptTemplate
 from lactchain.settings import ActorConfig, ValueConfig
@@ -28,7 +28,8 @@ def preference_batch(config: TrainSimPOConfig) -> Batch:
     if config.pairs is not None and Path(config.pairs).exists() and _is_there(config.actor):
         env, tokenizer = make_language_env(config.environment), _tokenizer(config.actor)
         template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-        pairs, _ = preference_rows(read_pairs(config.pairs), template, tokenizer)
+        context = context_of(config.actor)
+        pairs, _ = preference_rows(read_pairs(config.pairs), template, tokenizer, context)
         answers = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in pairs)
         prompt = max(len(row["prompt_ids"]) for row in pairs)
     else:
@@ -63,10 +64,12 @@ def value_batch(config: TrainMCConfig | TrainILQLConfig, settings: ValueConfig) 
         groups = DecisionGroups(view, targets, settings.group_by)
         collate = TreeCollator(view, targets, settings.gamma, False, 0)
         batch = collate(_largest(groups, rows))
-        return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values")
+        behind = batch["behind_input_ids"].shape if "behind_nodes" in batch else (0, 0)
+        return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)
     lengths = actor_lengths(config.environment, config.actor)
-    tokens = lengths.prefix + lengths.prompt + lengths.answer
-    return Batch(rows, tokens, rows * lengths.answer, "values")
+    prompt = lengths.prefix + lengths.prompt
+    states = rows * lengths.answer
+    return Batch(rows, prompt + lengths.answer, states, "values", (rows, prompt))
 
 
 def _largest(groups: DecisionGroups, count: int) -> list[dict]:

@@ -27,7 +27,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv
 from lactchain.errors import DataError
 from lactchain.jobs import TrainBCConfig
-from lactchain.models.loading import context_length, load_actor, resolve_weights
+from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run
 from lactchain.settings import TrainingConfig
@@ -117,7 +117,6 @@ def behavior_cloning_trainer(
     *,
     run: Run,
     report_to: Sequence[str] = (),
-    bf16: bool = False,
     **kwargs: Any,
 ) -> Trainer:
     """A guarded `SFTTrainer` over the rows; start it with `lactchain.trainers.base.train`.
@@ -144,14 +143,14 @@ def behavior_cloning_trainer(
         output_dir,
         seed,
         report_to=report_to,
-        bf16=bf16,
         arguments_class=SFTConfig,
         packing=False,
         max_length=None,
         loss_type="nll",
         dataset_kwargs={"skip_prepare_dataset": True},
     )
-    return BehaviorCloningTrainer(
+    types = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
+    trainer = BehaviorCloningTrainer(
         model=model,
         args=args,
         data_collator=AnswerCollator(tokenizer),
@@ -160,6 +159,11 @@ def behavior_cloning_trainer(
         run=run,
         **kwargs,
     )
+    # TRL rounds the adapter on a quantised base to 16 bits, in which small updates are lost.
+    for name, dtype in types.items():
+        parameter = model.get_parameter(name)
+        parameter.data = parameter.data.to(dtype)
+    return trainer
 
 
 def decision_rows(
@@ -187,7 +191,7 @@ def training_rows(
 ) -> tuple[list[CloningRow], Counter[str]]:
     """What a configuration wants cloned, and how much of it was dropped for which reason."""
     template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-    context = context_length(resolve_weights(config.actor.model))
+    context = context_of(config.actor)
     if config.trajectories is None:
         return cloning_rows(cloning_examples(config, env), template, tokenizer, context)
     episodes = chosen_episodes(

@@ -24,7 +24,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.jobs import TrainSimPOConfig
-from lactchain.models.families import attention_masks, check_family
+from lactchain.models.families import attention_masks, check_family, context_length
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run, read_metrics
@@ -259,7 +259,7 @@ def simpo_trainer(
     """The trainer of a stage, and how many pairs could not be trained on, by reason."""
     model, tokenizer = load_actor(config.actor, trainable=True)
     template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
-    rows, dropped = preference_rows(pairs, template, tokenizer)
+    rows, dropped = preference_rows(pairs, template, tokenizer, context_length(model.config))
     trainer = SimPOTrainer(
         model,
         training_arguments(

@@ -23,7 +23,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.jobs import TrainILQLConfig, TrainMCConfig
-from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
+from lactchain.models.loading import context_of, load_tokenizer, resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
@@ -288,7 +288,7 @@ def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> T
     path = resolve_weights(actor.model)
     tokenizer = load_tokenizer(path, actor.trust_remote_code, padding_side="left", chat=True)
     template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
-    return token_view(read_trajectories(trajectories), template, tokenizer, context_length(path))
+    return token_view(read_trajectories(trajectories), template, tokenizer, context_of(actor))
 
 
 def value_trainer(

@@ -1,0 +1,49 @@
+"""What trainers take care of around an update: devices, stops, types of weights."""
+
+import signal
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from training_setups import TRAINING, build_weights, make_critic, make_simpo, open_run
+
+from lactchain.errors import Interrupted
+from lactchain.trainers import base
+from lactchain.trainers.base import train, training_arguments
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    """A process that sees four GPUs, as far as the arguments of a trainer ask."""
+    monkeypatch.setattr(base, "device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_a_process_that_sees_several_gpus_trains_on_one(four_gpus, tmp_path):
+    args = training_arguments(TRAINING, tmp_path, 0)
+    assert (args.device, args.n_gpu) == (torch.device("cuda", 0), 1)
+    assert args.train_batch_size == TRAINING.batch_size
+
+
+@pytest.mark.parametrize(
+    "make", [make_simpo, make_critic], ids=["in an update", "in an evaluation"]
+)
+def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
+    make, weights, tmp_path, monkeypatch
+):
+    with open_run(tmp_path / "run") as run:
+        trainer = make(weights, run, lora=True)
+        monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGTERM)
+        with pytest.raises(Interrupted, match="give the same command to begin again") as stop:
+            train(trainer)
+    assert "saved in" not in str(stop.value)
+    assert not list((tmp_path / "run").glob("checkpoints/checkpoint-*"))
