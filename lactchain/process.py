@@ -32,11 +32,15 @@ TELEMETRY_OFF = {
 Config = TypeVar("Config")
 
 
-def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
+def launch(
+    main: Callable[[Config], Any], config_class: type[Config], usage: str | None = None
+) -> None:
     """Runs a script: configuration, signals, `main(config)`, exit code.
 
-    A `LactChainError` ends the script with its one line and its exit code; the module docstring of
-    `main` is what `--help` begins with.
+    A `LactChainError` ends the script with its one line and its exit code.
+
+    Args:
+        usage: what `--help` begins with, before the docstring of the module that `main` is in.
     """
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
@@ -51,7 +55,8 @@ def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
     )
     console.quiet = not distributed.is_main()
     try:
-        config = parse(config_class, description=inspect.getmodule(main).__doc__)
+        about = filter(None, (usage, inspect.getmodule(main).__doc__))
+        config = parse(config_class, description="\n".join(about))
         distributed.check_launcher()
         _listen_to_signals()
         main(config)

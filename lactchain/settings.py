@@ -5,6 +5,7 @@ values with `ValueError("field: expected ..., got ...")`, which `lactchain.confi
 under the full key.
 """
 
+import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -13,6 +14,9 @@ from lactchain.config import command_line_only
 from lactchain.genes import gene
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+
+DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
+"""What Minari calls a data set: names between slashes, and a version."""
 
 
 def check(condition: bool, name: str, expected: str, value: object) -> None:

@@ -7,7 +7,7 @@ processes, into parquet and into notebooks.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
@@ -243,9 +243,40 @@ class Policy(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """A `Policy` that answers by a function of the text alone, or of the text and a seed.
+
+    Attributes:
+        answer: the function; of the text, or, where `draws`, of the text and the row's seed.
+        name: what trajectories call it.
+        draws: whether the function takes a seed.
+    """
+
+    answer: Callable[..., str]
+    name: str = "function"
+    draws: bool = False
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """The function's answers to B observations."""
+        if self.draws:
+            return [Action(self.answer(*row)) for row in zip(observations, seeds, strict=True)]
+        return [Action(self.answer(text)) for text in observations]
+
+
 @runtime_checkable
 class Critic(Protocol):
-    """Anything that values observations, or (observation, answer) pairs, in return units."""
+    """Anything that values observations, or (observation, answer) pairs, in return units.
+
+    Attributes:
+        mode: "value", V(s), or "action_value", Q(s, chain).
+        gamma: the discount that the values are under.
+        discount_per: what one factor of it stands for, an "action" or a "chain".
+    """
+
+    mode: str
+    gamma: float
+    discount_per: str
 
     def values(
         self, observations: Sequence[str], actions: Sequence[str] | None = None

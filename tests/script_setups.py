@@ -6,27 +6,20 @@ server that has torch and transformers loaded already, so that killing it costs 
 
 import importlib
 import os
+import runpy
 import socket
 import sys
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import training_setups
 
-from lactchain import jobs
 from lactchain.config import dump
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
-from lactchain.jobs import (
-    ActorStageConfig,
-    BehaviorConfig,
-    CriticStageConfig,
-    EvaluationConfig,
-    RecordingConfig,
-    WarmStartConfig,
-)
 from lactchain.run import launch
 from lactchain.settings import (
     ActorConfig,
@@ -39,6 +32,10 @@ from lactchain.settings import (
     TinyModelConfig,
     TrainingConfig,
 )
+from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.make_offline_data import RecordingConfig
+from lactchain.stages.run_pipeline import ActorStageConfig, CriticStageConfig
+from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32
@@ -57,15 +54,27 @@ COLLECT = CollectConfig(num_episodes=96, num_envs=16, shard_size=16)
 PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard=16)
 BEHAVIOR = BehaviorConfig(num_chains=64, max_random_length=2)
 EVALUATION = EvaluationConfig(num_envs=32, num_samples=100)
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def config_class(script: str) -> type:
+    """The config class that a script launches its stage with."""
+    names = runpy.run_path(str(SCRIPTS / f"{script}.py"))
+    return next(value for name, value in names.items() if name.endswith("Config"))
+
+
 CLASSES = {
-    "make_offline_data": jobs.MakeOfflineDataConfig,
-    "train_bc": jobs.TrainBCConfig,
-    "collect_rollouts": jobs.CollectRolloutsConfig,
-    "train_critic": jobs.TrainCriticConfig,
-    "make_preferences": jobs.MakePreferencesConfig,
-    "train_simpo": jobs.TrainSimPOConfig,
-    "evaluate": jobs.EvaluateConfig,
-    "run_pipeline": jobs.RunPipelineConfig,
+    name: config_class(name)
+    for name in (
+        "make_offline_data",
+        "train_bc",
+        "collect_rollouts",
+        "train_critic",
+        "make_preferences",
+        "train_simpo",
+        "evaluate",
+        "run_pipeline",
+    )
 }
 STAGES = [name for name in CLASSES if name != "run_pipeline"]
 
@@ -111,8 +120,13 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
 
 
 def run_here(script: str, config: Any) -> dict[str, Any]:
-    """The summary of a script, run in this process."""
-    return importlib.import_module(script).main(config)
+    """The summary of a stage, run in this process."""
+    return stage(script).main(config)
+
+
+def stage(script: str) -> ModuleType:
+    """The module of the stage that a script launches."""
+    return importlib.import_module(f"lactchain.stages.{script}")
 
 
 def start(script: str, config: Any, *arguments: str, **variables: str) -> BaseProcess:
@@ -144,7 +158,7 @@ def _main(variables: dict[str, str], log: str, script: str, arguments: list[str]
     os.dup2(sys.stdout.fileno(), 2)
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]
-    launch(importlib.import_module(script).main, CLASSES[script])
+    launch(stage(script).main, CLASSES[script])
 
 
 def figures_of(summary: dict[str, Any]) -> dict[str, Any]:

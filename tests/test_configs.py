@@ -1,16 +1,15 @@
 """Every shipped configuration is one of its script, and says what the others of its kind say."""
 
-import importlib
 import sys
-import typing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from script_setups import config_class, stage
 from test_prompting import MISTRAL, sentencepiece_like
 
-from lactchain.budget import PROCESS_BYTES, phases
+from lactchain.budget import PROCESS_BYTES
 from lactchain.config import dump, parse
 from lactchain.environments.language import make_language_env
 from lactchain.models.memory import SHAPES
@@ -28,9 +27,8 @@ H100_BYTES, RTX4090_BYTES = 80e9, 24 * 2**30
 
 def load(name: str):
     """The configuration in `configs/<script>/<setting>.yaml`, as its script reads it."""
-    main = importlib.import_module(Path(name).parent.name).main
-    config_class = typing.get_type_hints(main)["config"]
-    return parse(config_class, ["--config", str(ROOT / "configs" / f"{name}.yaml")])
+    file = str(ROOT / "configs" / f"{name}.yaml")
+    return parse(config_class(Path(name).parent.name), ["--config", file])
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
@@ -88,8 +86,8 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     evaluation, play = load("evaluate/gridworld_tiny"), load("play/gridworld_tiny")
     drawn = replace(whole.environment, kwargs={"render_mode": "ansi"})
     assert play.environment == drawn
-    for stage in (prepare, cloning, critic, simpo, pairs, rollouts, evaluation):
-        assert stage.environment == whole.environment, type(stage)
+    for config in (prepare, cloning, critic, simpo, pairs, rollouts, evaluation):
+        assert config.environment == whole.environment, type(config)
     weights = {"model": "weights/tiny-actor", "dtype": "float32"}
     assert simpo.actor == pairs.actor == replace(whole.actor, **weights)
 
@@ -154,7 +152,7 @@ def on_cuda(monkeypatch):
     ],
 )
 def test_the_large_stages_fit_on_their_gpu(name, card, on_cuda):
-    found = list(phases(load(name)))
+    found = list(stage(Path(name).parent.name).memory(load(name)))
     assert found
     for phase in found:
         taken = phase.estimate.total + PROCESS_BYTES["cuda"]

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 
 from lactchain.config import parse
 from lactchain.errors import ConfigError, DataError
-from lactchain.jobs import PrepareWeightsConfig
 from lactchain.models.adapters import (
     ADAPTER_FILES,
     SEAL_FILE,
@@ -31,6 +30,7 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import device, load_actor, load_encoder, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+from lactchain.stages.prepare_weights import PrepareWeightsConfig
 
 IDS = torch.tensor([[5, 60, 280, 7]])
 LORA = LoraSettings(r=2, alpha=4)

@@ -11,9 +11,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-import train_bc
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from prepare_weights import main
 from safetensors.torch import load_file
 
 from lactchain.checkpoints import verify_manifest
@@ -22,7 +20,6 @@ from lactchain.data.base_models import corpus
 from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.jobs import BehaviorConfig, PrepareWeightsConfig, WarmStartConfig
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.download import download
@@ -39,6 +36,9 @@ from lactchain.settings import (
     TinyModelConfig,
     TrainingConfig,
 )
+from lactchain.stages import train_bc
+from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"

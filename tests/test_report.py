@@ -38,7 +38,6 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import boards, maps, plots
 from lactchain.inspection.markup import escape, table
 from lactchain.inspection.report import (
-    ReportConfig,
     by_distance,
     pair_table,
     rollouts,
@@ -48,6 +47,7 @@ from lactchain.inspection.report import (
 )
 from lactchain.inspection.run_view import chain_records, open_run
 from lactchain.settings import EnvironmentConfig
+from lactchain.stages.report import ReportConfig
 from lactchain.types import PreferencePair
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})

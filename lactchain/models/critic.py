@@ -135,6 +135,21 @@ class EmbeddingCritic(HeadedModel):
         super().load_weights(directory)
         self.value_scale = _read_config(Path(directory))["value_scale"]
 
+    @property
+    def mode(self) -> str:
+        """What the values are of: "value", of states, or "action_value", of chains in them."""
+        return self.settings.mode
+
+    @property
+    def gamma(self) -> float:
+        """The discount that the values are under."""
+        return self.settings.gamma
+
+    @property
+    def discount_per(self) -> str:
+        """What one factor of `gamma` stands for: an "action" or a "chain"."""
+        return self.settings.discount_per
+
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Values (B,) in return units of B texts (B, L), padded on either side."""
         # The classifier's own forward pools by the pad token's id, which may be the id of the end

@@ -62,9 +62,8 @@ def load_actor(
         DataError: weights, tokenizer or adapter are missing, damaged, or do not belong together.
         ConfigError: quantisation without bitsandbytes.
     """
-    path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
-    model = load_base(AutoModelForCausalLM, path, config)
+    tokenizer = load_own_tokenizer(config)
+    model = load_base(AutoModelForCausalLM, resolve_weights(config.model), config)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
@@ -189,6 +188,16 @@ def load_tokenizer(
             "got none; add a pad_token to its tokenizer_config.json"
         )
     return tokenizer
+
+
+def load_own_tokenizer(config: ActorConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of an actor, without its weights.
+
+    Raises:
+        DataError: as `load_actor`.
+    """
+    path = resolve_weights(config.model)
+    return load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
 
 
 def context_length(path: Path) -> int | None:

@@ -12,15 +12,12 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback
 
-from lactchain.data.token_view import TokenView, mean_return, one_step_targets
+from lactchain.data.token_view import TokenView, one_step_targets
 from lactchain.functional.token_losses import ilql_losses
-from lactchain.jobs import TrainILQLConfig
 from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ILQLConfig
-from lactchain.trainers.base import training_arguments
-from lactchain.trainers.token_values import TokenValueTrainer, read_view, trees
-from lactchain.types import ChainGrammar
+from lactchain.trainers.token_values import TokenValueTrainer, trees
 
 
 class ILQLTrainer(TokenValueTrainer):
@@ -76,26 +73,3 @@ class TargetCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """One Polyak step."""
         self.model.update_target(self.tau)
-
-
-def ilql_trainer(config: TrainILQLConfig, grammar: ChainGrammar, run: Run) -> ILQLTrainer:
-    """The trainer of a run; draws the new heads from torch's random state.
-
-    Raises:
-        DataError: see `read_view` and `ValueModel.from_actor`.
-    """
-    view = read_view(config.trajectories, config.actor, grammar)
-    model = ValueModel.from_actor(
-        config.actor,
-        method="ilql",
-        gamma=config.ilql.gamma,
-        num_q_heads=2,
-        head_size=config.ilql.head_size,
-        start=mean_return(view, config.ilql.gamma),
-        train_policy=config.ilql.cloning_weight > 0,
-    )
-    args = training_arguments(
-        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
-    )
-    keep = config.training.keep_checkpoints
-    return ILQLTrainer(model, args, view, config.ilql, run=run, keep_checkpoints=keep)

@@ -11,15 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from lactchain.data.token_view import TokenView, mean_return, monte_carlo_targets
+from lactchain.data.token_view import TokenView, monte_carlo_targets
 from lactchain.functional.token_losses import monte_carlo_losses
-from lactchain.jobs import TrainMCConfig
 from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ValueConfig
-from lactchain.trainers.base import training_arguments
-from lactchain.trainers.token_values import TokenValueTrainer, read_view
-from lactchain.types import ChainGrammar
+from lactchain.trainers.token_values import TokenValueTrainer
 
 
 class MonteCarloTrainer(TokenValueTrainer):
@@ -44,26 +41,3 @@ class MonteCarloTrainer(TokenValueTrainer):
         """The regressions of Q and V on returns, and the conservative term."""
         returns = inputs["reward"] + inputs["discount"] * values["v_next"][inputs["next"]]
         return monte_carlo_losses(q, logsumexp, values["v"][inputs["state"]], returns)
-
-
-def mc_trainer(config: TrainMCConfig, grammar: ChainGrammar, run: Run) -> MonteCarloTrainer:
-    """The trainer of a run; draws the new heads from torch's random state.
-
-    Raises:
-        DataError: see `read_view` and `ValueModel.from_actor`.
-    """
-    view = read_view(config.trajectories, config.actor, grammar)
-    model = ValueModel.from_actor(
-        config.actor,
-        method="mc",
-        gamma=config.mc.gamma,
-        num_q_heads=1,
-        head_size=config.mc.head_size,
-        start=mean_return(view, config.mc.gamma),
-        train_policy=config.mc.cloning_weight > 0,
-    )
-    args = training_arguments(
-        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
-    )
-    keep = config.training.keep_checkpoints
-    return MonteCarloTrainer(model, args, view, config.mc, run=run, keep_checkpoints=keep)

@@ -23,14 +23,12 @@ from transformers import (
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.jobs import TrainSimPOConfig
 from lactchain.models.families import attention_masks, check_family
-from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.base import UpdateMeanTrainer, training_arguments
-from lactchain.types import Action, ChainGrammar, PreferencePair
+from lactchain.trainers.base import UpdateMeanTrainer
+from lactchain.types import Action, PreferencePair
 
 COLLAPSE_NATS = 1.0
 """A fall of the average log-probability of chosen tokens that is worth a warning."""
@@ -251,30 +249,6 @@ def completion_logprobs(
     ).logits
     answer = branch.masked_fill(completion_mask == 0, PADDING)
     return token_logprobs(logits, input_ids[:, start:]), answer[:, start:]
-
-
-def simpo_trainer(
-    pairs: Sequence[PreferencePair], config: TrainSimPOConfig, grammar: ChainGrammar, run: Run
-) -> tuple[SimPOTrainer, Counter[str]]:
-    """The trainer of a stage, and how many pairs could not be trained on, by reason."""
-    model, tokenizer = load_actor(config.actor, trainable=True)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
-    rows, dropped = preference_rows(pairs, template, tokenizer)
-    trainer = SimPOTrainer(
-        model,
-        training_arguments(
-            config.training,
-            run.path("checkpoints"),
-            config.run.seed,
-            report_to=config.run.report_to,
-        ),
-        rows,
-        tokenizer,
-        config.simpo,
-        run=run,
-        keep_checkpoints=config.training.keep_checkpoints,
-    )
-    return trainer, dropped
 
 
 def warn_if_collapsed(run: Run) -> None:

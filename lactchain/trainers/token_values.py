@@ -18,18 +18,14 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
-from lactchain.data.token_view import TokenView, ValueTargets, token_view
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.token_view import TokenView, ValueTargets
 from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
-from lactchain.models.loading import context_length, load_tokenizer, resolve_weights
-from lactchain.models.prompting import PromptTemplate
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
-from lactchain.settings import ActorConfig, ValueConfig
+from lactchain.settings import ValueConfig
 from lactchain.trainers.base import HeadedTrainer
-from lactchain.types import ChainGrammar
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
 
@@ -275,18 +271,6 @@ class TokenValueTrainer(HeadedTrainer):
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The texts of a batch, as the value model takes them."""
     return {name: inputs[prefix + name] for name in TREES}
-
-
-def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
-    """The token view of recorded episodes, as an actor reads and writes them.
-
-    Raises:
-        DataError: the files are damaged, or do not fit the actor; see `token_view`.
-    """
-    path = resolve_weights(actor.model)
-    tokenizer = load_tokenizer(path, actor.trust_remote_code, padding_side="left", chat=True)
-    template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
-    return token_view(read_trajectories(trajectories), template, tokenizer, context_length(path))
 
 
 def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:

@@ -15,7 +15,7 @@ Each round and each evaluation is a run folder in RUN/members/, which goes on wh
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from lactchain.checkpoints import MANIFEST, write_manifest
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, with_genes
-from lactchain.jobs import EvaluateConfig, TrainSimPOConfig
 from lactchain.models.adapters import SEAL_FILE
 from lactchain.models.growth import (
     add_layer,
@@ -40,10 +39,12 @@ from lactchain.models.loading import merges_adapters
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import draw_config, mutate_gene
-from lactchain.search.settings import EvolutionConfig, LanguageConfig, SpaceConfig
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.settings import ActorConfig
+from lactchain.stages.evaluate import EvaluateConfig
+from lactchain.stages.search import LanguageConfig, Stages
+from lactchain.stages.train_simpo import TrainSimPOConfig
 
-Stages = Mapping[str, Callable[[Any], dict]]
 RANK = "actor.lora.r"
 
 
