@@ -184,15 +184,20 @@ class Trajectory:
         return f"<pre>{_as_html(str(self))}</pre>"
 
 
+Conversation = Sequence[Mapping[str, str]]
+"""Messages with a `role` and a `content`, as chat templates take them."""
+
+
 @dataclass(frozen=True)
 class PreferencePair:
     """Two answers to one prompt, the better one first, and where they came from.
 
-    `prompt`, `chosen` and `rejected` are TRL's column names. Values are advantages in return
-    units; returns are what the chains earned in the environment.
+    `prompt`, `chosen` and `rejected` are TRL's column names. A prompt is the text of a state, which
+    an actor is asked as it is asked anything; or, in data of others, a conversation as it is.
+    Values are advantages in return units; returns are what the chains earned in the environment.
     """
 
-    prompt: str
+    prompt: str | Conversation
     chosen: str
     rejected: str
     chosen_token_ids: tuple[int, ...] = ()
@@ -212,7 +217,7 @@ class PreferencePair:
 
     def _repr_html_(self) -> str:
         rows = (
-            ("prompt", self.prompt, ""),
+            ("prompt", str(self.prompt), ""),
             ("chosen", self.chosen, f"{self.chosen_value:+.3f}"),
             ("rejected", self.rejected, f"{self.rejected_value:+.3f}"),
         )

@@ -12,8 +12,8 @@ LAYERS = {
     "config": 1.1, "console": 1.1, "genes": 1.1, "settings": 1.2, "checkpoints": 1.3,
     "environments": 2.0, "models": 2.0, "distributed": 2.0,
     "provenance": 2.1, "process": 2.1, "run": 2.2,
-    "data": 3.0, "budget": 3.1, "trainers": 4.0, "baselines": 4.0, "search": 5.0, "inspection": 5.0,
-    "stages": 6.0,
+    "data": 3.0, "budget": 3.1, "trainers": 4.0, "baselines": 4.0, "saved": 4.1,
+    "search": 5.0, "inspection": 5.0, "stages": 6.0,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate"}
 FILES = sorted(

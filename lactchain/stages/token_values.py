@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.run import Run
 from lactchain.settings import ValueConfig
@@ -38,6 +38,7 @@ def train_values(
         DataError: the episodes are damaged or do not fit the actor.
     """
     from lactchain.data.token_view import mean_return
+    from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.values import ValueModel
     from lactchain.trainers.base import save_result, train, training_arguments
@@ -59,7 +60,10 @@ def train_values(
     keep = config.training.keep_checkpoints
     trainer = trainer_class(model, args, view, settings, run=run, keep_checkpoints=keep)
     train(trainer)
-    save_result(trainer, run.path("values"))
+    is_actor = settings.cloning_weight > 0
+    grammar = make_language_env(config.environment).grammar
+    files = policy_file(config.actor, grammar) if is_actor else {}
+    save_result(trainer, run.path("values"), files)
     return training_figures(trainer)
 
 
@@ -76,7 +80,7 @@ def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> 
     grammar = make_language_env(config.environment).grammar
     template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
     context = context_length(resolve_weights(config.actor.model))
-    return token_view(read_trajectories(config.trajectories), template, tokenizer, context)
+    return token_view(open_trajectories(config.trajectories), template, tokenizer, context)
 
 
 def value_memory(

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain.data.episodes import sampled_states
-from lactchain.data.preferences import read_pairs
 from lactchain.data.shards import derive_seed
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
@@ -106,6 +105,7 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
+    from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.behavior_cloning import behavior_cloning_trainer
@@ -125,7 +125,7 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
         keep_checkpoints=config.training.keep_checkpoints,
     )
     train(trainer)
-    save_result(trainer, run.path("actor"))
+    save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     return {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
 
 
@@ -142,7 +142,7 @@ def rows_to_clone(
     if config.trajectories is None:
         return cloning_rows(_examples(config, env), template, tokenizer, context)
     episodes = chosen_episodes(
-        read_trajectories(config.trajectories), config.only_successes, config.best_fraction
+        open_trajectories(config.trajectories), config.only_successes, config.best_fraction
     )
     only_final = config.only_final_answers
     return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
@@ -152,7 +152,7 @@ def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action
     """Observations, and the answers to clone."""
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
-    pairs = read_pairs(config.pairs)
+    pairs = open_pairs(config.pairs)
     return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
 
 

@@ -18,7 +18,7 @@ from lactchain import distributed
 from lactchain.data.evaluations import write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.rollouts import Rollouts, collection_metrics
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.process import seed_everything
 from lactchain.run import Run
@@ -49,7 +49,7 @@ class TrainCriticConfig:
     actor: ActorConfig = ActorConfig(decoding="constrained")
     critic: CriticConfig = CriticConfig()
     trajectories: str | None = None
-    """Folder or file of episodes; null: the actor plays its own."""
+    """Folder or file of episodes (see `lactchain.data.sources`); null: the actor plays its own."""
     collect: CollectConfig = CollectConfig()
     regression: RegressionConfig = RegressionConfig()
     training: TrainingConfig = TrainingConfig()
@@ -84,7 +84,7 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
 def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], dict[str, float]]:
     """The episodes to learn from, read or played, and their figures."""
     if config.trajectories is not None:
-        trajectories = read_trajectories(config.trajectories)
+        trajectories = open_trajectories(config.trajectories)
         return trajectories, collection_metrics(trajectories)
     from lactchain.models.actor import LanguageActor
 

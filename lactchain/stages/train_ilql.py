@@ -37,7 +37,7 @@ class TrainILQLConfig:
     actor: ActorConfig = ActorConfig()
     """Where the value model begins: the cloned actor."""
     trajectories: str = "runs/make_offline_data/trajectories"
-    """Folder or file of episodes."""
+    """Folder or file of episodes (see `lactchain.data.sources`)."""
     ilql: ILQLConfig = ILQLConfig()
     training: TrainingConfig = TrainingConfig()
     dry_run: bool = False

@@ -36,7 +36,7 @@ class TrainMCConfig:
     actor: ActorConfig = ActorConfig()
     """Where the value model begins: the cloned actor."""
     trajectories: str = "runs/make_offline_data/trajectories"
-    """Folder or file of episodes."""
+    """Folder or file of episodes (see `lactchain.data.sources`)."""
     mc: ValueConfig = ValueConfig()
     training: TrainingConfig = TrainingConfig()
     dry_run: bool = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.data.preferences import read_pairs
+from lactchain.data.sources import open_pairs
 from lactchain.environments.language import make_language_env
 from lactchain.process import seed_everything
 from lactchain.run import Run
@@ -43,7 +43,8 @@ class TrainSimPOConfig:
     critic: str | None = None
     """Folder of a trained critic that ranks the pairs; null: they are ranked by return."""
     pairs: str | None = None
-    """Folder or file of preference pairs; null: the actor makes its own."""
+    """Folder or file of preference pairs, ours or any with the columns prompt, chosen and rejected
+    (parquet, JSONL, a folder of `datasets`); null: the actor makes its own."""
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
@@ -58,6 +59,7 @@ def main(config: TrainSimPOConfig) -> dict[str, Any]:
 
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     """Pairs, read or made, then SimPO on them."""
+    from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
     from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.base import save_result, train, training_arguments
@@ -66,7 +68,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     if config.pairs is None:
         pairs, summary = make_preferences.pairs_into(config, run)
     else:
-        pairs, summary = read_pairs(config.pairs), {}
+        pairs, summary = open_pairs(config.pairs), {}
     seed, training = config.run.seed, config.training
     seed_everything(seed, config.run.threads)
     model, tokenizer = load_actor(config.actor, trainable=True)
@@ -84,7 +86,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     )
     train(trainer)
     warn_if_collapsed(run)
-    save_result(trainer, run.path("actor"))
+    save_result(trainer, run.path("actor"), policy_file(config.actor, grammar))
     return summary | {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
 
 
@@ -115,7 +117,7 @@ def largest_batch(config: TrainSimPOConfig) -> "Batch":
     if tokenizer is not None and config.pairs is not None and Path(config.pairs).exists():
         grammar = make_language_env(config.environment).grammar
         template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
-        rows, _ = preference_rows(read_pairs(config.pairs), template, tokenizer)
+        rows, _ = preference_rows(open_pairs(config.pairs), template, tokenizer)
         answers = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
         prompt = max(len(row["prompt_ids"]) for row in rows)
     else:

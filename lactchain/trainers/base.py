@@ -11,7 +11,7 @@ import json
 import math
 import random
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -437,14 +437,22 @@ def train(trainer: Any, *, allow_inexact: bool = False) -> TrainOutput:
     return output
 
 
-def save_result(trainer: Any, directory: str | Path) -> None:
+def save_result(
+    trainer: Any, directory: str | Path, files: Mapping[str, str] | None = None
+) -> None:
     """Writes the trained weights into a folder that other runs can start from, its manifest last.
+
+    Args:
+        files: further texts of the folder, by name.
 
     Raises:
         DiskError: the disk is full or read-only.
     """
     with disk_errors(directory):
         trainer.save_model(str(directory))
+        if trainer.is_world_process_zero():
+            for name, text in (files or {}).items():
+                (Path(directory) / name).write_text(text, "utf-8")
     if trainer.is_world_process_zero():
         write_manifest(directory, {"run_id": trainer.run.id, **trainer.facts})
     trainer.accelerator.wait_for_everyone()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
@@ -82,6 +83,15 @@ def preference_rows(
     if pairs and not rows:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
     return rows, dropped
+
+
+def _tokenised(
+    rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> Sequence[PreferenceRow]:
+    if not len(rows) or "prompt_ids" in rows[0]:
+        return rows
+    pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
+    return preference_rows(pairs, PromptTemplate(tokenizer), tokenizer)[0]
 
 
 def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None:
@@ -147,6 +157,9 @@ class SimPOTrainer(UpdateMeanTrainer):
     Departures: an optional negative log-likelihood of the chosen answers, the α of CPO (Xu et al.
     2024, equation 5), weighted by `settings.nll_weight`.
 
+    Rows are those of `preference_rows`, or of any data set with TRL's columns `prompt`, `chosen`
+    and `rejected`, under the tokenizer's chat template.
+
     Metrics, means over the logging window: `rewards/chosen`, `rewards/rejected`, `rewards/margins`
     (β times average log-probabilities and their difference), `rewards/accuracies`, `logps/chosen`,
     `logps/rejected` (average per token), `nll_loss`, `lengths/chosen`, `lengths/rejected` (tokens).
@@ -156,12 +169,12 @@ class SimPOTrainer(UpdateMeanTrainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        rows: Sequence[PreferenceRow],
+        rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]],
         tokenizer: PreTrainedTokenizerBase,
         settings: SimPOConfig,
         *,
         run: Run,
-        eval_rows: Sequence[PreferenceRow] | None = None,
+        eval_rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
@@ -174,8 +187,8 @@ class SimPOTrainer(UpdateMeanTrainer):
             model=model,
             args=args,
             data_collator=PreferenceCollator(tokenizer.pad_token_id),
-            train_dataset=rows,
-            eval_dataset=eval_rows,
+            train_dataset=_tokenised(rows, tokenizer),
+            eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
             run=run,
             **kwargs,
