@@ -46,7 +46,8 @@ class Table:
 
     def values(self, observations, actions=None):
         keys = observations if actions is None else zip(observations, actions, strict=True)
-        return np.array([self.known.get(key, crc32(str(key).encode()) % 97) for key in keys], dtype=float)
+        values = [self.known.get(key, crc32(str(key).encode()) % 97) for key in keys]
+        return np.array(values, dtype=float)
 
 
 @pytest.mark.parametrize(("config", "answer"), WORLDS.values(), ids=WORLDS)

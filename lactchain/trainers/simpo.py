@@ -209,9 +209,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
-        losses, metrics = simpo_loss(
-            chosen_logps, rejected_logps, self.settings.beta, self.settings.target_margin
-        )
+        losses, metrics = self.pair_losses(chosen_logps, rejected_logps)
         nll = -masked_mean(logprobs, chosen)
         self.record(
             **metrics,
@@ -221,6 +219,17 @@ class SimPOTrainer(UpdateMeanTrainer):
         of_pairs, of_tokens = self.shares(inputs, num_items_in_batch)
         preference = self.settings.preference_weight * of_pairs * losses.mean()
         return preference + self.settings.nll_weight * of_tokens * nll
+
+    def pair_losses(
+        self, chosen_logps: Tensor, rejected_logps: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of B pairs (B,), and metrics; another preference loss takes its place.
+
+        Args:
+            chosen_logps, rejected_logps: (B,) log-probabilities, averaged over tokens.
+        """
+        beta, target_margin = self.settings.beta, self.settings.target_margin
+        return simpo_loss(chosen_logps, rejected_logps, beta, target_margin)
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Pairs, and tokens of the chosen answers."""
