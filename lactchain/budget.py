@@ -35,9 +35,10 @@ from lactchain.models.specs import (
     saved_values,
 )
 from lactchain.settings import (
-    ActorConfig,
     CriticConfig,
     EnvironmentConfig,
+    ModelConfig,
+    PlayerConfig,
     PreferenceConfig,
     TrainingConfig,
 )
@@ -138,7 +139,7 @@ def models_of(config: Any) -> Iterator[str]:
     """The base models that a configuration names, at any depth."""
     for item in fields(config):
         value = getattr(config, item.name)
-        if isinstance(value, ActorConfig | CriticConfig):
+        if isinstance(value, ModelConfig):
             yield value.model
         elif is_dataclass(value):
             yield from models_of(value)
@@ -146,7 +147,7 @@ def models_of(config: Any) -> Iterator[str]:
 
 def ranking(
     environment: EnvironmentConfig,
-    actor: ActorConfig,
+    actor: PlayerConfig,
     critic: CriticConfig | None,
     preferences: PreferenceConfig,
     setting: str = "preferences.states_per_shard",
@@ -171,7 +172,7 @@ def ranking(
     yield Phase("ranking", estimate, _mend(actor, "shorten critic.max_length"))
 
 
-def enumeration(actor: ActorConfig, critic: CriticConfig) -> Phase:
+def enumeration(actor: PlayerConfig, critic: CriticConfig) -> Phase:
     """The phase in which all answers of an actor are weighed, to hold a critic against."""
     estimate = resting_memory(actor_spec(actor))
     estimate += resting_memory(critic_spec(critic, training=True))
@@ -182,7 +183,7 @@ def enumeration(actor: ActorConfig, critic: CriticConfig) -> Phase:
 def answers(
     name: str,
     environment: EnvironmentConfig,
-    actor: ActorConfig,
+    actor: PlayerConfig,
     rows: int,
     setting: str,
     distinct: int | None = None,
@@ -208,7 +209,7 @@ def answers(
     return Phase(name, estimate, _mend(actor, lower))
 
 
-def _guide(actor: ActorConfig, answers: MemoryEstimate) -> MemoryEstimate:
+def _guide(actor: PlayerConfig, answers: MemoryEstimate) -> MemoryEstimate:
     """What trained values take beside the actor that they guide, or twice over where they rank."""
     spec, heads = saved_values(actor.values, actor)
     text = spec.shape.get_text_config()
@@ -223,7 +224,7 @@ def training_phase(
     spec: ModelSpec,
     batch: Batch,
     training: TrainingConfig,
-    model: ActorConfig | CriticConfig,
+    model: ModelConfig,
     heads: Heads | None = None,
 ) -> Phase:
     """A phase in which a model is trained."""
@@ -249,18 +250,18 @@ def _sharing() -> Sharing:
     return Sharing(size, "ddp" if size > 1 else "alone")
 
 
-def _mend(model: ActorConfig | CriticConfig, lower: str) -> str:
+def _mend(model: ModelConfig, lower: str) -> str:
     """What helps: smaller batches; weights of fewer bits where they have many."""
-    if model.load_in_4bit:
+    if model.dtype == "4bit":
         return lower
-    quantise = "load_in_4bit"
+    quantise = "dtype 4bit"
     if model.dtype != "bfloat16" and device().type == "cpu":
         quantise = "dtype bfloat16, which is read where it lies"
     return f"{lower}, or give the {_role(model)} {quantise}"
 
 
-def _role(model: ActorConfig | CriticConfig) -> str:
-    return "actor" if isinstance(model, ActorConfig) else "critic"
+def _role(model: ModelConfig) -> str:
+    return "critic" if isinstance(model, CriticConfig) else "actor"
 
 
 def _is_large(model: str) -> bool:

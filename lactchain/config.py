@@ -13,14 +13,16 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jsonargparse
 import yaml
 
+from lactchain.bounds import expected_instead
 from lactchain.errors import ConfigError
+from lactchain.moved import moved, refuse_moved
 
 Config = TypeVar("Config")
 
@@ -81,8 +83,11 @@ def parse(
     )
     parser.add_class_arguments(config_class, fail_untyped=True)
     in_files: dict[str, Any] = {}
+    known = set(_keys(config_class))
     for path in _config_files(argv):
-        in_files |= _flatten(load(path))
+        found = dict(_flatten(load(path)))
+        refuse_moved(path, found.keys() - known)
+        in_files |= found
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
@@ -93,7 +98,7 @@ def parse(
         for key, value in in_files.items()
         if isinstance(value, str) and not any(f"{key}.".startswith(f"{t}.") for t in typed)
     }
-    return _build(config_class, namespace.as_dict(), typed, texts)
+    return _build(config_class, namespace.as_dict(), texts)
 
 
 def dump(config: Any) -> str:
@@ -139,9 +144,13 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def command_line_only(default: Any) -> Any:
-    """A config field that no file can set, for switches that let foreign code run."""
-    return field(default=default, metadata={"command_line_only": True})
+def without(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a nested mapping that another one has not; null stands for any part."""
+    for name, value in a.items():
+        if name not in b:
+            yield f"{prefix}{name}"
+        elif isinstance(value, Mapping) and isinstance(b[name], Mapping):
+            yield from without(value, b[name], f"{prefix}{name}.")
 
 
 def _config_files(argv: Sequence[str]) -> Iterator[str]:
@@ -170,7 +179,6 @@ def _nested_class(annotation: Any) -> type | None:
 def _build(
     config_class: type[Config],
     values: dict[str, Any],
-    typed: set[str],
     texts: Mapping[str, str],
     prefix: str = "",
 ) -> Config:
@@ -179,7 +187,6 @@ def _build(
     Args:
         config_class: what to make.
         values: its arguments, nested.
-        typed: the keys on the command line.
         texts: the texts in files, by key.
         prefix: the key of the class, with a dot.
     """
@@ -189,17 +196,20 @@ def _build(
         key, value = f"{prefix}{item.name}", values[item.name]
         nested = _nested_class(annotations[item.name])
         if nested and value is not None:
-            value = _build(nested, value, typed, texts, f"{key}.")
+            value = _build(nested, value, texts, f"{key}.")
         elif str in typing.get_args(annotations[item.name]):
             value = _restore_texts(value, key, texts)
-        guarded = "command_line_only" in item.metadata and value != item.default
-        if guarded and key not in typed:
-            raise ConfigError(f"{key}: a file cannot set this; add --{key} {value} to the command")
-        arguments[item.name] = value
+        arguments[item.name] = _plain(value)
     try:
         return config_class(**arguments)
     except ValueError as error:
         raise ConfigError(f"{prefix}{error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """A number as YAML knows it: jsonargparse gives one of the type that held it."""
+    base = next((kind for kind in (int, float) if isinstance(value, kind)), None)
+    return value if base is None or isinstance(value, bool) else base(value)
 
 
 def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
@@ -233,8 +243,13 @@ def _explain(message: str, config_class: type) -> str:
         group = re.search(r"Group '([^']+)'", message)
         parents = [path] if path else [group[1]] if group else []
         key = ".".join([*parents, unknown[1]])
+        if word := moved(key):
+            return f"{key}: {word}"
         near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    bound = re.search(r"Not of type (\w+): (.*)", message)
+    if bound and path:
+        return f"{path}: {expected_instead(*bound.groups())}"
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:
         expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")

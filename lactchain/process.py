@@ -29,6 +29,10 @@ TELEMETRY_OFF = {
     "DO_NOT_TRACK": "1",
 }
 
+DRY_RUN = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
+has, where a language model is loaded.
+"""
+
 Config = TypeVar("Config")
 
 
@@ -55,8 +59,8 @@ def launch(
     )
     console.quiet = not distributed.is_main()
     try:
-        about = filter(None, (usage, inspect.getmodule(main).__doc__))
-        config = parse(config_class, description="\n".join(about))
+        about = filter(None, (usage, inspect.getmodule(main).__doc__, DRY_RUN))
+        config = parse(config_class, _take_dry_run(sys.argv[1:]), "\n".join(about))
         distributed.check_launcher()
         _listen_to_signals()
         main(config)
@@ -68,6 +72,25 @@ def launch(
         sys.exit(128 + signal.SIGINT)
     finally:
         distributed.leave()
+
+
+_dry_run = False
+
+
+def is_dry_run() -> bool:
+    """Whether the command asked for an estimate only: see `DRY_RUN`."""
+    return _dry_run
+
+
+def _take_dry_run(argv: list[str]) -> list[str]:
+    """The arguments of a command without `--dry_run`, or `--dry_run true`, which is noted."""
+    global _dry_run
+    if "--dry_run" not in argv:
+        return argv
+    place = argv.index("--dry_run")
+    value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
+    _dry_run = value != "false"
+    return argv[:place] + argv[place + (1 if value is None else 2) :]
 
 
 _requested_signal = 0

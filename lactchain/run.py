@@ -30,9 +30,10 @@ from lactchain.checkpoints import (
     verify_manifest,
     write_manifest,
 )
-from lactchain.config import differences, load, to_dict, to_yaml
+from lactchain.config import differences, load, to_dict, to_yaml, without
 from lactchain.console import console, plain, table
 from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
+from lactchain.moved import refuse_moved
 from lactchain.process import launch, seed_everything, stop_requested
 from lactchain.provenance import describe_environment, provenance
 
@@ -66,7 +67,6 @@ HARMLESS = frozenset(
         "log_every_updates",
         "save_every_updates",
         "keep_checkpoints",
-        "dry_run",
     }
 )
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
@@ -301,7 +301,9 @@ def _check_folder(
     if stored.exists() and resume == "never":
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
     if stored.exists():
-        _check_identity(directory, differences(load(stored), settings), harmless)
+        before = load(stored)
+        refuse_moved(stored, without(before, settings))
+        _check_identity(directory, differences(before, settings), harmless)
 
 
 def _check_identity(

@@ -14,7 +14,7 @@ from lactchain.errors import DataError
 from lactchain.models.actor import POLICY_FILE, LanguageActor, at_weights
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig, EnvironmentConfig
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
@@ -22,7 +22,7 @@ def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
 
     Args:
         path: such as runs/x/actor, or runs/x.
-        changes: fields of `ActorConfig` that shall differ, such as `decoding="constrained"`.
+        changes: fields of `GuidedActorConfig` that shall differ, such as `decoding="constrained"`.
 
     Raises:
         DataError: there is none, it is damaged, or nothing says how it is asked.
@@ -33,7 +33,7 @@ def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
         return LanguageActor.load(folder, **changes)
     # Older than that file: the configuration of the run that made it says the same.
     config = load(runs[0] / "config.yaml")
-    actor = at_weights(_known(ActorConfig, config.get("actor")), folder)
+    actor = at_weights(_known(GuidedActorConfig, config.get("actor")), folder)
     grammar = make_language_env(_known(EnvironmentConfig, config.get("environment"))).grammar
     return LanguageActor.from_config(replace(actor, **changes), grammar)
 
@@ -93,4 +93,4 @@ def _noted(run: Path, name: str) -> str | None:
 def _known(config_class: type, values: dict[str, Any] | None) -> Any:
     """A config of the fields that this version has."""
     names = {item.name for item in fields(config_class)}
-    return config_class(**{k: v for k, v in (values or {}).items() if k in names and k != "lora"})
+    return config_class(**{k: v for k, v in (values or {}).items() if k in names})

@@ -23,14 +23,19 @@ from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.run import launch
 from lactchain.settings import (
     ActorConfig,
+    BriefTrainingConfig,
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
+    GuidedActorConfig,
     LoraSettings,
+    PlayerConfig,
     PreferenceConfig,
     RunConfig,
+    SamplerConfig,
     TinyModelConfig,
     TrainingConfig,
+    recast,
 )
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.make_offline_data import RecordingConfig
@@ -89,8 +94,9 @@ def build_weights(folder: Path) -> Path:
 def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
     """The smallest sensible configuration of a script."""
     actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    sampler, player = recast(actor, SamplerConfig), recast(actor, PlayerConfig)
     critic = CriticConfig(str(weights / "encoder"), gamma=0.9)
-    greedy = replace(actor, decoding="free", temperature=0.0)
+    greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
     parts = {
         "make_offline_data": {
             "behavior": RecordingConfig({"optimal": 0.4, "random": 0.6}),
@@ -98,17 +104,17 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
             "export": ["minari", "datasets"],
         },
         "train_bc": {"actor": actor, "behavior": BEHAVIOR, "training": TRAINING},
-        "collect_rollouts": {"actor": actor, "collect": COLLECT},
+        "collect_rollouts": {"actor": sampler, "collect": COLLECT},
         "train_critic": {
-            "actor": actor, "critic": critic, "collect": COLLECT, "training": TRAINING
+            "actor": player, "critic": critic, "collect": COLLECT, "training": TRAINING
         },
-        "make_preferences": {"actor": actor, "preferences": PREFERENCES},
+        "make_preferences": {"actor": sampler, "preferences": PREFERENCES},
         "train_simpo": {"actor": actor, "preferences": PREFERENCES, "training": TRAINING},
         "evaluate": {"actor": greedy, "evaluation": EVALUATION},
         "run_pipeline": {
             "tiny": SHAPE,
             "actor": actor,
-            "warm_start": WarmStartConfig(BEHAVIOR, TRAINING),
+            "warm_start": WarmStartConfig(BEHAVIOR, recast(TRAINING, BriefTrainingConfig)),
             "critic": CriticStageConfig(config=critic, collect=COLLECT, training=TRAINING),
             "simpo": ActorStageConfig(preferences=PREFERENCES, training=TRAINING),
             "evaluation": EVALUATION,

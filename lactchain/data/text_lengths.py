@@ -16,7 +16,7 @@ from lactchain.models.loading import check_encoder, load_own_tokenizer, resolve_
 from lactchain.models.meta_models import at_depth, build
 from lactchain.models.prompting import PromptTemplate, resolve_strategy
 from lactchain.models.specs import critic_spec, shape_of
-from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig
+from lactchain.settings import CriticConfig, EnvironmentConfig, PlayerConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,7 +45,7 @@ class TextLengths:
     columns: int
 
 
-def actor_lengths(environment: EnvironmentConfig, actor: ActorConfig) -> TextLengths:
+def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLengths:
     """The lengths of what an actor reads and writes."""
     env = make_language_env(environment)
     texts, grammar = sample_texts(env, environment), env.grammar
@@ -65,7 +65,7 @@ def actor_lengths(environment: EnvironmentConfig, actor: ActorConfig) -> TextLen
     return found
 
 
-def find_tokenizer(actor: ActorConfig) -> PreTrainedTokenizerBase | None:
+def find_tokenizer(actor: PlayerConfig) -> PreTrainedTokenizerBase | None:
     """The tokenizer of an actor; None where its model is not there yet."""
     try:
         resolve_weights(actor.model)

@@ -20,13 +20,13 @@ from lactchain.models.families import context_length
 from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.types import Action, ChainGrammar
 
 POLICY_FILE = "policy.json"
 """Beside the weights of a trained actor: how it is asked, and what it may answer."""
 
-ELSEWHERE = ("model", "adapter", "lora", "values", "trust_remote_code")
+ELSEWHERE = ("model", "adapter", "lora")
 """Fields of `ActorConfig` that are not stored with trained weights."""
 
 Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
@@ -46,7 +46,7 @@ class LanguageActor:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        config: ActorConfig,
+        config: PlayerConfig,
         grammar: ChainGrammar,
         *,
         scorer: Scorer | None = None,
@@ -99,7 +99,7 @@ class LanguageActor:
 
     @classmethod
     def from_config(
-        cls, config: ActorConfig, grammar: ChainGrammar, scorer: Scorer | None = None
+        cls, config: PlayerConfig, grammar: ChainGrammar, scorer: Scorer | None = None
     ) -> LanguageActor:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         model, tokenizer = load_actor(config)
@@ -110,7 +110,7 @@ class LanguageActor:
         """The actor that a training has saved, asked and sampled as it was there.
 
         Args:
-            changes: fields of `ActorConfig` that shall differ, such as `temperature=0.0`.
+            changes: fields of `GuidedActorConfig` that shall differ, such as `temperature=0.0`.
 
         Raises:
             DataError: the folder does not say how its actor is asked; or as `load_actor`.
@@ -118,7 +118,7 @@ class LanguageActor:
         config, grammar = read_policy(Path(directory))
         return cls.from_config(replace(config, **changes), grammar)
 
-    def with_config(self, config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:
+    def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> LanguageActor:
         """The same weights, in the same place, asked and sampled in another way."""
         return LanguageActor(
             self.decoder.model, self.tokenizer, config, grammar, values=self._values
@@ -202,7 +202,7 @@ def policy_file(config: ActorConfig, grammar: ChainGrammar) -> dict[str, str]:
     return {POLICY_FILE: json.dumps(stored, indent=1) + "\n"}
 
 
-def read_policy(directory: Path) -> tuple[ActorConfig, ChainGrammar]:
+def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
     """How the actor in a folder is asked, and what it may answer.
 
     Raises:
@@ -212,7 +212,7 @@ def read_policy(directory: Path) -> tuple[ActorConfig, ChainGrammar]:
     try:
         stored = json.loads(file.read_text("utf-8"))
         grammar = stored["grammar"] | {"action_names": tuple(stored["grammar"]["action_names"])}
-        return at_weights(ActorConfig(**stored["actor"]), directory), ChainGrammar(**grammar)
+        return at_weights(GuidedActorConfig(**stored["actor"]), directory), ChainGrammar(**grammar)
     except FileNotFoundError as error:
         raise DataError(
             f"{file}: no such file; expected an actor that train_bc or train_simpo saved; name "
@@ -222,9 +222,9 @@ def read_policy(directory: Path) -> tuple[ActorConfig, ChainGrammar]:
         raise DataError(f"{file}: damaged ({error!r})") from error
 
 
-def at_weights(config: ActorConfig, directory: Path) -> ActorConfig:
+def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
     """The actor whose weights, or whose adapter, are in a folder."""
     if not (directory / SEAL_FILE).is_file():
-        return replace(config, model=str(directory), adapter=None, lora=None)
+        return replace(config, model=str(directory), adapter=None)
     base = json.loads((directory / SEAL_FILE).read_text("utf-8"))["base"]
-    return replace(config, model=base, adapter=str(directory), lora=None)
+    return replace(config, model=base, adapter=str(directory))

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import ADAPTER_FILES, attach_lora, load_adapter
-from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
+from lactchain.models.headed import HeadedModel, at_stored_precision, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder, verify_if_sealed
 from lactchain.models.prompting import encodable
 from lactchain.settings import CriticConfig
@@ -98,11 +98,12 @@ class EmbeddingCritic(HeadedModel):
         directory = Path(config.checkpoint)
         verify_if_sealed(directory)
         stored = _read_config(directory)
-        quantised = [name for name in QUANTISATION if getattr(config, name)]
-        for name in (*MEANING, *quantised):
-            if stored.get(name, True) != getattr(config, name):
+        quantised = config.dtype in ("4bit", "8bit") and "dtype" in stored
+        trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}
+        for name in (*MEANING, "dtype") if quantised else MEANING:
+            if trained[name] != getattr(config, name):
                 raise ConfigError(
-                    f"critic.{name}: expected {stored[name]!r}, as {directory} was trained with, "
+                    f"critic.{name}: expected {trained[name]!r}, as {directory} was trained with, "
                     f"got {getattr(config, name)!r}"
                 )
         config = at_stored_precision(config, stored)

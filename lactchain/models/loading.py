@@ -37,10 +37,13 @@ from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.encoder import value_encoder_class
 from lactchain.models.heads import ScoreHead
 from lactchain.models.prompting import end_of_answer
-from lactchain.settings import ActorConfig, CriticConfig
+from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
 WEIGHTS_FOLDER = Path("weights")
 """Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
+
+TRUST = "LACTCHAIN_TRUST_REMOTE_CODE"
+"""The environment variable that lets models run code of their own; no file can set it."""
 
 PRESETS = Path("configs/prepare_weights")
 """Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
@@ -50,7 +53,7 @@ SMALL_MODEL_BYTES = 1 << 30
 
 
 def load_actor(
-    config: ActorConfig, *, trainable: bool = False
+    config: PlayerConfig, *, trainable: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model of `config` on this process's device, with its tokenizer.
 
@@ -67,7 +70,7 @@ def load_actor(
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
-    elif trainable and config.lora is not None:
+    elif trainable and isinstance(config, ActorConfig) and config.lora is not None:
         model = attach_lora(model, config.lora, "CAUSAL_LM")
     elif not trainable:
         model.requires_grad_(False)
@@ -86,7 +89,7 @@ def load_encoder(
         DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
-    encoder_class = value_encoder_class(shape, config.trust_remote_code)
+    encoder_class = value_encoder_class(shape, trusts_remote_code())
     model = load_base(encoder_class, path, config, new_head=new_head, num_labels=1)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = ScoreHead.of(model.score)
@@ -105,10 +108,10 @@ def check_encoder(
         ConfigError: a critic cannot be made of this model, or not with texts of this length.
     """
     path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="right")
+    tokenizer = load_tokenizer(path, padding_side="right")
     tokenizer.truncation_side = "left"
     _end_in_eos_if_declared(tokenizer, path)
-    shape = _load_shape(path, config.trust_remote_code)
+    shape = _load_shape(path)
     if shape.is_encoder_decoder:
         raise ConfigError(
             f"critic.model: expected an encoder or a decoder, got {path}, a {shape.model_type}, "
@@ -121,7 +124,7 @@ def check_encoder(
 def load_base(
     auto_class: type,
     path: Path,
-    config: ActorConfig | CriticConfig,
+    config: ModelConfig,
     *,
     new_head: bool = False,
     **kwargs: Any,
@@ -130,7 +133,7 @@ def load_base(
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_if_sealed(path)
-    _check_model_type(path, config.trust_remote_code)
+    _check_model_type(path)
     dtype = resolve_dtype(config.dtype)
     with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
@@ -138,7 +141,7 @@ def load_base(
             dtype=dtype,
             device_map={"": device()},
             quantization_config=_quantization(config, dtype),
-            trust_remote_code=config.trust_remote_code,
+            trust_remote_code=trusts_remote_code(),
             use_safetensors=True,
             local_files_only=True,
             ignore_mismatched_sizes=True,
@@ -157,9 +160,7 @@ def load_base(
     return model
 
 
-def load_tokenizer(
-    path: Path, trust_remote_code: bool = False, *, padding_side: str, chat: bool = False
-) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder, with a padding token.
 
     Args:
@@ -168,7 +169,7 @@ def load_tokenizer(
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         _read_json(path / name)
     tokenizer = AutoTokenizer.from_pretrained(
-        path, local_files_only=True, trust_remote_code=trust_remote_code
+        path, local_files_only=True, trust_remote_code=trusts_remote_code()
     )
     tokenizer.padding_side = padding_side
     if chat and tokenizer.chat_template is None:
@@ -190,14 +191,14 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_own_tokenizer(config: ActorConfig) -> PreTrainedTokenizerBase:
+def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
     """The tokenizer of an actor, without its weights.
 
     Raises:
         DataError: as `load_actor`.
     """
     path = resolve_weights(config.model)
-    return load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
+    return load_tokenizer(path, padding_side="left", chat=True)
 
 
 def context_length(path: Path) -> int | None:
@@ -278,17 +279,21 @@ def device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def trusts_remote_code() -> bool:
+    """Whether who started this process lets models run the code of their repositories."""
+    return os.environ.get(TRUST, "0") == "1"
+
+
 def resolve_dtype(name: str) -> torch.dtype:
-    """The type of weights that `dtype` names in a configuration, on the device at hand."""
+    """The type that `dtype` names in a configuration, or computes in, on the device at hand."""
     if name == "auto":
         return torch.bfloat16 if device().type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    return torch.float32 if name == "float32" else torch.bfloat16
 
 
-def merges_adapters(config: ActorConfig | CriticConfig) -> bool:
+def merges_adapters(config: ModelConfig) -> bool:
     """Whether weights will be loaded into which an adapter may be multiplied; see `merges`."""
-    quantised = config.load_in_4bit or config.load_in_8bit
-    return resolve_dtype(config.dtype) == torch.float32 and not quantised
+    return resolve_dtype(config.dtype) == torch.float32
 
 
 @contextmanager
@@ -307,19 +312,20 @@ def quiet(progress: bool = False) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_model_type(path: Path, trust_remote_code: bool) -> None:
+def _check_model_type(path: Path) -> None:
     model_type = _read_json(path / "config.json").get("model_type")
-    if model_type not in CONFIG_MAPPING and not trust_remote_code:
+    if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
-            f"{model_type!r}; a model with code of its own needs trust_remote_code"
+            f"{model_type!r}; a model with code of its own needs "
+            f"{TRUST}=1; read the code first"
         )
 
 
-def _load_shape(path: Path, trust_remote_code: bool) -> PretrainedConfig:
-    _check_model_type(path, trust_remote_code)
+def _load_shape(path: Path) -> PretrainedConfig:
+    _check_model_type(path)
     return AutoConfig.from_pretrained(
-        path, local_files_only=True, trust_remote_code=trust_remote_code
+        path, local_files_only=True, trust_remote_code=trusts_remote_code()
     )
 
 
@@ -363,14 +369,12 @@ def _keep_differentiable(model: PreTrainedModel) -> None:
             layer.support_avx512bf16_for_cpu = False
 
 
-def _quantization(
-    config: ActorConfig | CriticConfig, dtype: torch.dtype
-) -> BitsAndBytesConfig | None:
+def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
     if not (config.load_in_4bit or config.load_in_8bit):
         return None
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
-            "load_in_4bit, load_in_8bit need bitsandbytes: pip install -e '.[quantization]'"
+            "dtype: 4bit and 8bit need bitsandbytes: pip install -e '.[quantization]'"
         )
     return BitsAndBytesConfig(
         load_in_4bit=config.load_in_4bit,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.run import Run
-from lactchain.settings import ActorConfig, CollectConfig, EnvironmentConfig, RunConfig
+from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
 from lactchain.stages.frame import run_stage
 from lactchain.types import Policy, Trajectory
 
@@ -26,10 +26,8 @@ class CollectRolloutsConfig:
 
     run: RunConfig = RunConfig(run_dir="runs/collect_rollouts")
     environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig = ActorConfig()
+    actor: SamplerConfig = SamplerConfig()
     collect: CollectConfig = CollectConfig()
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: CollectRolloutsConfig) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
+from lactchain.bounds import Bounded, NonNegativeInt, PositiveInt
 from lactchain.data.answer_values import answer_values
 from lactchain.data.evaluations import write_answer_values, write_episodes
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
-from lactchain.settings import ActorConfig, EnvironmentConfig, RunConfig, check
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.frame import run_stage
 from lactchain.types import Policy
 
@@ -24,21 +25,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(Bounded):
     """Greedy episodes from every start state, and sampled answers."""
 
-    num_envs: int = 256
+    num_envs: PositiveInt = 256
     """Episodes played side by side in each process."""
-    num_episodes_per_start: int = 1
+    num_episodes_per_start: PositiveInt = 1
     """Episodes from every start state; more than one where world or actor throw dice."""
-    num_samples: int = 10_000
+    num_samples: NonNegativeInt = 10_000
     """Answers sampled freely at temperature 1, to measure how many are no chains; 0: none."""
-
-    def __post_init__(self) -> None:
-        check(self.num_envs >= 1, "num_envs", "at least 1", self.num_envs)
-        repeats = self.num_episodes_per_start
-        check(repeats >= 1, "num_episodes_per_start", "at least 1", repeats)
-        check(self.num_samples >= 0, "num_samples", "at least 0", self.num_samples)
 
 
 @dataclass(frozen=True)
@@ -47,10 +42,8 @@ class EvaluateConfig:
 
     run: RunConfig = RunConfig(run_dir="runs/evaluate")
     environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig = ActorConfig(temperature=0.0)
+    actor: GuidedActorConfig = GuidedActorConfig(temperature=0.0)
     evaluation: EvaluationConfig = EvaluationConfig()
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: EvaluateConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lactchain.checkpoints import disk_errors
 from lactchain.run import Run
-from lactchain.settings import ActorConfig, RunConfig
+from lactchain.settings import PlayerConfig, RunConfig
 from lactchain.stages.frame import run_stage
 
 
@@ -20,7 +20,7 @@ class ExportConfig:
     """An actor as one model for other engines."""
 
     run: RunConfig = RunConfig(run_dir="runs/export")
-    actor: ActorConfig = ActorConfig()
+    actor: PlayerConfig = PlayerConfig()
     """Whose weights and adapter are merged; how it answers does not matter here."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     """The type to round to. Adapters of short trainings lose much in 16 bits; the share that is

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lactchain.console import figures
-from lactchain.process import seed_everything
+from lactchain.process import is_dry_run, seed_everything
 from lactchain.run import Run
 
 
@@ -23,8 +23,8 @@ def run_stage(
         title: of the table of figures.
         config: of the stage, with its folder in `run`.
         work: makes the summary, and everything else in the folder.
-        memory: the phases that are estimated before a model is loaded (`lactchain.budget`); such
-            a stage has a `dry_run`.
+        memory: the phases that are estimated before a model is loaded (`lactchain.budget`), and
+            printed instead of all work in a dry run.
         after: what needs the finished folder.
 
     Returns:
@@ -33,7 +33,7 @@ def run_stage(
     Raises:
         ConfigError: the folder is another run's, or the work does not fit this device.
     """
-    if memory is not None and config.dry_run:
+    if memory is not None and is_dry_run():
         from lactchain.budget import print_budget
 
         return print_budget(memory(config))

@@ -40,7 +40,7 @@ from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import draw_config, mutate_gene
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, recast
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.search import LanguageConfig, Stages
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -208,7 +208,8 @@ class LanguageSpecies:
 
     def _judge(self, member: Individual, name: str, seed: int) -> float:
         run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed, resume="auto")
-        greedy = replace(self._actor(member.state), decoding="free", temperature=0.0)
+        actor = self._actor(member.state)
+        greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
         config = EvaluateConfig(
             run=run,
             environment=self.config.train.environment,

@@ -30,7 +30,7 @@ from lactchain.data.shards import derive_seed, work_through
 from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv
 from lactchain.run import Run
-from lactchain.settings import ActorConfig, EnvironmentConfig, PreferenceConfig, RunConfig
+from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.stages.frame import run_stage
 from lactchain.types import Critic, Policy, PreferencePair
 
@@ -49,12 +49,10 @@ class MakePreferencesConfig:
 
     run: RunConfig = RunConfig(run_dir="runs/make_preferences")
     environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig = ActorConfig()
+    actor: SamplerConfig = SamplerConfig()
     critic: str | None = None
     """Folder of a trained critic; null: answers are ranked by return."""
     preferences: PreferenceConfig = PreferenceConfig()
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: MakePreferencesConfig) -> dict[str, Any]:
@@ -128,7 +126,7 @@ def make_preferences(
             derive_seed(seed, "candidates", shard),
             critic,
             settings.gamma if critic is None else critic.gamma,
-            settings.discount_per if critic is None else critic.discount_per,
+            "action" if critic is None else critic.discount_per,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _answer_counts(candidates, env)

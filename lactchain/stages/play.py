@@ -13,7 +13,8 @@ from lactchain.console import console, plain, show_state
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import HumanPolicy
-from lactchain.settings import ActorConfig, EnvironmentConfig
+from lactchain.process import is_dry_run
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig
 from lactchain.types import Policy
 
 if TYPE_CHECKING:
@@ -25,12 +26,10 @@ class PlayConfig:
     """A game in the terminal."""
 
     environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig | None = None
+    actor: GuidedActorConfig | None = None
     """Who plays; null: you."""
     seed: int = 0
     """Seed of the start state."""
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: PlayConfig) -> float:
@@ -43,7 +42,7 @@ def main(config: PlayConfig) -> float:
     from lactchain.budget import check_budget, print_budget
     from lactchain.models.actor import LanguageActor
 
-    if config.dry_run:
+    if is_dry_run():
         print_budget(memory(config))
         return 0.0
     check_budget(config, memory)

@@ -11,13 +11,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lactchain.console import table
+from lactchain.process import is_dry_run
 from lactchain.settings import (
     ActorConfig,
     EnvironmentConfig,
     LoraSettings,
     RunConfig,
     TinyModelConfig,
+    TrainingConfig,
     check,
+    recast,
 )
 from lactchain.stages import train_bc
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
@@ -41,8 +44,6 @@ class PrepareWeightsConfig:
     """Seed of the tiny models' weights and of the cloning."""
     download: list[str] = field(default_factory=list)
     """Hub ids of models to download; a download that was cut continues."""
-    dry_run: bool = False
-    """Make nothing: print the memory that training the 7B models takes."""
 
     def __post_init__(self) -> None:
         check(bool(self.folder), "folder", "a folder", self.folder)
@@ -62,7 +63,7 @@ class PrepareWeightsConfig:
 
 def main(config: PrepareWeightsConfig) -> None:
     """Makes what is not there yet."""
-    if config.dry_run:
+    if is_dry_run():
         from lactchain.models.memory import SHAPES, memory_table
 
         table(f"Memory to train {' and '.join(SHAPES)}", memory_table(LoraSettings()))
@@ -111,7 +112,7 @@ def prepare_warm_actor(config: PrepareWeightsConfig) -> None:
                 environment=config.environment,
                 actor=ActorConfig(model=str(base)),
                 behavior=config.warm_start.behavior,
-                training=config.warm_start.training,
+                training=recast(config.warm_start.training, TrainingConfig),
             )
         )
         shutil.copytree(run_dir / "actor", actor, dirs_exist_ok=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
+from lactchain.bounds import AtLeastOne, Bounded, PositiveInt, ShareAboveZero
 from lactchain.checkpoints import atomic_write
 from lactchain.inspection.report import write_report
 from lactchain.run import Run
@@ -24,13 +25,15 @@ from lactchain.settings import (
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
+    GuidedActorConfig,
+    PlayerConfig,
     PreferenceConfig,
     RegressionConfig,
     RunConfig,
     SimPOConfig,
     TinyModelConfig,
     TrainingConfig,
-    check,
+    recast,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
@@ -73,7 +76,7 @@ class ActorStageConfig:
 
 
 @dataclass(frozen=True)
-class RunPipelineConfig:
+class RunPipelineConfig(Bounded):
     """The founding recipe: warm start, then rounds of critic and SimPO, until the target is met."""
 
     run: RunConfig = RunConfig(run_dir="runs/run_pipeline")
@@ -88,25 +91,17 @@ class RunPipelineConfig:
     critic: CriticStageConfig = CriticStageConfig()
     simpo: ActorStageConfig = ActorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    num_rounds: int = 4
+    num_rounds: PositiveInt = 4
     """Rounds at most."""
-    learning_rate_decay: float = 1.0
+    learning_rate_decay: ShareAboveZero = 1.0
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
     fewer states, and should disturb the others less."""
-    nll_weight_growth: float = 1.0
+    nll_weight_growth: AtLeastOne = 1.0
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
-
-    def __post_init__(self) -> None:
-        check(self.num_rounds >= 1, "num_rounds", "at least 1", self.num_rounds)
-        growth, decay = self.nll_weight_growth, self.learning_rate_decay
-        check(growth >= 1, "nll_weight_growth", "at least 1", growth)
-        check(0 < decay <= 1, "learning_rate_decay", "a factor in (0, 1]", decay)
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
@@ -162,7 +157,7 @@ class Rounds:
             environment=self.config.environment,
             actor=replace(self.actor, lora=None),
             behavior=self.config.warm_start.behavior,
-            training=self.config.warm_start.training,
+            training=recast(self.config.warm_start.training, TrainingConfig),
         )
         self._take_actor(stage, train_bc.main(stage))
 
@@ -175,7 +170,7 @@ class Rounds:
             EvaluateConfig(
                 run=self._stage(f"round_{number}/evaluation", number),
                 environment=self.config.environment,
-                actor=replace(self.actor, decoding="free", temperature=0.0),
+                actor=recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0),
                 evaluation=self.config.evaluation,
             )
         )
@@ -189,7 +184,7 @@ class Rounds:
         stage = TrainCriticConfig(
             run=self._stage(f"round_{number}/critic", number),
             environment=self.config.environment,
-            actor=replace(self.actor, decoding="constrained", temperature=1.0),
+            actor=recast(self.actor, PlayerConfig, decoding="constrained"),
             critic=replace(settings.config, model=self.encoder, checkpoint=self.critic),
             collect=settings.collect,
             regression=settings.regression,
@@ -338,8 +333,11 @@ def memory(config: RunPipelineConfig) -> Iterator["Phase"]:
     )
     if config.warm_start is not None:
         start, bare = config.warm_start, replace(actor, lora=None)
-        parts = {"behavior": start.behavior, "training": start.training}
-        yield from train_bc.memory(TrainBCConfig(environment=world, actor=bare, **parts))
+        training = recast(start.training, TrainingConfig)
+        cloning = TrainBCConfig(
+            environment=world, actor=bare, behavior=start.behavior, training=training
+        )
+        yield from train_bc.memory(cloning)
     judged = EvaluateConfig(environment=world, actor=trained, evaluation=config.evaluation)
     yield from evaluate.memory(judged)
     yield from train_critic.memory(

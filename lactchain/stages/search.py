@@ -77,8 +77,6 @@ class SearchConfig:
     target: float | None = None
     """Mean return (for language actors: fitness) over fresh episodes that ends the search early;
     null: none does."""
-    dry_run: bool = False
-    """Make nothing: print the memory that language actors take, beside what the device has."""
 
     def __post_init__(self) -> None:
         given = [name for name in SUBJECTS if getattr(self, name) is not None]

@@ -57,8 +57,7 @@ def train_values(
     args = training_arguments(
         config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
     )
-    keep = config.training.keep_checkpoints
-    trainer = trainer_class(model, args, view, settings, run=run, keep_checkpoints=keep)
+    trainer = trainer_class(model, args, view, settings, run=run)
     train(trainer)
     is_actor = settings.cloning_weight > 0
     grammar = make_language_env(config.environment).grammar

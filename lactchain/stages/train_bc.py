@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lactchain.bounds import Bounded, ClosedUnitInterval, PositiveInt, ShareAboveZero
 from lactchain.data.episodes import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
@@ -23,7 +24,14 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
 from lactchain.run import Run
-from lactchain.settings import ActorConfig, EnvironmentConfig, RunConfig, TrainingConfig, check
+from lactchain.settings import (
+    ActorConfig,
+    BriefTrainingConfig,
+    EnvironmentConfig,
+    RunConfig,
+    TrainingConfig,
+    check,
+)
 from lactchain.stages.frame import run_stage
 from lactchain.types import Action, Trajectory
 
@@ -36,23 +44,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BehaviorConfig:
+class BehaviorConfig(Bounded):
     """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
 
-    num_chains: int = 20_000
+    num_chains: PositiveInt = 20_000
     """Chains to clone, from start states drawn uniformly."""
-    competent_fraction: float = 0.3
+    competent_fraction: ClosedUnitInterval = 0.3
     """Share of chains along a shortest path, cut to the longest legal chain."""
-    max_random_length: int = 4
+    max_random_length: PositiveInt = 4
     """Longest random chain, in actions; lengths are uniform."""
-
-    def __post_init__(self) -> None:
-        check(self.num_chains >= 1, "num_chains", "at least 1", self.num_chains)
-        fraction = self.competent_fraction
-        check(0 <= fraction <= 1, "competent_fraction", "a share in [0, 1]", fraction)
-        check(
-            self.max_random_length >= 1, "max_random_length", "at least 1", self.max_random_length
-        )
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class WarmStartConfig:
     """How a base model that knows nothing comes to know the form of an answer."""
 
     behavior: BehaviorConfig = BehaviorConfig()
-    training: TrainingConfig = TrainingConfig()
+    training: BriefTrainingConfig = BriefTrainingConfig()
 
 
 @dataclass(frozen=True)
-class TrainBCConfig:
+class TrainBCConfig(Bounded):
     """Behaviour cloning."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_bc")
@@ -79,23 +79,20 @@ class TrainBCConfig:
     """Folder or file of episodes whose answers are cloned instead; null: scripted behaviour."""
     only_successes: bool = False
     """Of the episodes, those that reached their goal (%BC in LMRL-Gym's maze)."""
-    best_fraction: float = 1.0
+    best_fraction: ShareAboveZero = 1.0
     """Of these, the share with the best returns, in (0, 1] (%BC; 0.3 in LMRL-Gym's Wordle)."""
     only_final_answers: bool = False
     """Of each, its last answer alone: of a success the one that reached the goal, however poor
     those before it were."""
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(
             self.pairs is None or self.trajectories is None,
             "trajectories",
             "null beside `pairs`",
             self.trajectories,
         )
-        fraction = self.best_fraction
-        check(0 < fraction <= 1, "best_fraction", "a share in (0, 1]", fraction)
 
 
 def main(config: TrainBCConfig) -> dict[str, Any]:
@@ -122,7 +119,6 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
         config.run.seed,
         run=run,
         report_to=config.run.report_to,
-        keep_checkpoints=config.training.keep_checkpoints,
     )
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))

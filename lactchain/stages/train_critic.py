@@ -23,10 +23,10 @@ from lactchain.environments.language import make_language_env
 from lactchain.process import seed_everything
 from lactchain.run import Run
 from lactchain.settings import (
-    ActorConfig,
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
+    PlayerConfig,
     RegressionConfig,
     RunConfig,
     TrainingConfig,
@@ -40,13 +40,17 @@ if TYPE_CHECKING:
     from lactchain.trainers.critic import CriticTrainer
 
 
+EVAL_FRACTION = 0.1
+"""Share of the episodes that are held out, on which R2 and RMSE are measured."""
+
+
 @dataclass(frozen=True)
 class TrainCriticConfig:
     """Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_critic")
     environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig = ActorConfig(decoding="constrained")
+    actor: PlayerConfig = PlayerConfig(decoding="constrained")
     critic: CriticConfig = CriticConfig()
     trajectories: str | None = None
     """Folder or file of episodes (see `lactchain.data.sources`); null: the actor plays its own."""
@@ -56,8 +60,6 @@ class TrainCriticConfig:
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
     be enumerated: it reads every legal answer to every state."""
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: TrainCriticConfig) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def critic_trainer(
     settings, seed = config.critic, config.run.seed
     scale = return_scale(trajectories, settings.gamma, settings.discount_per)
     critic = EmbeddingCritic.from_config(settings, trainable=True, value_scale=scale)
-    training, held_out = split_episodes(trajectories, config.regression.eval_fraction, seed)
+    training, held_out = split_episodes(trajectories, EVAL_FRACTION, seed)
     return CriticTrainer(
         critic,
         training_arguments(
@@ -114,7 +116,6 @@ def critic_trainer(
         config.regression,
         run=run,
         eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
-        keep_checkpoints=config.training.keep_checkpoints,
     )
 
 

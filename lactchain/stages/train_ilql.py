@@ -40,8 +40,6 @@ class TrainILQLConfig:
     """Folder or file of episodes (see `lactchain.data.sources`)."""
     ilql: ILQLConfig = ILQLConfig()
     training: TrainingConfig = TrainingConfig()
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:

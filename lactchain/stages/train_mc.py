@@ -39,8 +39,6 @@ class TrainMCConfig:
     """Folder or file of episodes (see `lactchain.data.sources`)."""
     mc: ValueConfig = ValueConfig()
     training: TrainingConfig = TrainingConfig()
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: TrainMCConfig) -> dict[str, Any]:

@@ -48,8 +48,6 @@ class TrainSimPOConfig:
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
-    dry_run: bool = False
-    """Make nothing: print the memory that this takes, beside what the device has."""
 
 
 def main(config: TrainSimPOConfig) -> dict[str, Any]:
@@ -82,7 +80,6 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
         tokenizer,
         config.simpo,
         run=run,
-        keep_checkpoints=training.keep_checkpoints,
     )
     train(trainer)
     warn_if_collapsed(run)

@@ -205,6 +205,8 @@ class CriticTrainer(HeadedTrainer):
     anew at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within
     an epoch goes on with the same numbers.
 
+    With `aggregate` rows of equal text become one, see `RegressionRows`.
+
     Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
     the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and
     `eval/return_std`. All but the loss are in return units.
@@ -219,12 +221,12 @@ class CriticTrainer(HeadedTrainer):
         *,
         run: Run,
         eval_table: EpisodeTable | None = None,
+        aggregate: bool = True,
         **kwargs: Any,
     ) -> None:
         self.critic = critic
         self.settings = settings
         self.table = table
-        aggregate = settings.aggregate_duplicates and settings.loss == "mse"
         super().__init__(
             model=critic,
             args=args,
@@ -249,7 +251,7 @@ class CriticTrainer(HeadedTrainer):
         """
         values = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         scale = self.critic.value_scale
-        losses = regression_loss(values / scale, inputs["target"] / scale, self.settings.loss)
+        losses = regression_loss(values / scale, inputs["target"] / scale, "mse")
         [share] = self.shares(inputs, num_items_in_batch)
         return share * (inputs["weight"] * losses).mean()
 
