@@ -1,77 +1,71 @@
-"""Numbers within bounds, as types of config fields: `--help` names them, every class holds them.
+"""Bounds of config fields, stated beside the type: `--help` prints them, construction keeps them.
 
-    num_envs: PositiveInt = 256
+    @dataclass(frozen=True)
+    class LoopConfig(Bounded):
+        num_members: AtLeast1 = 1
+        tau: Annotated[float, Bound(above=0, at_most=1)] = 0.005
 
-Values stay plain numbers: the types are only asked whether they take them.
+`LoopConfig(tau=2)` raises `ValueError("tau: expected a number in (0, 1], got 2")`.
 """
 
-import functools
-import re
 import typing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
 
-from jsonargparse.typing import (
-    ClosedUnitInterval,
-    NonNegativeFloat,
-    NonNegativeInt,
-    OpenUnitInterval,
-    PositiveFloat,
-    PositiveInt,
-    restricted_number_type,
-)
 
-AtLeastTwo = restricted_number_type("AtLeastTwo", int, (">=", 2))
-AtLeastOne = restricted_number_type("AtLeastOne", float, (">=", 1))
-NonPositiveFloat = restricted_number_type("NonPositiveFloat", float, ("<=", 0))
-ShareBelowOne = restricted_number_type("ShareBelowOne", float, [(">=", 0), ("<", 1)])
-ShareAboveZero = restricted_number_type("ShareAboveZero", float, [(">", 0), ("<=", 1)])
+@dataclass(frozen=True)
+class Bound:
+    """Between what a number, or each number of a sequence, must lie; a limit of None is none."""
 
-BOUNDS: dict[type, str] = {
-    PositiveInt: "at least 1",
-    NonNegativeInt: "at least 0",
-    AtLeastTwo: "at least 2",
-    PositiveFloat: "a positive number",
-    NonNegativeFloat: "at least 0",
-    NonPositiveFloat: "at most 0",
-    AtLeastOne: "at least 1",
-    ClosedUnitInterval: "a share in [0, 1]",
-    OpenUnitInterval: "a number in (0, 1)",
-    ShareBelowOne: "a share below 1",
-    ShareAboveZero: "a number in (0, 1]",
-}
-"""What each type expects, in words."""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies within; NaN does not."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __repr__(self) -> str:
+        low = self.at_least if self.above is None else self.above
+        high = self.at_most if self.below is None else self.below
+        if high is None:
+            return f"at least {low}" if self.above is None else f"a number above {low}"
+        left, right = "(" if self.above is not None else "[", ")" if self.below is not None else "]"
+        return f"a number in {left}{low}, {high}{right}"
+
+
+AtLeast0 = Annotated[int, Bound(at_least=0)]
+AtLeast1 = Annotated[int, Bound(at_least=1)]
+Positive = Annotated[float, Bound(above=0)]
+Share = Annotated[float, Bound(at_least=0, at_most=1)]
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Base of config classes whose fields have such types.
-
-    Raises:
-        ValueError: naming the field whose value is out of its bounds.
-    """
+    """A config class that refuses numbers outside of their bounds; None is within all."""
 
     def __post_init__(self) -> None:
-        for name, kind in _bounded_fields(type(self)):
+        for name, bound in _bounds(type(self)):
             value = getattr(self, name)
-            try:
-                kind(value)
-            except (TypeError, ValueError):
-                raise ValueError(f"{name}: expected {BOUNDS[kind]}, got {value!r}") from None
+            numbers = value if isinstance(value, list | tuple) else (value,)
+            if not all(number is None or bound.holds(number) for number in numbers):
+                raise ValueError(f"{name}: expected {bound}, got {value!r}")
 
 
-@functools.cache
-def _bounded_fields(config_class: type) -> list[tuple[str, type]]:
-    hints = typing.get_type_hints(config_class)
-    kinds = ((item.name, hints[item.name]) for item in fields(config_class))
-    return [(name, kind) for name, kind in kinds if kind in BOUNDS]
+@cache
+def _bounds(config_class: type) -> list[tuple[str, Bound]]:
+    hints = typing.get_type_hints(config_class, include_extras=True)
+    return [(name, bound) for name, hint in hints.items() for bound in _stated(hint)]
 
 
-def expected_instead(kind: str, problem: str) -> str:
-    """What a type expected and got, from what jsonargparse says of a value."""
-    found = next(bound for bound in BOUNDS if bound.__name__ == kind)
-    outside = re.match(r"(.+) does not conform", problem)
-    if outside:
-        return f"expected {BOUNDS[found]}, got {outside[1]}"
-    given = re.search(r"'(.*)'$", problem) or re.match(r"(.+) not an? ", problem)
-    base = "int" if issubclass(found, int) else "float"
-    return f"expected {base}, got {given[1] if given else problem}"
+def _stated(hint: Any) -> list[Bound]:
+    """The bounds in a type, such as `AtLeast1 | None` or `tuple[AtLeast1, ...]`."""
+    bounds = [entry for entry in getattr(hint, "__metadata__", ()) if isinstance(entry, Bound)]
+    return bounds + [bound for inner in typing.get_args(hint) for bound in _stated(inner)]

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import jsonargparse
 import yaml
 
-from lactchain.bounds import expected_instead
 from lactchain.errors import ConfigError
 from lactchain.moved import moved, refuse_moved
 
@@ -29,8 +28,14 @@ Config = TypeVar("Config")
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
+_ANNOTATED = re.compile(r"Annotated\[(\w+), (a number in .*?[\])]|[^\[\]]+)\]")
+
+
 class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """jsonargparse's help (types and defaults) with the description's line breaks kept."""
+    """jsonargparse's help (types and defaults), with line breaks kept and bounds in plain words."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        return _ANNOTATED.sub(r"\1, \2", super()._expand_help(action))
 
 
 class _Loader(yaml.SafeLoader):
@@ -67,7 +72,7 @@ def parse(
         ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
             the message names the key.
     """
-    argv = sys.argv[1:] if argv is None else list(argv)
+    _, argv = take_dry_run(sys.argv[1:] if argv is None else argv)
     parser = jsonargparse.ArgumentParser(
         usage="%(prog)s [--config FILE ...] [--key value ...]",
         description=description,
@@ -153,6 +158,19 @@ def without(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Ite
             yield from without(value, b[name], f"{prefix}{name}.")
 
 
+def take_dry_run(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether a command has `--dry_run`, or `--dry_run true`; and its other arguments.
+
+    It is a question, and no setting: no file holds it.
+    """
+    argv = list(argv)
+    if "--dry_run" not in argv:
+        return False, argv
+    place = argv.index("--dry_run")
+    value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
+    return value != "false", argv[:place] + argv[place + (1 if value is None else 2) :]
+
+
 def _config_files(argv: Sequence[str]) -> Iterator[str]:
     for position, argument in enumerate(argv):
         if argument.startswith("--config="):
@@ -199,17 +217,11 @@ def _build(
             value = _build(nested, value, texts, f"{key}.")
         elif str in typing.get_args(annotations[item.name]):
             value = _restore_texts(value, key, texts)
-        arguments[item.name] = _plain(value)
+        arguments[item.name] = value
     try:
         return config_class(**arguments)
     except ValueError as error:
         raise ConfigError(f"{prefix}{error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """A number as YAML knows it: jsonargparse gives one of the type that held it."""
-    base = next((kind for kind in (int, float) if isinstance(value, kind)), None)
-    return value if base is None or isinstance(value, bool) else base(value)
 
 
 def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
@@ -247,9 +259,6 @@ def _explain(message: str, config_class: type) -> str:
             return f"{key}: {word}"
         near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
-    bound = re.search(r"Not of type (\w+): (.*)", message)
-    if bound and path:
-        return f"{path}: {expected_instead(*bound.groups())}"
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:
         expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")

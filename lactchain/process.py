@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain import distributed
-from lactchain.config import parse
+from lactchain.config import parse, take_dry_run
 from lactchain.console import console, plain
 from lactchain.errors import Interrupted, LactChainError
 
@@ -46,6 +46,7 @@ def launch(
     Args:
         usage: what `--help` begins with, before the docstring of the module that `main` is in.
     """
+    global _dry_run
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
@@ -60,7 +61,8 @@ def launch(
     console.quiet = not distributed.is_main()
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, DRY_RUN))
-        config = parse(config_class, _take_dry_run(sys.argv[1:]), "\n".join(about))
+        _dry_run, arguments = take_dry_run(sys.argv[1:])
+        config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
         _listen_to_signals()
         main(config)
@@ -80,17 +82,6 @@ _dry_run = False
 def is_dry_run() -> bool:
     """Whether the command asked for an estimate only: see `DRY_RUN`."""
     return _dry_run
-
-
-def _take_dry_run(argv: list[str]) -> list[str]:
-    """The arguments of a command without `--dry_run`, or `--dry_run true`, which is noted."""
-    global _dry_run
-    if "--dry_run" not in argv:
-        return argv
-    place = argv.index("--dry_run")
-    value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
-    _dry_run = value != "false"
-    return argv[:place] + argv[place + (1 if value is None else 2) :]
 
 
 _requested_signal = 0

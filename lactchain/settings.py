@@ -8,24 +8,15 @@ under the full key.
 import re
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from lactchain.bounds import (
-    AtLeastTwo,
-    Bounded,
-    ClosedUnitInterval,
-    NonNegativeFloat,
-    NonNegativeInt,
-    NonPositiveFloat,
-    OpenUnitInterval,
-    PositiveFloat,
-    PositiveInt,
-    ShareAboveZero,
-    ShareBelowOne,
-)
+from lactchain.bounds import AtLeast0, AtLeast1, Bound, Bounded, Positive, Share
 from lactchain.genes import gene
 
 Config = TypeVar("Config")
+
+NonNegative = Annotated[float, Bound(at_least=0)]
+PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
 
 DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
 """What Minari calls a data set: names between slashes, and a version."""
@@ -56,9 +47,9 @@ class RunConfig(Bounded):
     resume: Literal["auto", "never", "must"] = "auto"
     """auto: continue where the folder stands; never: refuse a folder that holds a run; must:
     refuse a folder that holds none."""
-    threads: PositiveInt = 1
+    threads: AtLeast1 = 1
     """CPU threads of each process. Resuming is bit-exact for one thread."""
-    timeout_minutes: PositiveFloat = 30.0
+    timeout_minutes: Positive = 30.0
     """How long one of several processes waits for the others: longer than it takes to load a model,
     to write a result, or to make one file of episodes or pairs."""
     report_to: list[str] = field(default_factory=list)
@@ -94,35 +85,34 @@ class EnvironmentConfig(Bounded):
     extractor: Literal["json_list", "json_object", "code_block", "utterance"] = "json_list"
     """How an answer is read: a JSON list of actions, the founding object with "explain" and
     "moves", a fenced code block, or the whole text as a single action."""
-    max_chain_length: PositiveInt = 9
+    max_chain_length: AtLeast1 = 9
     """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid."""
-    max_chains: int | None = None
+    max_chains: AtLeast1 | None = None
     """Answers after which an episode is truncated; null: the view's own, 16 unless the world has a
     time limit in its rules."""
-    history: NonNegativeInt = 1
+    history: AtLeast0 = 1
     """Observations and answers that the text of a state holds, the newest ones; 0: all since the
     episode began."""
-    invalid_penalty: NonPositiveFloat = 0.0
+    invalid_penalty: float = 0.0
     """Reward of an answer that is no chain, at most 0. Maze and Wordle have a rule of their own."""
-    chain_cost: NonNegativeFloat = 0.0
+    chain_cost: NonNegative = 0.0
     """Cost of each answer, subtracted from its reward, at least 0; asks for few calls."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(bool(self.id), "id", "a Gymnasium id", self.id)
-        most = self.max_chains
-        check(most is None or most >= 1, "max_chains", "at least 1 or null", most)
+        check(self.invalid_penalty <= 0, "invalid_penalty", "at most 0", self.invalid_penalty)
 
 
 @dataclass(frozen=True)
 class LoraSettings(Bounded):
     """A low-rank adapter (Hu et al. 2021) by PEFT."""
 
-    r: PositiveInt = gene(16, 1, 64, log=True, integer=True)
+    r: AtLeast1 = gene(16, 1, 64, log=True, integer=True)
     """Rank."""
-    alpha: PositiveFloat = 32.0
+    alpha: Positive = 32.0
     """Scale; the update is multiplied by alpha / r."""
-    dropout: ShareBelowOne = 0.0
+    dropout: Annotated[float, Bound(at_least=0, below=1)] = 0.0
     """Probability of dropping an input of the adapter, in training."""
     target_modules: str | list[str] = "all-linear"
     """Names of the layers that get one, or all-linear."""
@@ -167,7 +157,7 @@ class PlayerConfig(ModelConfig):
     decoding: Literal["free", "constrained", "scored"] = "free"
     """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: rank
     sampled candidates."""
-    max_new_tokens: PositiveInt = 64
+    max_new_tokens: AtLeast1 = 64
     """Longest answer, in tokens."""
 
     temperature: ClassVar[float] = 1.0
@@ -179,7 +169,7 @@ class PlayerConfig(ModelConfig):
 class SamplerConfig(PlayerConfig):
     """A language model that answers at any temperature."""
 
-    temperature: NonNegativeFloat = 1.0
+    temperature: NonNegative = 1.0
     """Sampling temperature; 0 is greedy."""
 
 
@@ -199,10 +189,10 @@ class RankingConfig(Bounded):
     """sum: the advantages of all tokens; last: the value of the last token, before which the
     answer has been read whole, which is better where answers are spelt out and the conservative
     term is small (Wordle with letters apart)."""
-    policy_weight: NonNegativeFloat = 0.0
+    policy_weight: NonNegative = 0.0
     """Factor on the actor's own log probabilities beside the advantages: with 1 / value_weight it
     is the policy of free decoding whose best answer is taken, with 0 the values rank alone."""
-    policy_floor: ClosedUnitInterval = 0.0
+    policy_floor: Share = 0.0
     """Added to the actor's probabilities of answers before that logarithm: among answers that are
     all rarer, its preference, which little data may have taught it, hardly counts."""
 
@@ -211,12 +201,12 @@ class RankingConfig(Bounded):
 class GuidedActorConfig(SamplerConfig):
     """A language model whose answers trained values may guide."""
 
-    num_candidates: PositiveInt = 8
+    num_candidates: AtLeast1 = 8
     """Candidates per state under scored decoding; with `values`, all legal answers are."""
     values: str | None = None
     """Folder of trained values, such as runs/x/values, that guide the answers: by their advantages
     beside the actor's logits, or alone under scored decoding; null: none."""
-    value_weight: NonNegativeFloat = 1.0
+    value_weight: NonNegative = 1.0
     """Factor beta on the advantages under free and constrained decoding (LMRL-Gym: 16 for ILQL in
     the maze, 32 in Wordle)."""
     ranking: RankingConfig = RankingConfig()
@@ -234,7 +224,7 @@ class CriticConfig(ModelConfig):
     """The adapter to train when no checkpoint is given; null: train all weights."""
     mode: Literal["value", "action_value"] = "value"
     """value: V(state); action_value: Q(state, chain)."""
-    gamma: ShareAboveZero = 0.99
+    gamma: PositiveShare = 0.99
     """Discount, in (0, 1]."""
     discount_per: Literal["action", "chain"] = "action"
     """What one factor of gamma stands for: a primitive action (semi-Markov return), or a whole
@@ -244,7 +234,7 @@ class CriticConfig(ModelConfig):
     instruction: str | None = None
     """Task that the encoder is told before each text, as SFR-Embedding-Mistral was trained:
     `Instruct: {instruction}`, a line break, `Query: {text}`; null: none."""
-    max_length: PositiveInt = 512
+    max_length: AtLeast1 = 512
     """Longest text, in tokens, instruction included; what is longer loses its beginning."""
 
     def __post_init__(self) -> None:
@@ -256,13 +246,13 @@ class CriticConfig(ModelConfig):
 class BriefTrainingConfig(Bounded):
     """A training of a minute, of which nothing needs to be kept on the way."""
 
-    num_epochs: PositiveFloat = 1.0
+    num_epochs: Positive = 1.0
     """Passes over the data."""
     max_steps: int = -1
     """Optimiser steps, over num_epochs when positive."""
-    learning_rate: PositiveFloat = gene(1e-4, 1e-6, 1e-2, log=True)
+    learning_rate: Positive = gene(1e-4, 1e-6, 1e-2, log=True)
     """Peak learning rate."""
-    batch_size: PositiveInt = 8
+    batch_size: AtLeast1 = 8
     """Rows per device and forward pass."""
 
     def __post_init__(self) -> None:
@@ -275,13 +265,13 @@ class BriefTrainingConfig(Bounded):
 class TrainingConfig(BriefTrainingConfig):
     """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
 
-    gradient_accumulation_steps: PositiveInt = 1
+    gradient_accumulation_steps: AtLeast1 = 1
     """Forward passes per optimiser step."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
-    save_every_updates: NonNegativeInt = 0
+    save_every_updates: AtLeast0 = 0
     """Optimiser steps between checkpoints, of which two are kept; 0: only at the end."""
-    log_every_updates: PositiveInt = 10
+    log_every_updates: AtLeast1 = 10
     """Optimiser steps between records of metrics.jsonl."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further arguments of transformers.TrainingArguments, by their own names, such as
@@ -293,11 +283,11 @@ class TrainingConfig(BriefTrainingConfig):
 class CollectConfig(Bounded):
     """How many episodes are played, and how many at once."""
 
-    num_episodes: PositiveInt = 1024
+    num_episodes: AtLeast1 = 1024
     """Episodes over all processes."""
-    num_envs: PositiveInt = 256
+    num_envs: AtLeast1 = 256
     """Episodes played side by side in each process, rows of a generation batch."""
-    shard_size: PositiveInt = 256
+    shard_size: AtLeast1 = 256
     """Episodes per trajectory file; a restarted run keeps the finished files."""
 
 
@@ -305,19 +295,19 @@ class CollectConfig(Bounded):
 class PreferenceConfig(Bounded):
     """How preference pairs are made: K answers to each state, best against worst."""
 
-    num_states: PositiveInt = 4096
+    num_states: AtLeast1 = 4096
     """Start states, drawn uniformly from the state space (founding document)."""
-    num_candidates: AtLeastTwo = 8
+    num_candidates: Annotated[int, Bound(at_least=2)] = 8
     """K, answers of the current actor to each state, at least 2."""
-    states_per_shard: PositiveInt = 256
+    states_per_shard: AtLeast1 = 256
     """States per file of pairs, whose answers are sampled in one batch of K times as many rows."""
-    min_margin: NonNegativeFloat = 0.01
+    min_margin: NonNegative = 0.01
     """Smallest difference between chosen and rejected, in return units; pairs below it are
     dropped and counted."""
     rank_by: Literal["advantage", "return"] = "advantage"
     """advantage: r + gamma^k V(next state) - V(state) by the critic; return: what the chain
     earned, as it is always done without a critic."""
-    gamma: ShareAboveZero = 0.99
+    gamma: PositiveShare = 0.99
     """Discount, per action, of the returns where there is no critic; a critic brings its own."""
 
 
@@ -325,15 +315,15 @@ class PreferenceConfig(Bounded):
 class SimPOConfig(Bounded):
     """The loss of SimPO (Meng, Xia, Chen 2024); defaults of its Mistral-7B-Instruct setup."""
 
-    beta: PositiveFloat = gene(2.5, 0.5, 10.0, log=True)
+    beta: Positive = gene(2.5, 0.5, 10.0, log=True)
     """Scale of the difference of length-normalised log-probabilities."""
-    target_margin: NonNegativeFloat = gene(0.25, 0.0, 2.0)
+    target_margin: NonNegative = gene(0.25, 0.0, 2.0)
     """Margin that the scaled difference should exceed: the paper's gamma, TRL's simpo_gamma
     (the paper tunes gamma / beta, here 0.1)."""
-    nll_weight: NonNegativeFloat = 0.0
+    nll_weight: NonNegative = 0.0
     """Weight of the negative log-likelihood of `chosen`, CPO's alpha; 0 in the paper, a little
     keeps small actors from collapsing."""
-    preference_weight: NonNegativeFloat = 1.0
+    preference_weight: NonNegative = 1.0
     """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
 
 
@@ -341,7 +331,7 @@ class SimPOConfig(Bounded):
 class RegressionConfig(Bounded):
     """How the critic learns from returns."""
 
-    td_lambda: ClosedUnitInterval = 1.0
+    td_lambda: Share = 1.0
     """1: Monte-Carlo returns (founding document); below, lambda-returns that mix in the critic's
     own values of later states, computed anew at each epoch."""
 
@@ -350,37 +340,32 @@ class RegressionConfig(Bounded):
 class ValueConfig(Bounded):
     """Offline learning of token values; the fields that MC and ILQL share."""
 
-    gamma: ShareAboveZero = 0.99
+    gamma: PositiveShare = 0.99
     """Discount of one token of the agent, in (0, 1]."""
-    cql_weight: NonNegativeFloat = 0.01
+    cql_weight: NonNegative = 0.01
     """Weight of the conservative term logsumexp Q(s, .) - Q(s, token), the cross-entropy of Q's
     softmax (LMRL-Gym: 0.5 in the maze, 0.01 in Wordle); it belongs to `error_weight`."""
-    error_weight: PositiveFloat = 0.5
+    error_weight: Positive = 0.5
     """Factor on the squared errors of Q and V: 0.5 in LMRL-Gym, 1 elsewhere."""
-    cloning_weight: NonNegativeFloat = 0.0
+    cloning_weight: NonNegative = 0.0
     """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
     is an actor too; at 0 the values have their own."""
-    head_size: int | None = None
+    head_size: AtLeast1 | None = None
     """Width of the heads' hidden layer; null: twice that of the trunk."""
     group_by: Literal["prompt", "episode"] = "prompt"
     """What a row of a batch is. prompt: a state with all that was answered to it, equal decisions
     merged and weighted by their number; episode: the decisions of one, for texts that grow and
     never recur. Either way what texts share is read once."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size = self.head_size
-        check(size is None or size >= 1, "head_size", "at least 1 or null", size)
-
 
 @dataclass(frozen=True)
 class ILQLConfig(ValueConfig):
     """Implicit language Q-learning (Snell et al. 2022)."""
 
-    expectile: OpenUnitInterval = 0.7
+    expectile: Annotated[float, Bound(above=0, below=1)] = 0.7
     """Expectile of V among the actions of the data, in (0, 1): the paper's tau. 0.99 in LMRL-Gym's
     maze, 0.7 in Wordle; towards 1, V is the best action's value."""
-    tau: ShareAboveZero = 0.005
+    tau: PositiveShare = 0.005
     """Share of the trained parameters that the target network takes at each update (Polyak)."""
     bootstrap: Literal["token", "answer"] = "token"
     """Whose value the target of a token is. token: of the next one, as in the paper, which may
@@ -392,20 +377,20 @@ class ILQLConfig(ValueConfig):
 class TinyModelConfig(Bounded):
     """The shape of a tiny Mistral: about 0.9 million parameters unless a preset says otherwise."""
 
-    hidden_size: PositiveInt = 128
+    hidden_size: AtLeast1 = 128
     """Width of the residual stream."""
-    num_layers: PositiveInt = 4
+    num_layers: AtLeast1 = 4
     """Transformer layers."""
-    num_heads: PositiveInt = 4
+    num_heads: AtLeast1 = 4
     """Attention heads."""
-    num_kv_heads: PositiveInt = 2
+    num_kv_heads: AtLeast1 = 2
     """Heads of keys and values, shared by groups of attention heads."""
-    intermediate_size: PositiveInt = 384
+    intermediate_size: AtLeast1 = 384
     """Width of the MLP."""
     vocab_size: int = 1024
     """Tokens at most. A small corpus fills fewer, and at least the 256 bytes and the special
     tokens."""
-    initializer_range: PositiveFloat = 0.02
+    initializer_range: Positive = 0.02
     """Standard deviation of new weights."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig, RunConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
 from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 
@@ -34,7 +34,7 @@ def config(tmp_path_factory):
     for parameter in (*model.q_heads.parameters(), *model.v_head.parameters()):
         torch.nn.init.normal_(parameter)
     model.save(folder / "values")
-    return replace(actor, values=str(folder / "values"))
+    return recast(actor, GuidedActorConfig, values=str(folder / "values"))
 
 
 def test_an_evaluation_by_ranked_answers_says_what_each_is_worth(config, tmp_path):

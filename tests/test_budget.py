@@ -12,7 +12,7 @@ from script_setups import (
     run_here,
 )
 
-from lactchain import budget
+from lactchain import budget, process
 from lactchain.budget import check_budget
 from lactchain.errors import ConfigError
 from lactchain.models import specs
@@ -39,8 +39,11 @@ def large(monkeypatch):
 
 
 @pytest.mark.parametrize("script", LANGUAGE)
-def test_a_dry_run_prints_the_parts_and_makes_nothing(script, weights, tmp_path, capsys):
-    config = config_of(script, weights, tmp_path / "run", dry_run=True)
+def test_a_dry_run_prints_the_parts_and_makes_nothing(
+    script, weights, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(process, "_dry_run", True)
+    config = config_of(script, weights, tmp_path / "run")
     if script == "run_pipeline":
         config = replace(config, tiny=None, warm_start=None)
         model = str(weights / "encoder")

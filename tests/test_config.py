@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lactchain import settings
-from lactchain.config import differences, dump, load, parse, to_dict
+from lactchain.config import differences, dump, load, parse, take_dry_run, to_dict
 from lactchain.errors import ConfigError
 
 
@@ -89,7 +89,7 @@ def test_part_of_an_optional_part_keeps_its_other_defaults(tmp_path):
             "",
             "critic.mode: expected Literal['value', 'action_value'], got q",
         ),
-        (["--critic.gamma", "3"], "", "critic.gamma: expected a number in (0, 1], got 3"),
+        (["--critic.gamma", "3"], "", "critic.gamma: expected a number in (0, 1], got 3.0"),
         (["--critic.lora.r", "0"], "", "critic.lora.r: expected at least 1, got 0"),
         ([], "[1, 2]", "expected a YAML mapping, got list"),
         ([], "a: [", "expected YAML"),
@@ -107,6 +107,14 @@ def test_a_mistake_is_one_line_that_names_the_key(tmp_path, argv, yaml, expected
 def test_abbreviations_are_refused():
     with pytest.raises(ConfigError, match="run.see: no such key"):
         parse(Config, ["--run.see", "3"])
+
+
+def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
+    for words in (["--dry_run"], ["--dry_run", "true"]):
+        assert take_dry_run(["--run.seed", "3", *words]) == (True, ["--run.seed", "3"])
+    assert take_dry_run(["--dry_run", "false", "x"]) == (False, ["x"])
+    assert take_dry_run(["--dry_run", "--run.seed", "3"]) == (True, ["--run.seed", "3"])
+    assert parse(Config, ["--run.seed", "3", "--dry_run", "true"]).run.seed == 3
 
 
 def test_what_older_versions_wrote_is_refused_with_its_new_name(tmp_path):

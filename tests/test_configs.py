@@ -1,7 +1,8 @@
 """Every shipped configuration is one of its script, and says what the others of its kind say."""
 
 import sys
-from dataclasses import replace
+import typing
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,32 @@ def test_a_configuration_is_one_of_its_script_and_survives_being_written(file, t
 def test_every_script_has_a_configuration_for_both_sizes(setting):
     assert {f.parent.name for f in FILES if f.stem == setting} == set(SCRIPTS) - CLASSIC
     assert {f.parent.name for f in FILES} == set(SCRIPTS)
+
+
+MOST_SETTINGS = {
+    "train_critic": 50,
+    "run_pipeline": 94,
+    "train_simpo": 48,
+    "train_bc": 44,
+    "evaluate": 32,
+    "collect_rollouts": 26,
+}
+"""What `--help` shows; a new one should take the place of another."""
+
+
+@pytest.mark.parametrize("script", MOST_SETTINGS)
+def test_a_script_has_no_more_settings_than_people_can_read(script):
+    assert len(list(settings(config_class(script)))) <= MOST_SETTINGS[script]
+
+
+def settings(config_class: type):
+    """The keys of a config class that hold a value."""
+    hints = typing.get_type_hints(config_class)
+    for item in fields(config_class):
+        candidates = (hints[item.name], *typing.get_args(hints[item.name]))
+        nested = [c for c in candidates if isinstance(c, type) and is_dataclass(c)]
+        inner = [key for part in nested for key in settings(part)]
+        yield from (f"{item.name}.{key}" for key in inner) if inner else (item.name,)
 
 
 def test_the_large_stages_refill_idle_places_and_enumerate_no_answers():

@@ -14,6 +14,7 @@ import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
 
+from lactchain import process
 from lactchain.checkpoints import verify_manifest
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
@@ -238,8 +239,9 @@ def test_lora_trains_a_fraction_and_the_head_of_the_critic():
     assert 3.6e9 < quantised.weights < 4.8e9  # embeddings and output layer stay as they are
 
 
-def test_a_dry_run_prints_the_memory_and_makes_nothing(config, capsys):
-    main(replace(config, dry_run=True))
+def test_a_dry_run_prints_the_memory_and_makes_nothing(config, capsys, monkeypatch):
+    monkeypatch.setattr(process, "_dry_run", True)
+    main(config)
     printed = capsys.readouterr().out
     assert "7.25 B" in printed and "critic, LoRA 16" in printed
     assert not Path(config.folder).exists()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
-from lactchain.bounds import Bounded, NonNegativeInt, PositiveInt
+from lactchain.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.data.answer_values import answer_values
 from lactchain.data.evaluations import write_answer_values, write_episodes
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class EvaluationConfig(Bounded):
     """Greedy episodes from every start state, and sampled answers."""
 
-    num_envs: PositiveInt = 256
+    num_envs: AtLeast1 = 256
     """Episodes played side by side in each process."""
-    num_episodes_per_start: PositiveInt = 1
+    num_episodes_per_start: AtLeast1 = 1
     """Episodes from every start state; more than one where world or actor throw dice."""
-    num_samples: NonNegativeInt = 10_000
+    num_samples: AtLeast0 = 10_000
     """Answers sampled freely at temperature 1, to measure how many are no chains; 0: none."""
 
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lactchain import distributed
-from lactchain.bounds import AtLeastOne, Bounded, PositiveInt, ShareAboveZero
+from lactchain.bounds import AtLeast1, Bound, Bounded
 from lactchain.checkpoints import atomic_write
 from lactchain.inspection.report import write_report
 from lactchain.run import Run
@@ -27,6 +27,7 @@ from lactchain.settings import (
     EnvironmentConfig,
     GuidedActorConfig,
     PlayerConfig,
+    PositiveShare,
     PreferenceConfig,
     RegressionConfig,
     RunConfig,
@@ -91,12 +92,12 @@ class RunPipelineConfig(Bounded):
     critic: CriticStageConfig = CriticStageConfig()
     simpo: ActorStageConfig = ActorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    num_rounds: PositiveInt = 4
+    num_rounds: AtLeast1 = 4
     """Rounds at most."""
-    learning_rate_decay: ShareAboveZero = 1.0
+    learning_rate_decay: PositiveShare = 1.0
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
     fewer states, and should disturb the others less."""
-    nll_weight_growth: AtLeastOne = 1.0
+    nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] = field(default_factory=dict)

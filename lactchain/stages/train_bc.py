@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.bounds import Bounded, ClosedUnitInterval, PositiveInt, ShareAboveZero
+from lactchain.bounds import AtLeast1, Bounded, Share
 from lactchain.data.episodes import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
@@ -28,6 +28,7 @@ from lactchain.settings import (
     ActorConfig,
     BriefTrainingConfig,
     EnvironmentConfig,
+    PositiveShare,
     RunConfig,
     TrainingConfig,
     check,
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
 class BehaviorConfig(Bounded):
     """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
 
-    num_chains: PositiveInt = 20_000
+    num_chains: AtLeast1 = 20_000
     """Chains to clone, from start states drawn uniformly."""
-    competent_fraction: ClosedUnitInterval = 0.3
+    competent_fraction: Share = 0.3
     """Share of chains along a shortest path, cut to the longest legal chain."""
-    max_random_length: PositiveInt = 4
+    max_random_length: AtLeast1 = 4
     """Longest random chain, in actions; lengths are uniform."""
 
 
@@ -79,7 +80,7 @@ class TrainBCConfig(Bounded):
     """Folder or file of episodes whose answers are cloned instead; null: scripted behaviour."""
     only_successes: bool = False
     """Of the episodes, those that reached their goal (%BC in LMRL-Gym's maze)."""
-    best_fraction: ShareAboveZero = 1.0
+    best_fraction: PositiveShare = 1.0
     """Of these, the share with the best returns, in (0, 1] (%BC; 0.3 in LMRL-Gym's Wordle)."""
     only_final_answers: bool = False
     """Of each, its last answer alone: of a success the one that reached the goal, however poor
