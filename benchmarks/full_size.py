@@ -18,6 +18,7 @@ cache, compiled), and the largest training batch that fits.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import runpy
@@ -37,13 +38,12 @@ import torch
 from random_models import ACTOR, ENCODER, build_actor, build_encoder
 from transformers import GenerationConfig, PreTrainedModel
 
-from lactchain.budget import PROCESS_BYTES, phases
+from lactchain.budget import PROCESS_BYTES
 from lactchain.config import parse
 from lactchain.console import table
 from lactchain.data.text_lengths import critic_length
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.jobs import TrainSimPOConfig
 from lactchain.models.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import MemoryEstimate
@@ -51,7 +51,7 @@ from lactchain.models.meta_models import Batch
 from lactchain.models.prompting import PromptTemplate
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, LoraSettings
-from lactchain.trainers.batch_sizes import cloning_batch, preference_batch, value_batch
+from lactchain.stages import token_values, train_bc, train_simpo
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,7 +159,6 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # As `accelerate launch` with a configuration for bfloat16 tells its only process.
     os.environ |= {"ACCELERATE_MIXED_PRECISION": "bf16", "HF_HUB_OFFLINE": "1"}
-    sys.path.insert(0, str(ROOT / "scripts"))
     with tempfile.TemporaryDirectory(dir=arguments.scratch, prefix="full-size-") as scratch:
         os.chdir(scratch)
         try:
@@ -192,7 +191,7 @@ def run_stage(stage: Stage, device: str) -> tuple[dict[str, Any], dict[str, Any]
     """Runs a stage in a process of its own; its rows in the tables of memory and of time."""
     words = list(_words(stage, device))
     config = _config(stage, words)
-    estimate = _estimate(config)
+    estimate = _estimate(stage.script, config)
     taken = _run([f"{ROOT}/scripts/{stage.script}.py", *words])
     if taken.errors:
         sys.exit(f"{stage.script}: {taken.errors}")
@@ -227,21 +226,22 @@ def _words(stage: Stage, device: str) -> Iterator[str]:
 
 
 def _config(stage: Stage, words: Sequence[str]) -> Any:
-    main = runpy.run_path(f"{ROOT}/scripts/{stage.script}.py")["main"]
+    main = importlib.import_module(f"lactchain.stages.{stage.script}").main
     return parse(typing.get_type_hints(main)["config"], list(words))
 
 
-def _estimate(config: Any) -> MemoryEstimate | None:
+def _estimate(script: str, config: Any) -> MemoryEstimate | None:
     """Of the phase that takes most; None for what loads no model."""
-    if not hasattr(config, "environment"):
+    stage = importlib.import_module(f"lactchain.stages.{script}")
+    if not hasattr(stage, "memory"):
         return None
-    return max((p.estimate for p in phases(config)), key=lambda estimate: estimate.total)
+    return max((p.estimate for p in stage.memory(config)), key=lambda estimate: estimate.total)
 
 
 def _run(words: Sequence[str]) -> Taken:
     """Runs a script under `measured`, and watches it."""
     taken, start = Taken(), time.perf_counter()
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, __file__, "--measured", *words]
     with open("log.txt", "w+") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -278,11 +278,11 @@ def _tokens_per_second(script: str, config: Any) -> str:
         tokens = sum(len(action.token_ids) for t in episodes for action in t.actions)
         return f"{tokens / summary['time/generate_seconds']:.2f}"
     batches: dict[str, Callable[[Any], Batch]] = {
-        "train_simpo": preference_batch,
-        "train_bc": cloning_batch,
+        "train_simpo": train_simpo.largest_batch,
+        "train_bc": train_bc.largest_batch,
         "train_critic": lambda c: Batch(1, critic_length(c.environment, c.critic)),
-        "train_mc": lambda c: value_batch(c, c.mc),
-        "train_ilql": lambda c: value_batch(c, c.ilql),
+        "train_mc": lambda c: token_values.largest_batch(c, c.mc),
+        "train_ilql": lambda c: token_values.largest_batch(c, c.ilql),
     }
     if script not in batches:
         return ""
@@ -297,7 +297,7 @@ def _tokens_per_second(script: str, config: Any) -> str:
 def engines(batches: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Tokens per second of free answers of equal length, by the decoder and by `generate`."""
     model, tokenizer = load_actor(ActorConfig(f"weights/{ACTOR}", dtype="bfloat16"))
-    env = make_language_env(parse(TrainSimPOConfig, []).environment)
+    env = make_language_env(train_simpo.TrainSimPOConfig().environment)
     template = PromptTemplate.for_grammar(tokenizer, "founding", env.grammar)
     texts = [env.reset(seed=seed)[0] for seed in range(max(batches))]
     prompts = template.encode_batch(texts)

@@ -46,7 +46,6 @@ from transformers import (
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
-from lactchain.jobs import RunPipelineConfig
 from lactchain.models.automaton import ChainAutomaton, build_automaton
 from lactchain.models.cascade import prefix_keys_values
 from lactchain.models.decoding import Decoder
@@ -63,6 +62,7 @@ from lactchain.models.tiny import (
     mistral_config,
 )
 from lactchain.settings import EnvironmentConfig, TinyModelConfig
+from lactchain.stages.run_pipeline import RunPipelineConfig
 
 ROOT = Path(__file__).parent.parent
 PRESET = ROOT / "configs/run_pipeline/gridworld_tiny.yaml"

@@ -19,13 +19,12 @@ from torch.nn import functional
 from tqdm import trange
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
-from lactchain.data.offline import behavior_examples
 from lactchain.environments.language import make_language_env
 from lactchain.functional.tokens import pad
-from lactchain.jobs import BehaviorConfig
 from lactchain.models.loading import load_tokenizer, quiet
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.settings import EnvironmentConfig
+from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 
 ROOT = Path(__file__).resolve().parent.parent
 BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=1.0)

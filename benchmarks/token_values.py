@@ -27,17 +27,16 @@ from transformers import Trainer
 
 from lactchain.config import parse
 from lactchain.data.token_view import TokenView
-from lactchain.environments.language import make_language_env
 from lactchain.functional.tokens import pad
-from lactchain.jobs import TrainILQLConfig
-from lactchain.models.loading import load_actor
+from lactchain.models.loading import load_actor, load_own_tokenizer
 from lactchain.models.values import ValueModel
 from lactchain.process import seed_everything
 from lactchain.run import Run
 from lactchain.settings import TrainingConfig
+from lactchain.stages.token_values import read_view
+from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.trainers.base import training_arguments
 from lactchain.trainers.ilql import ILQLTrainer
-from lactchain.trainers.token_values import read_view
 
 
 def main() -> None:
@@ -51,8 +50,8 @@ def main() -> None:
     options, settings = parser.parse_known_args()
     torch.set_num_threads(1)
     config = parse(TrainILQLConfig, ["--config", options.config, *settings])
-    grammar = make_language_env(config.environment).grammar
-    view = first_episodes(read_view(config.trajectories, config.actor, grammar), options.episodes)
+    view = read_view(config, load_own_tokenizer(config.actor))
+    view = first_episodes(view, options.episodes)
     tokens = int(view.num_tokens.sum())
     print(f"{len(view)} decisions of {options.episodes} episodes, {tokens} agent tokens")
     with tempfile.TemporaryDirectory() as folder:

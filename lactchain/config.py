@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ import jsonargparse
 import yaml
 
 from lactchain.errors import ConfigError
+from lactchain.moved import moved, refuse_moved
 
 Config = TypeVar("Config")
 
@@ -71,7 +72,7 @@ def parse(
         ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
             the message names the key.
     """
-    argv = sys.argv[1:] if argv is None else list(argv)
+    _, argv = take_dry_run(sys.argv[1:] if argv is None else argv)
     parser = jsonargparse.ArgumentParser(
         usage="%(prog)s [--config FILE ...] [--key value ...]",
         description=description,
@@ -87,8 +88,11 @@ def parse(
     )
     parser.add_class_arguments(config_class, fail_untyped=True)
     in_files: dict[str, Any] = {}
+    known = set(_keys(config_class))
     for path in _config_files(argv):
-        in_files |= _flatten(load(path))
+        found = dict(_flatten(load(path)))
+        refuse_moved(path, found.keys() - known)
+        in_files |= found
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
@@ -99,7 +103,7 @@ def parse(
         for key, value in in_files.items()
         if isinstance(value, str) and not any(f"{key}.".startswith(f"{t}.") for t in typed)
     }
-    return _build(config_class, namespace.as_dict(), typed, texts)
+    return _build(config_class, namespace.as_dict(), texts)
 
 
 def dump(config: Any) -> str:
@@ -145,9 +149,26 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def command_line_only(default: Any) -> Any:
-    """A config field that no file can set, for switches that let foreign code run."""
-    return field(default=default, metadata={"command_line_only": True})
+def without(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a nested mapping that another one has not; null stands for any part."""
+    for name, value in a.items():
+        if name not in b:
+            yield f"{prefix}{name}"
+        elif isinstance(value, Mapping) and isinstance(b[name], Mapping):
+            yield from without(value, b[name], f"{prefix}{name}.")
+
+
+def take_dry_run(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether a command has `--dry_run`, or `--dry_run true`; and its other arguments.
+
+    It is a question, and no setting: no file holds it.
+    """
+    argv = list(argv)
+    if "--dry_run" not in argv:
+        return False, argv
+    place = argv.index("--dry_run")
+    value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
+    return value != "false", argv[:place] + argv[place + (1 if value is None else 2) :]
 
 
 def _config_files(argv: Sequence[str]) -> Iterator[str]:
@@ -176,7 +197,6 @@ def _nested_class(annotation: Any) -> type | None:
 def _build(
     config_class: type[Config],
     values: dict[str, Any],
-    typed: set[str],
     texts: Mapping[str, str],
     prefix: str = "",
 ) -> Config:
@@ -185,7 +205,6 @@ def _build(
     Args:
         config_class: what to make.
         values: its arguments, nested.
-        typed: the keys on the command line.
         texts: the texts in files, by key.
         prefix: the key of the class, with a dot.
     """
@@ -195,12 +214,9 @@ def _build(
         key, value = f"{prefix}{item.name}", values[item.name]
         nested = _nested_class(annotations[item.name])
         if nested and value is not None:
-            value = _build(nested, value, typed, texts, f"{key}.")
+            value = _build(nested, value, texts, f"{key}.")
         elif str in typing.get_args(annotations[item.name]):
             value = _restore_texts(value, key, texts)
-        guarded = "command_line_only" in item.metadata and value != item.default
-        if guarded and key not in typed:
-            raise ConfigError(f"{key}: a file cannot set this; add --{key} {value} to the command")
         arguments[item.name] = value
     try:
         return config_class(**arguments)
@@ -239,6 +255,8 @@ def _explain(message: str, config_class: type) -> str:
         group = re.search(r"Group '([^']+)'", message)
         parents = [path] if path else [group[1]] if group else []
         key = ".".join([*parents, unknown[1]])
+        if word := moved(key):
+            return f"{key}: {word}"
         near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain import distributed
-from lactchain.config import parse
+from lactchain.config import parse, take_dry_run
 from lactchain.console import console, plain
 from lactchain.errors import Interrupted, LactChainError
 
@@ -29,15 +29,24 @@ TELEMETRY_OFF = {
     "DO_NOT_TRACK": "1",
 }
 
+DRY_RUN = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
+has, where a language model is loaded.
+"""
+
 Config = TypeVar("Config")
 
 
-def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
+def launch(
+    main: Callable[[Config], Any], config_class: type[Config], usage: str | None = None
+) -> None:
     """Runs a script: configuration, signals, `main(config)`, exit code.
 
-    A `LactChainError` ends the script with its one line and its exit code; the module docstring of
-    `main` is what `--help` begins with.
+    A `LactChainError` ends the script with its one line and its exit code.
+
+    Args:
+        usage: what `--help` begins with, before the docstring of the module that `main` is in.
     """
+    global _dry_run
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
@@ -51,7 +60,9 @@ def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
     )
     console.quiet = not distributed.is_main()
     try:
-        config = parse(config_class, description=inspect.getmodule(main).__doc__)
+        about = filter(None, (usage, inspect.getmodule(main).__doc__, DRY_RUN))
+        _dry_run, arguments = take_dry_run(sys.argv[1:])
+        config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
         _listen_to_signals()
         main(config)
@@ -63,6 +74,14 @@ def launch(main: Callable[[Config], Any], config_class: type[Config]) -> None:
         sys.exit(128 + signal.SIGINT)
     finally:
         distributed.leave()
+
+
+_dry_run = False
+
+
+def is_dry_run() -> bool:
+    """Whether the command asked for an estimate only: see `DRY_RUN`."""
+    return _dry_run
 
 
 _requested_signal = 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lactchain import distributed
-from lactchain.config import differences, load, to_dict, to_yaml
+from lactchain.config import differences, load, to_dict, to_yaml, without
 from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.files import (
     append_json_lines,
@@ -32,6 +32,7 @@ from lactchain.files import (
     write_json_lines,
 )
 from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
+from lactchain.moved import refuse_moved
 from lactchain.provenance import describe_environment
 
 # Fields that may change when a run continues, since they do not change what it computes.
@@ -44,7 +45,6 @@ HARMLESS = frozenset(
         "log_every_updates",
         "save_every_updates",
         "keep_checkpoints",
-        "dry_run",
     }
 )
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
@@ -292,7 +292,9 @@ def _check_folder(
     if stored.exists() and resume == "never":
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
     if stored.exists():
-        _check_identity(directory, differences(load(stored), settings), harmless)
+        before = load(stored)
+        refuse_moved(stored, without(before, settings))
+        _check_identity(directory, differences(before, settings), harmless)
 
 
 def _check_identity(

@@ -5,14 +5,21 @@ values with `ValueError("field: expected ..., got ...")`, which `lactchain.confi
 under the full key.
 """
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from lactchain.config import command_line_only
+from lactchain.bounds import AtLeast0, AtLeast1, Bound, Bounded, Positive, Share
 from lactchain.genes import gene
 
-Dtype = Literal["auto", "float32", "bfloat16"]
+Config = TypeVar("Config")
+
+NonNegative = Annotated[float, Bound(at_least=0)]
+PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
+
+DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
+"""What Minari calls a data set: names between slashes, and a version."""
 
 
 def check(condition: bool, name: str, expected: str, value: object) -> None:
@@ -21,8 +28,15 @@ def check(condition: bool, name: str, expected: str, value: object) -> None:
         raise ValueError(f"{name}: expected {expected}, got {value!r}")
 
 
+def recast(config: Any, config_class: type[Config], **changes: Any) -> Config:
+    """A config of another class: the fields that both have, and changes."""
+    names = {item.name for item in fields(config_class)}
+    shared = {f.name: getattr(config, f.name) for f in fields(config) if f.name in names}
+    return config_class(**shared | changes)
+
+
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Bounded):
     """Where the run lives and how it is repeated."""
 
     run_dir: str = "runs/default"
@@ -33,9 +47,9 @@ class RunConfig:
     resume: Literal["auto", "never", "must"] = "auto"
     """auto: continue where the folder stands; never: refuse a folder that holds a run; must:
     refuse a folder that holds none."""
-    threads: int = 1
+    threads: AtLeast1 = 1
     """CPU threads of each process. Resuming is bit-exact for one thread."""
-    timeout_minutes: float = 30.0
+    timeout_minutes: Positive = 30.0
     """How long one of several processes waits for the others: longer than it takes to load a model,
     to write a result, or to make one file of episodes or pairs."""
     report_to: list[str] = field(default_factory=list)
@@ -43,11 +57,9 @@ class RunConfig:
     tensorboard."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)
         check(0 <= self.seed < 2**32, "seed", "a number in [0, 2**32)", self.seed)
-        check(self.threads >= 1, "threads", "at least 1", self.threads)
-        minutes = self.timeout_minutes
-        check(minutes > 0, "timeout_minutes", "a positive number", minutes)
         known = {"wandb", "trackio", "tensorboard"}
         check(
             set(self.report_to) <= known, "report_to", f"names of {sorted(known)}", self.report_to
@@ -58,7 +70,7 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
-class EnvironmentConfig:
+class EnvironmentConfig(Bounded):
     """The world and how it is put into words."""
 
     id: str = "lactchain/GridWorld-v0"
@@ -73,119 +85,135 @@ class EnvironmentConfig:
     extractor: Literal["json_list", "json_object", "code_block", "utterance"] = "json_list"
     """How an answer is read: a JSON list of actions, the founding object with "explain" and
     "moves", a fenced code block, or the whole text as a single action."""
-    max_chain_length: int = 9
+    max_chain_length: AtLeast1 = 9
     """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid."""
-    max_chains: int | None = None
+    max_chains: AtLeast1 | None = None
     """Answers after which an episode is truncated; null: the view's own, 16 unless the world has a
     time limit in its rules."""
-    history: int = 1
+    history: AtLeast0 = 1
     """Observations and answers that the text of a state holds, the newest ones; 0: all since the
     episode began."""
     invalid_penalty: float = 0.0
     """Reward of an answer that is no chain, at most 0. Maze and Wordle have a rule of their own."""
-    chain_cost: float = 0.0
+    chain_cost: NonNegative = 0.0
     """Cost of each answer, subtracted from its reward, at least 0; asks for few calls."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(bool(self.id), "id", "a Gymnasium id", self.id)
-        check(self.max_chain_length >= 1, "max_chain_length", "at least 1", self.max_chain_length)
-        check(
-            self.max_chains is None or self.max_chains >= 1,
-            "max_chains",
-            "at least 1 or null",
-            self.max_chains,
-        )
-        check(self.history >= 0, "history", "at least 0", self.history)
         check(self.invalid_penalty <= 0, "invalid_penalty", "at most 0", self.invalid_penalty)
-        check(self.chain_cost >= 0, "chain_cost", "at least 0", self.chain_cost)
 
 
 @dataclass(frozen=True)
-class LoraSettings:
+class LoraSettings(Bounded):
     """A low-rank adapter (Hu et al. 2021) by PEFT."""
 
-    r: int = gene(16, 1, 64, log=True, integer=True)
+    r: AtLeast1 = gene(16, 1, 64, log=True, integer=True)
     """Rank."""
-    alpha: float = 32.0
+    alpha: Positive = 32.0
     """Scale; the update is multiplied by alpha / r."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Bound(at_least=0, below=1)] = 0.0
     """Probability of dropping an input of the adapter, in training."""
     target_modules: str | list[str] = "all-linear"
     """Names of the layers that get one, or all-linear."""
 
+
+@dataclass(frozen=True)
+class ModelConfig(Bounded):
+    """A model and how it is loaded: what actors and critics share."""
+
+    model: str = ""
+    """Folder or hub id of the model."""
+    dtype: Literal["auto", "float32", "bfloat16", "8bit", "4bit"] = "auto"
+    """Weights' type. auto: bfloat16 where the device computes in it, else float32; 8bit, 4bit:
+    quantised by bitsandbytes, under an adapter, computing in bfloat16; on CPUs to rehearse."""
+
     def __post_init__(self) -> None:
-        check(self.r >= 1, "r", "at least 1", self.r)
-        check(self.alpha > 0, "alpha", "a positive number", self.alpha)
-        check(0 <= self.dropout < 1, "dropout", "a probability below 1", self.dropout)
+        super().__post_init__()
+        check(bool(self.model), "model", "a folder or hub id", self.model)
+
+    @property
+    def load_in_4bit(self) -> bool:
+        """Whether the weights are quantised to 4 bits."""
+        return self.dtype == "4bit"
+
+    @property
+    def load_in_8bit(self) -> bool:
+        """Whether the weights are quantised to 8 bits."""
+        return self.dtype == "8bit"
 
 
 @dataclass(frozen=True)
-class ActorConfig:
-    """The language model that answers, and how it is asked."""
+class PlayerConfig(ModelConfig):
+    """A language model that answers at temperature 1, and how it is asked."""
 
     model: str = "weights/tiny-actor"
     """Folder or hub id of a causal language model."""
     adapter: str | None = None
     """Folder of a LoRA adapter, such as runs/x/actor; null: none."""
-    lora: LoraSettings | None = None
-    """The adapter to train when none is given; null: train all weights."""
     strategy: str = "none"
     """Instruction before each state: a name of the menu (`lactchain.models.prompting`), or your
     own text."""
     decoding: Literal["free", "constrained", "scored"] = "free"
     """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: rank
     sampled candidates."""
-    temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
-    max_new_tokens: int = 64
+    max_new_tokens: AtLeast1 = 64
     """Longest answer, in tokens."""
-    num_candidates: int = 8
+
+    temperature: ClassVar[float] = 1.0
+    num_candidates: ClassVar[int] = 8
+    values: ClassVar[str | None] = None
+
+
+@dataclass(frozen=True)
+class SamplerConfig(PlayerConfig):
+    """A language model that answers at any temperature."""
+
+    temperature: NonNegative = 1.0
+    """Sampling temperature; 0 is greedy."""
+
+
+@dataclass(frozen=True)
+class ActorConfig(SamplerConfig):
+    """A language model that learns, and how it is asked."""
+
+    lora: LoraSettings | None = None
+    """The adapter to train when none is given; null: train all weights."""
+
+
+@dataclass(frozen=True)
+class RankingConfig(Bounded):
+    """How values rank all legal answers, where not by the sum of advantages as in LMRL-Gym."""
+
+    by: Literal["sum", "last"] = "sum"
+    """sum: the advantages of all tokens; last: the value of the last token, before which the
+    answer has been read whole, which is better where answers are spelt out and the conservative
+    term is small (Wordle with letters apart)."""
+    policy_weight: NonNegative = 0.0
+    """Factor on the actor's own log probabilities beside the advantages: with 1 / value_weight it
+    is the policy of free decoding whose best answer is taken, with 0 the values rank alone."""
+    policy_floor: Share = 0.0
+    """Added to the actor's probabilities of answers before that logarithm: among answers that are
+    all rarer, its preference, which little data may have taught it, hardly counts."""
+
+
+@dataclass(frozen=True)
+class GuidedActorConfig(SamplerConfig):
+    """A language model whose answers trained values may guide."""
+
+    num_candidates: AtLeast1 = 8
     """Candidates per state under scored decoding; with `values`, all legal answers are."""
     values: str | None = None
     """Folder of trained values, such as runs/x/values, that guide the answers: by their advantages
     beside the actor's logits, or alone under scored decoding; null: none."""
-    value_weight: float = 1.0
+    value_weight: NonNegative = 1.0
     """Factor beta on the advantages under free and constrained decoding (LMRL-Gym: 16 for ILQL in
     the maze, 32 in Wordle)."""
-    value_ranking: Literal["sum", "last"] = "sum"
-    """How values rank answers. sum: the advantages of all tokens, as in LMRL-Gym; last: the value
-    of the last token, before which the answer has been read whole, which is better where answers
-    are spelt out and the conservative term is small (Wordle with letters apart)."""
-    policy_weight: float = 0.0
-    """Factor on the actor's own log probabilities beside the advantages that rank answers: with
-    1 / value_weight it is the policy of free decoding whose best answer is taken, with 0 the
-    values rank alone, as in LMRL-Gym."""
-    policy_floor: float = 0.0
-    """Added to the actor's probabilities of answers before that logarithm: among answers that are
-    all rarer, its preference, which little data may have taught it, hardly counts."""
-    dtype: Dtype = "auto"
-    """Weights' type; auto: float32 on a CPU, for weights that are all trained, and for those that
-    are stored so; else bfloat16."""
-    load_in_4bit: bool = False
-    """Quantise to 4 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
-    load_in_8bit: bool = False
-    """Quantise to 8 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
-    trust_remote_code: bool = command_line_only(False)
-    """Run the code of the model's repository (settable on the command line only; read it first)."""
-
-    def __post_init__(self) -> None:
-        check(bool(self.model), "model", "a folder or hub id", self.model)
-        check(self.temperature >= 0, "temperature", "at least 0", self.temperature)
-        check(self.max_new_tokens >= 1, "max_new_tokens", "at least 1", self.max_new_tokens)
-        check(self.num_candidates >= 1, "num_candidates", "at least 1", self.num_candidates)
-        check(self.value_weight >= 0, "value_weight", "at least 0", self.value_weight)
-        check(self.policy_weight >= 0, "policy_weight", "at least 0", self.policy_weight)
-        check(0 <= self.policy_floor <= 1, "policy_floor", "a share in [0, 1]", self.policy_floor)
-        check(
-            not (self.load_in_4bit and self.load_in_8bit),
-            "load_in_8bit",
-            "one of load_in_4bit and load_in_8bit",
-            "both",
-        )
+    ranking: RankingConfig = RankingConfig()
 
 
 @dataclass(frozen=True)
-class CriticConfig:
+class CriticConfig(ModelConfig):
     """The embedding model that values states, and the units of its values."""
 
     model: str = "weights/tiny-encoder"
@@ -196,7 +224,7 @@ class CriticConfig:
     """The adapter to train when no checkpoint is given; null: train all weights."""
     mode: Literal["value", "action_value"] = "value"
     """value: V(state); action_value: Q(state, chain)."""
-    gamma: float = 0.99
+    gamma: PositiveShare = 0.99
     """Discount, in (0, 1]."""
     discount_per: Literal["action", "chain"] = "action"
     """What one factor of gamma stands for: a primitive action (semi-Markov return), or a whole
@@ -206,255 +234,167 @@ class CriticConfig:
     instruction: str | None = None
     """Task that the encoder is told before each text, as SFR-Embedding-Mistral was trained:
     `Instruct: {instruction}`, a line break, `Query: {text}`; null: none."""
-    max_length: int = 512
+    max_length: AtLeast1 = 512
     """Longest text, in tokens, instruction included; what is longer loses its beginning."""
-    dtype: Dtype = "auto"
-    """Weights' type; auto: float32 on a CPU, for weights that are all trained, and for those that
-    are stored so; else bfloat16."""
-    load_in_4bit: bool = False
-    """Quantise to 4 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
-    load_in_8bit: bool = False
-    """Quantise to 8 bits by bitsandbytes, under an adapter; on CPUs to rehearse."""
-    trust_remote_code: bool = command_line_only(False)
-    """Run the code of the model's repository (settable on the command line only; read it first)."""
 
     def __post_init__(self) -> None:
-        check(bool(self.model), "model", "a folder or hub id", self.model)
-        check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
+        super().__post_init__()
         check(self.instruction != "", "instruction", "a task or null", self.instruction)
-        check(self.max_length >= 1, "max_length", "at least 1", self.max_length)
-        check(
-            not (self.load_in_4bit and self.load_in_8bit),
-            "load_in_8bit",
-            "one of load_in_4bit and load_in_8bit",
-            "both",
-        )
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
+class BriefTrainingConfig(Bounded):
+    """A training of a minute, of which nothing needs to be kept on the way."""
 
-    num_epochs: float = 1.0
+    num_epochs: Positive = 1.0
     """Passes over the data."""
     max_steps: int = -1
     """Optimiser steps, over num_epochs when positive."""
-    learning_rate: float = gene(1e-4, 1e-6, 1e-2, log=True)
+    learning_rate: Positive = gene(1e-4, 1e-6, 1e-2, log=True)
     """Peak learning rate."""
-    batch_size: int = 8
+    batch_size: AtLeast1 = 8
     """Rows per device and forward pass."""
-    gradient_accumulation_steps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = self.max_steps
+        check(steps == -1 or steps > 0, "max_steps", "-1 or more than 0", steps)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(BriefTrainingConfig):
+    """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
+
+    gradient_accumulation_steps: AtLeast1 = 1
     """Forward passes per optimiser step."""
-    lr_scheduler_type: str = "cosine"
-    """Schedule of the learning rate, a name that transformers knows."""
-    warmup_ratio: float = 0.1
-    """Share of the steps in which the learning rate rises to its peak."""
-    weight_decay: float = 0.0
-    """AdamW's decoupled weight decay."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
-    optim: str = "adamw_torch"
-    """Optimiser, a name that transformers knows."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
-    save_every_updates: int = 0
-    """Optimiser steps between checkpoints; 0: only at the end."""
-    keep_checkpoints: int = 2
-    """Checkpoints to keep; older ones go when a newer one is verified."""
-    log_every_updates: int = 10
+    save_every_updates: AtLeast0 = 0
+    """Optimiser steps between checkpoints, of which two are kept; 0: only at the end."""
+    log_every_updates: AtLeast1 = 10
     """Optimiser steps between records of metrics.jsonl."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of transformers.TrainingArguments, by their own names."""
-
-    def __post_init__(self) -> None:
-        check(self.num_epochs > 0, "num_epochs", "a positive number", self.num_epochs)
-        check(
-            self.max_steps == -1 or self.max_steps > 0,
-            "max_steps",
-            "-1 or more than 0",
-            self.max_steps,
-        )
-        check(self.learning_rate > 0, "learning_rate", "a positive number", self.learning_rate)
-        for name in (
-            "batch_size",
-            "gradient_accumulation_steps",
-            "keep_checkpoints",
-            "log_every_updates",
-        ):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        check(0 <= self.warmup_ratio <= 1, "warmup_ratio", "a share in [0, 1]", self.warmup_ratio)
-        check(self.weight_decay >= 0, "weight_decay", "at least 0", self.weight_decay)
-        check(self.max_grad_norm > 0, "max_grad_norm", "a positive number", self.max_grad_norm)
-        check(
-            self.save_every_updates >= 0,
-            "save_every_updates",
-            "at least 0",
-            self.save_every_updates,
-        )
+    """Further arguments of transformers.TrainingArguments, by their own names, such as
+    {weight_decay: 0.01, warmup_steps: 0.05}. Where none are given the learning rate rises over the
+    first tenth of the steps and falls as a cosine."""
 
 
 @dataclass(frozen=True)
-class CollectConfig:
+class CollectConfig(Bounded):
     """How many episodes are played, and how many at once."""
 
-    num_episodes: int = 1024
+    num_episodes: AtLeast1 = 1024
     """Episodes over all processes."""
-    num_envs: int = 256
+    num_envs: AtLeast1 = 256
     """Episodes played side by side in each process, rows of a generation batch."""
-    shard_size: int = 256
+    shard_size: AtLeast1 = 256
     """Episodes per trajectory file; a restarted run keeps the finished files."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_episodes", "num_envs", "shard_size"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
 
 
 @dataclass(frozen=True)
-class PreferenceConfig:
+class PreferenceConfig(Bounded):
     """How preference pairs are made: K answers to each state, best against worst."""
 
-    num_states: int = 4096
+    num_states: AtLeast1 = 4096
     """Start states, drawn uniformly from the state space (founding document)."""
-    num_candidates: int = 8
+    num_candidates: Annotated[int, Bound(at_least=2)] = 8
     """K, answers of the current actor to each state, at least 2."""
-    states_per_shard: int = 256
+    states_per_shard: AtLeast1 = 256
     """States per file of pairs, whose answers are sampled in one batch of K times as many rows."""
-    min_margin: float = 0.01
+    min_margin: NonNegative = 0.01
     """Smallest difference between chosen and rejected, in return units; pairs below it are
     dropped and counted."""
     rank_by: Literal["advantage", "return"] = "advantage"
     """advantage: r + gamma^k V(next state) - V(state) by the critic; return: what the chain
     earned, as it is always done without a critic."""
-    gamma: float = 0.99
-    """Discount of the returns where there is no critic; a critic brings its own."""
-    discount_per: Literal["action", "chain"] = "action"
-    """What one factor of gamma stands for, where there is no critic."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_states", "states_per_shard"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        check(self.num_candidates >= 2, "num_candidates", "at least 2", self.num_candidates)
-        check(self.min_margin >= 0, "min_margin", "at least 0", self.min_margin)
-        check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
+    gamma: PositiveShare = 0.99
+    """Discount, per action, of the returns where there is no critic; a critic brings its own."""
 
 
 @dataclass(frozen=True)
-class SimPOConfig:
+class SimPOConfig(Bounded):
     """The loss of SimPO (Meng, Xia, Chen 2024); defaults of its Mistral-7B-Instruct setup."""
 
-    beta: float = gene(2.5, 0.5, 10.0, log=True)
+    beta: Positive = gene(2.5, 0.5, 10.0, log=True)
     """Scale of the difference of length-normalised log-probabilities."""
-    target_margin: float = gene(0.25, 0.0, 2.0)
+    target_margin: NonNegative = gene(0.25, 0.0, 2.0)
     """Margin that the scaled difference should exceed: the paper's gamma, TRL's simpo_gamma
     (the paper tunes gamma / beta, here 0.1)."""
-    nll_weight: float = 0.0
+    nll_weight: NonNegative = 0.0
     """Weight of the negative log-likelihood of `chosen`, CPO's alpha; 0 in the paper, a little
     keeps small actors from collapsing."""
-    preference_weight: float = 1.0
+    preference_weight: NonNegative = 1.0
     """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
 
-    def __post_init__(self) -> None:
-        check(self.beta > 0, "beta", "a positive number", self.beta)
-        check(self.target_margin >= 0, "target_margin", "at least 0", self.target_margin)
-        check(self.nll_weight >= 0, "nll_weight", "at least 0", self.nll_weight)
-        weight = self.preference_weight
-        check(weight >= 0, "preference_weight", "at least 0", weight)
-
 
 @dataclass(frozen=True)
-class RegressionConfig:
+class RegressionConfig(Bounded):
     """How the critic learns from returns."""
 
-    loss: Literal["mse", "smooth_l1"] = "mse"
-    """mse: the values become mean returns; smooth_l1: rare huge returns count less, and skewed
-    returns are valued towards their median."""
-    td_lambda: float = 1.0
+    td_lambda: Share = 1.0
     """1: Monte-Carlo returns (founding document); below, lambda-returns that mix in the critic's
     own values of later states, computed anew at each epoch."""
-    aggregate_duplicates: bool = True
-    """Under mse: rows of equal text become one row with their mean target, weighted by their
-    number. The same loss but for a constant, at a fraction of the time where states recur."""
-    eval_fraction: float = 0.1
-    """Share of the episodes held out, on which R2 and RMSE are measured; 0: none."""
-
-    def __post_init__(self) -> None:
-        check(0 <= self.td_lambda <= 1, "td_lambda", "a number in [0, 1]", self.td_lambda)
-        check(0 <= self.eval_fraction < 1, "eval_fraction", "a share below 1", self.eval_fraction)
 
 
 @dataclass(frozen=True)
-class ValueConfig:
+class ValueConfig(Bounded):
     """Offline learning of token values; the fields that MC and ILQL share."""
 
-    gamma: float = 0.99
+    gamma: PositiveShare = 0.99
     """Discount of one token of the agent, in (0, 1]."""
-    cql_weight: float = 0.01
+    cql_weight: NonNegative = 0.01
     """Weight of the conservative term logsumexp Q(s, .) - Q(s, token), the cross-entropy of Q's
     softmax (LMRL-Gym: 0.5 in the maze, 0.01 in Wordle); it belongs to `error_weight`."""
-    error_weight: float = 0.5
+    error_weight: Positive = 0.5
     """Factor on the squared errors of Q and V: 0.5 in LMRL-Gym, 1 elsewhere."""
-    cloning_weight: float = 0.0
+    cloning_weight: NonNegative = 0.0
     """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
     is an actor too; at 0 the values have their own."""
-    head_size: int | None = None
+    head_size: AtLeast1 | None = None
     """Width of the heads' hidden layer; null: twice that of the trunk."""
     group_by: Literal["prompt", "episode"] = "prompt"
     """What a row of a batch is. prompt: a state with all that was answered to it, equal decisions
     merged and weighted by their number; episode: the decisions of one, for texts that grow and
     never recur. Either way what texts share is read once."""
 
-    def __post_init__(self) -> None:
-        check(0 < self.gamma <= 1, "gamma", "a number in (0, 1]", self.gamma)
-        check(self.cql_weight >= 0, "cql_weight", "at least 0", self.cql_weight)
-        check(self.error_weight > 0, "error_weight", "a positive number", self.error_weight)
-        check(self.cloning_weight >= 0, "cloning_weight", "at least 0", self.cloning_weight)
-        size = self.head_size
-        check(size is None or size >= 1, "head_size", "at least 1 or null", size)
-
 
 @dataclass(frozen=True)
 class ILQLConfig(ValueConfig):
     """Implicit language Q-learning (Snell et al. 2022)."""
 
-    expectile: float = 0.7
+    expectile: Annotated[float, Bound(above=0, below=1)] = 0.7
     """Expectile of V among the actions of the data, in (0, 1): the paper's tau. 0.99 in LMRL-Gym's
     maze, 0.7 in Wordle; towards 1, V is the best action's value."""
-    tau: float = 0.005
+    tau: PositiveShare = 0.005
     """Share of the trained parameters that the target network takes at each update (Polyak)."""
     bootstrap: Literal["token", "answer"] = "token"
     """Whose value the target of a token is. token: of the next one, as in the paper, which may
     piece an answer together; answer: of the text behind the answer, discounted for the tokens up to
     it (multi-step returns), for answers of which the first token is the decision."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(0 < self.expectile < 1, "expectile", "a number in (0, 1)", self.expectile)
-        check(0 < self.tau <= 1, "tau", "a number in (0, 1]", self.tau)
-
 
 @dataclass(frozen=True)
-class TinyModelConfig:
+class TinyModelConfig(Bounded):
     """The shape of a tiny Mistral: about 0.9 million parameters unless a preset says otherwise."""
 
-    hidden_size: int = 128
+    hidden_size: AtLeast1 = 128
     """Width of the residual stream."""
-    num_layers: int = 4
+    num_layers: AtLeast1 = 4
     """Transformer layers."""
-    num_heads: int = 4
+    num_heads: AtLeast1 = 4
     """Attention heads."""
-    num_kv_heads: int = 2
+    num_kv_heads: AtLeast1 = 2
     """Heads of keys and values, shared by groups of attention heads."""
-    intermediate_size: int = 384
+    intermediate_size: AtLeast1 = 384
     """Width of the MLP."""
     vocab_size: int = 1024
     """Tokens at most. A small corpus fills fewer, and at least the 256 bytes and the special
     tokens."""
-    max_position_embeddings: int = 2048
-    """Longest text, in tokens."""
-    initializer_range: float = 0.02
+    initializer_range: Positive = 0.02
     """Standard deviation of new weights."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check(
             self.hidden_size % (2 * self.num_heads) == 0,
             "hidden_size",

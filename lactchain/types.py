@@ -7,7 +7,7 @@ processes, into parquet and into notebooks.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
@@ -192,15 +192,20 @@ class Trajectory:
         return f"<pre>{_as_html(str(self))}</pre>"
 
 
+Conversation = Sequence[Mapping[str, str]]
+"""Messages with a `role` and a `content`, as chat templates take them."""
+
+
 @dataclass(frozen=True)
 class PreferencePair:
     """Two answers to one prompt, the better one first, and where they came from.
 
-    `prompt`, `chosen` and `rejected` are TRL's column names. Values are advantages in return
-    units; returns are what the chains earned in the environment.
+    `prompt`, `chosen` and `rejected` are TRL's column names. A prompt is the text of a state, which
+    an actor is asked as it is asked anything; or, in data of others, a conversation as it is.
+    Values are advantages in return units; returns are what the chains earned in the environment.
     """
 
-    prompt: str
+    prompt: str | Conversation
     chosen: str
     rejected: str
     chosen_token_ids: tuple[int, ...] = ()
@@ -220,7 +225,7 @@ class PreferencePair:
 
     def _repr_html_(self) -> str:
         rows = (
-            ("prompt", self.prompt, ""),
+            ("prompt", str(self.prompt), ""),
             ("chosen", self.chosen, f"{self.chosen_value:+.3f}"),
             ("rejected", self.rejected, f"{self.rejected_value:+.3f}"),
         )
@@ -251,9 +256,40 @@ class Policy(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """A `Policy` that answers by a function of the text alone, or of the text and a seed.
+
+    Attributes:
+        answer: the function; of the text, or, where `draws`, of the text and the row's seed.
+        name: what trajectories call it.
+        draws: whether the function takes a seed.
+    """
+
+    answer: Callable[..., str]
+    name: str = "function"
+    draws: bool = False
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """The function's answers to B observations."""
+        if self.draws:
+            return [Action(self.answer(*row)) for row in zip(observations, seeds, strict=True)]
+        return [Action(self.answer(text)) for text in observations]
+
+
 @runtime_checkable
 class Critic(Protocol):
-    """Anything that values observations, or (observation, answer) pairs, in return units."""
+    """Anything that values observations, or (observation, answer) pairs, in return units.
+
+    Attributes:
+        mode: "value", V(s), or "action_value", Q(s, chain).
+        gamma: the discount that the values are under.
+        discount_per: what one factor of it stands for, an "action" or a "chain".
+    """
+
+    mode: str
+    gamma: float
+    discount_per: str
 
     def values(
         self, observations: Sequence[str], actions: Sequence[str] | None = None

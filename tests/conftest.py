@@ -6,7 +6,6 @@ the processes that tests start.
 
 import os
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,6 @@ os.environ.update(
     PYTHONPATH=os.pathsep.join(filter(None, [OFFLINE, os.environ.get("PYTHONPATH")])),
 )
 os.environ.pop("HF_TOKEN", None)
-
-sys.path.insert(0, str(ROOT / "scripts"))  # as Python does for a script
 
 runpy.run_path(f"{OFFLINE}/sitecustomize.py")  # blocks the sockets of this process
 

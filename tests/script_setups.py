@@ -6,39 +6,41 @@ server that has torch and transformers loaded already, so that killing it costs 
 
 import importlib
 import os
+import runpy
 import socket
 import sys
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 import training_setups
 
-from lactchain import jobs
 from lactchain.config import dump
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
-from lactchain.jobs import (
-    ActorStageConfig,
-    BehaviorConfig,
-    CriticStageConfig,
-    EvaluationConfig,
-    RecordingConfig,
-    WarmStartConfig,
-)
 from lactchain.process import launch
 from lactchain.settings import (
     ActorConfig,
+    BriefTrainingConfig,
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
+    GuidedActorConfig,
     LoraSettings,
+    PlayerConfig,
     PreferenceConfig,
     RunConfig,
+    SamplerConfig,
     TinyModelConfig,
     TrainingConfig,
+    recast,
 )
+from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.make_offline_data import RecordingConfig
+from lactchain.stages.run_pipeline import ActorStageConfig, CriticStageConfig
+from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32
@@ -57,15 +59,27 @@ COLLECT = CollectConfig(num_episodes=96, num_envs=16, shard_size=16)
 PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard=16)
 BEHAVIOR = BehaviorConfig(num_chains=64, max_random_length=2)
 EVALUATION = EvaluationConfig(num_envs=32, num_samples=100)
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def config_class(script: str) -> type:
+    """The config class that a script launches its stage with."""
+    names = runpy.run_path(str(SCRIPTS / f"{script}.py"))
+    return next(value for name, value in names.items() if name.endswith("Config"))
+
+
 CLASSES = {
-    "make_offline_data": jobs.MakeOfflineDataConfig,
-    "train_bc": jobs.TrainBCConfig,
-    "collect_rollouts": jobs.CollectRolloutsConfig,
-    "train_critic": jobs.TrainCriticConfig,
-    "make_preferences": jobs.MakePreferencesConfig,
-    "train_simpo": jobs.TrainSimPOConfig,
-    "evaluate": jobs.EvaluateConfig,
-    "run_pipeline": jobs.RunPipelineConfig,
+    name: config_class(name)
+    for name in (
+        "make_offline_data",
+        "train_bc",
+        "collect_rollouts",
+        "train_critic",
+        "make_preferences",
+        "train_simpo",
+        "evaluate",
+        "run_pipeline",
+    )
 }
 STAGES = [name for name in CLASSES if name != "run_pipeline"]
 
@@ -80,8 +94,9 @@ def build_weights(folder: Path) -> Path:
 def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
     """The smallest sensible configuration of a script."""
     actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    sampler, player = recast(actor, SamplerConfig), recast(actor, PlayerConfig)
     critic = CriticConfig(str(weights / "encoder"), gamma=0.9)
-    greedy = replace(actor, decoding="free", temperature=0.0)
+    greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
     parts = {
         "make_offline_data": {
             "behavior": RecordingConfig({"optimal": 0.4, "random": 0.6}),
@@ -89,17 +104,17 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
             "export": ["minari", "datasets"],
         },
         "train_bc": {"actor": actor, "behavior": BEHAVIOR, "training": TRAINING},
-        "collect_rollouts": {"actor": actor, "collect": COLLECT},
+        "collect_rollouts": {"actor": sampler, "collect": COLLECT},
         "train_critic": {
-            "actor": actor, "critic": critic, "collect": COLLECT, "training": TRAINING
+            "actor": player, "critic": critic, "collect": COLLECT, "training": TRAINING
         },
-        "make_preferences": {"actor": actor, "preferences": PREFERENCES},
+        "make_preferences": {"actor": sampler, "preferences": PREFERENCES},
         "train_simpo": {"actor": actor, "preferences": PREFERENCES, "training": TRAINING},
         "evaluate": {"actor": greedy, "evaluation": EVALUATION},
         "run_pipeline": {
             "tiny": SHAPE,
             "actor": actor,
-            "warm_start": WarmStartConfig(BEHAVIOR, TRAINING),
+            "warm_start": WarmStartConfig(BEHAVIOR, recast(TRAINING, BriefTrainingConfig)),
             "critic": CriticStageConfig(config=critic, collect=COLLECT, training=TRAINING),
             "simpo": ActorStageConfig(preferences=PREFERENCES, training=TRAINING),
             "evaluation": EVALUATION,
@@ -111,8 +126,13 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
 
 
 def run_here(script: str, config: Any) -> dict[str, Any]:
-    """The summary of a script, run in this process."""
-    return importlib.import_module(script).main(config)
+    """The summary of a stage, run in this process."""
+    return stage(script).main(config)
+
+
+def stage(script: str) -> ModuleType:
+    """The module of the stage that a script launches."""
+    return importlib.import_module(f"lactchain.stages.{script}")
 
 
 def start(script: str, config: Any, *arguments: str, **variables: str) -> BaseProcess:
@@ -144,7 +164,7 @@ def _main(variables: dict[str, str], log: str, script: str, arguments: list[str]
     os.dup2(sys.stdout.fileno(), 2)
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]
-    launch(importlib.import_module(script).main, CLASSES[script])
+    launch(stage(script).main, CLASSES[script])
 
 
 def figures_of(summary: dict[str, Any]) -> dict[str, Any]:

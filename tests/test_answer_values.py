@@ -1,6 +1,5 @@
 """What a value model says of each answer, as an evaluation leaves it for people."""
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +13,12 @@ from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.evaluations import read_answer_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.jobs import EvaluateConfig, EvaluationConfig
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig, RunConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
+from lactchain.stages import evaluate
+from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 3})
 
@@ -34,7 +34,7 @@ def config(tmp_path_factory):
     for parameter in (*model.q_heads.parameters(), *model.v_head.parameters()):
         torch.nn.init.normal_(parameter)
     model.save(folder / "values")
-    return replace(actor, values=str(folder / "values"))
+    return recast(actor, GuidedActorConfig, values=str(folder / "values"))
 
 
 def test_an_evaluation_by_ranked_answers_says_what_each_is_worth(config, tmp_path):
@@ -44,7 +44,7 @@ def test_an_evaluation_by_ranked_answers_says_what_each_is_worth(config, tmp_pat
         actor=config,
         evaluation=EvaluationConfig(num_samples=0),
     )
-    importlib.import_module("evaluate").main(job)
+    evaluate.main(job)
     found = read_answer_values(tmp_path / "answer_values.json")
     env = make_language_env(U_MAZE)
     assert list(found.states) == env.view_states()
@@ -84,6 +84,6 @@ def test_an_actor_plays_wordle_by_configuration_alone(tmp_path):
             actor=ActorConfig(str(tmp_path / "actor"), decoding=decoding, dtype="float32"),
             evaluation=EvaluationConfig(num_samples=4, num_episodes_per_start=5),
         )
-        summary = importlib.import_module("evaluate").main(job)
+        summary = evaluate.main(job)
         assert summary["num_episodes"] == 5
         assert decoding == "free" or summary["invalid_rate"] == 0

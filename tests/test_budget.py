@@ -1,7 +1,6 @@
 """A dry run prints what each stage takes and makes nothing; what cannot fit is not begun."""
 
 import gc
-import importlib
 import weakref
 from dataclasses import replace
 
@@ -15,15 +14,18 @@ from script_setups import (
     run_here,
 )
 
-from lactchain import budget
-from lactchain.budget import check_budget, phases
-from lactchain.data import critic_data
+from lactchain import budget, process
+from lactchain.budget import check_budget
 from lactchain.data.exact_values import exact_policy
 from lactchain.errors import ConfigError
-from lactchain.jobs import PlayConfig, TrainILQLConfig, TrainMCConfig
 from lactchain.models import specs
 from lactchain.models.headed import HeadedModel
 from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
+from lactchain.stages import play, search, train_ilql, train_mc, train_simpo
+from lactchain.stages.play import PlayConfig
+from lactchain.stages.search import LanguageConfig, SearchConfig
+from lactchain.stages.train_ilql import TrainILQLConfig
+from lactchain.stages.train_mc import TrainMCConfig
 
 LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
 
@@ -41,8 +43,11 @@ def large(monkeypatch):
 
 
 @pytest.mark.parametrize("script", LANGUAGE)
-def test_a_dry_run_prints_the_parts_and_makes_nothing(script, weights, tmp_path, capsys):
-    config = config_of(script, weights, tmp_path / "run", dry_run=True)
+def test_a_dry_run_prints_the_parts_and_makes_nothing(
+    script, weights, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(process, "_dry_run", True)
+    config = config_of(script, weights, tmp_path / "run")
     if script == "run_pipeline":
         config = replace(config, tiny=None, warm_start=None)
         model = str(weights / "encoder")
@@ -65,15 +70,16 @@ def test_what_cannot_fit_is_refused_before_it_is_loaded(script, weights, tmp_pat
 
 def test_players_and_values_are_estimated_as_well(weights, tmp_path, large):
     actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, lora=LoraSettings(r=2))
-    assert list(phases(PlayConfig(GRID))) == []
-    check_budget(PlayConfig(GRID))
-    for config in (
-        PlayConfig(GRID, actor),
-        TrainMCConfig(environment=GRID, actor=actor, trajectories=str(tmp_path / "none")),
-        TrainILQLConfig(environment=GRID, actor=actor, trajectories=str(tmp_path / "none")),
+    assert list(play.memory(PlayConfig(GRID))) == []
+    check_budget(PlayConfig(GRID), play.memory)
+    data = {"environment": GRID, "actor": actor, "trajectories": str(tmp_path / "none")}
+    for config, memory in (
+        (PlayConfig(GRID, actor), play.memory),
+        (TrainMCConfig(**data), train_mc.memory),
+        (TrainILQLConfig(**data), train_ilql.memory),
     ):
         with pytest.raises(ConfigError, match="GiB are free"):
-            check_budget(config)
+            check_budget(config, memory)
 
 
 def test_values_are_estimated_from_the_episodes_that_are_there(weights, tmp_path):
@@ -85,15 +91,15 @@ def test_values_are_estimated_from_the_episodes_that_are_there(weights, tmp_path
         trajectories=str(tmp_path / "episodes/trajectories"),
         training=TrainingConfig(batch_size=4),
     )
-    (there,) = phases(config)
-    (guessed,) = phases(replace(config, trajectories=str(tmp_path / "none")))
+    (there,) = train_ilql.memory(config)
+    (guessed,) = train_ilql.memory(replace(config, trajectories=str(tmp_path / "none")))
     # Several answers to a prompt stand in its row.
     assert there.estimate.activations > guessed.estimate.activations > 0
 
 
 def test_large_models_that_fit_are_begun(weights, tmp_path, monkeypatch):
     monkeypatch.setattr(specs, "SMALL_MODEL_BYTES", 0)
-    check_budget(config_of("train_simpo", weights, tmp_path / "run"))
+    check_budget(config_of("train_simpo", weights, tmp_path / "run"), train_simpo.memory)
 
 
 def test_available_memory_is_a_part_of_this_computers(monkeypatch):
@@ -103,12 +109,9 @@ def test_available_memory_is_a_part_of_this_computers(monkeypatch):
 
 
 def test_a_search_of_actors_is_a_training_and_its_judgement(weights, tmp_path):
-    module = importlib.import_module("search")
-    from lactchain.search.settings import LanguageConfig, SearchConfig
-
     train = config_of("train_simpo", weights, tmp_path / "run")
     config = SearchConfig(language=LanguageConfig(train=train))
-    names = [phase.name for stage in module.language_stages(config) for phase in phases(stage)]
+    names = [phase.name for phase in search.memory(config)]
     assert names == ["candidates", "SimPO", "evaluation"]
 
 
@@ -140,18 +143,18 @@ def test_exact_values_take_the_place_of_the_trainer(critics, weights, tmp_path, 
         assert critics and all(critic() is None for critic in critics)
         return exact_policy(*args)
 
-    monkeypatch.setattr(critic_data, "exact_policy", enumerate_alone)
+    monkeypatch.setattr(train_critic, "exact_policy", enumerate_alone)
     summary = run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
     assert "critic_r2" in summary
 
 
 def test_exact_values_that_nobody_computes_take_nothing(weights, tmp_path):
     config = config_of("train_critic", weights, tmp_path / "run")
-    assert "exact values" in [phase.name for phase in phases(config)]
+    assert "exact values" in [phase.name for phase in train_critic.memory(config)]
     for changes in (
         {"compare_with_exact": False},
         {"actor": replace(config.actor, decoding="free")},
         {"critic": replace(config.critic, mode="action_value")},
     ):
-        found = [phase.name for phase in phases(replace(config, **changes))]
+        found = [phase.name for phase in train_critic.memory(replace(config, **changes))]
         assert "exact values" not in found, changes

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lactchain import settings
-from lactchain.config import differences, dump, load, parse, to_dict
+from lactchain.config import differences, dump, load, parse, take_dry_run, to_dict
 from lactchain.errors import ConfigError
 
 
@@ -109,12 +109,26 @@ def test_abbreviations_are_refused():
         parse(Config, ["--run.see", "3"])
 
 
-def test_a_file_cannot_ask_to_run_foreign_code(tmp_path):
-    path = write(tmp_path / "a.yaml", "actor: {trust_remote_code: true}")
-    with pytest.raises(ConfigError, match="actor.trust_remote_code"):
+def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
+    for words in (["--dry_run"], ["--dry_run", "true"]):
+        assert take_dry_run(["--run.seed", "3", *words]) == (True, ["--run.seed", "3"])
+    assert take_dry_run(["--dry_run", "false", "x"]) == (False, ["x"])
+    assert take_dry_run(["--dry_run", "--run.seed", "3"]) == (True, ["--run.seed", "3"])
+    assert parse(Config, ["--run.seed", "3", "--dry_run", "true"]).run.seed == 3
+
+
+def test_what_older_versions_wrote_is_refused_with_its_new_name(tmp_path):
+    older = "actor: {trust_remote_code: false, load_in_4bit: true}\ntraining: {optim: sgd}"
+    path = write(tmp_path / "a.yaml", older)
+    with pytest.raises(ConfigError) as error:
         parse(Config, ["--config", path])
-    typed = parse(Config, ["--config", path, "--actor.trust_remote_code", "true"])
-    assert typed.actor.trust_remote_code
+    message = str(error.value)
+    assert message.startswith(f"{path}: written by an older version: ") and "\n" not in message
+    assert "actor.load_in_4bit is now dtype: 4bit" in message
+    assert "training.optim is now one of training.extra" in message
+    assert "actor.trust_remote_code is now the environment variable LACTCHAIN_TRUST" in message
+    with pytest.raises(ConfigError, match="training.warmup_ratio: is now training.extra.warmup_st"):
+        parse(Config, ["--training.warmup_ratio", "0.5"])
 
 
 def test_help_says_what_each_field_means(capsys):
@@ -182,7 +196,6 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch
         (settings.EnvironmentConfig, {"max_chains": 0}),
         (settings.LoraSettings, {"dropout": 1.0}),
         (settings.ActorConfig, {"temperature": -0.1}),
-        (settings.ActorConfig, {"load_in_4bit": True, "load_in_8bit": True}),
         (settings.CriticConfig, {"gamma": 0.0}),
         (settings.CriticConfig, {"gamma": float("nan")}),
         (settings.TrainingConfig, {"learning_rate": float("nan")}),

@@ -1,16 +1,16 @@
 """Every shipped configuration is one of its script, and says what the others of its kind say."""
 
-import importlib
 import sys
 import typing
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from script_setups import config_class, stage
 from test_prompting import MISTRAL, sentencepiece_like
 
-from lactchain.budget import PROCESS_BYTES, phases
+from lactchain.budget import PROCESS_BYTES
 from lactchain.config import dump, parse
 from lactchain.environments.language import make_language_env
 from lactchain.models.memory import SHAPES
@@ -29,9 +29,8 @@ H100_BYTES, RTX4090_BYTES = 80e9, 24 * 2**30
 
 def load(name: str):
     """The configuration in `configs/<script>/<setting>.yaml`, as its script reads it."""
-    main = importlib.import_module(Path(name).parent.name).main
-    config_class = typing.get_type_hints(main)["config"]
-    return parse(config_class, ["--config", str(ROOT / "configs" / f"{name}.yaml")])
+    file = str(ROOT / "configs" / f"{name}.yaml")
+    return parse(config_class(Path(name).parent.name), ["--config", file])
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
@@ -46,6 +45,32 @@ def test_a_configuration_is_one_of_its_script_and_survives_being_written(file, t
 def test_every_script_has_a_configuration_for_both_sizes(setting):
     assert {f.parent.name for f in FILES if f.stem == setting} == set(SCRIPTS) - CLASSIC
     assert {f.parent.name for f in FILES} == set(SCRIPTS)
+
+
+MOST_SETTINGS = {
+    "train_critic": 50,
+    "run_pipeline": 94,
+    "train_simpo": 48,
+    "train_bc": 44,
+    "evaluate": 32,
+    "collect_rollouts": 26,
+}
+"""What `--help` shows; a new one should take the place of another."""
+
+
+@pytest.mark.parametrize("script", MOST_SETTINGS)
+def test_a_script_has_no_more_settings_than_people_can_read(script):
+    assert len(list(settings(config_class(script)))) <= MOST_SETTINGS[script]
+
+
+def settings(config_class: type):
+    """The keys of a config class that hold a value."""
+    hints = typing.get_type_hints(config_class)
+    for item in fields(config_class):
+        candidates = (hints[item.name], *typing.get_args(hints[item.name]))
+        nested = [c for c in candidates if isinstance(c, type) and is_dataclass(c)]
+        inner = [key for part in nested for key in settings(part)]
+        yield from (f"{item.name}.{key}" for key in inner) if inner else (item.name,)
 
 
 def test_the_large_stages_refill_idle_places_and_enumerate_no_answers():
@@ -89,8 +114,8 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     evaluation, play = load("evaluate/gridworld_tiny"), load("play/gridworld_tiny")
     drawn = replace(whole.environment, kwargs={"render_mode": "ansi"})
     assert play.environment == drawn
-    for stage in (prepare, cloning, critic, simpo, pairs, rollouts, evaluation):
-        assert stage.environment == whole.environment, type(stage)
+    for config in (prepare, cloning, critic, simpo, pairs, rollouts, evaluation):
+        assert config.environment == whole.environment, type(config)
     weights = {"model": "weights/tiny-actor", "dtype": "float32"}
     assert simpo.actor == pairs.actor == replace(whole.actor, **weights)
 
@@ -173,7 +198,7 @@ def on_cuda(monkeypatch):
     ],
 )
 def test_the_large_stages_fit_on_their_gpu(name, card, on_cuda):
-    found = list(phases(load(name)))
+    found = list(stage(Path(name).parent.name).memory(load(name)))
     assert found
     for phase in found:
         taken = phase.estimate.total + PROCESS_BYTES["cuda"]

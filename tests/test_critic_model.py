@@ -216,11 +216,11 @@ def test_a_critic_remembers_its_precision(config, tmp_path, lora):
 
 def test_a_quantised_critic_is_loaded_quantised_and_no_other(config, tmp_path):
     stored = {"dtype": "bfloat16", "load_in_4bit": True, "load_in_8bit": False}
-    assert at_stored_precision(config(), stored) == config(dtype="bfloat16", load_in_4bit=True)
+    assert at_stored_precision(config(), stored) == config(dtype="4bit")
     assert at_stored_precision(config(dtype="float32"), {}) == config(dtype="float32")
     trained(config(lora=LORA)).save(tmp_path)
-    with pytest.raises(ConfigError, match=r"critic.load_in_4bit: expected False, as .* got True"):
-        EmbeddingCritic.from_config(config(checkpoint=str(tmp_path), load_in_4bit=True))
+    with pytest.raises(ConfigError, match=r"critic.dtype: expected 'float32', as .* got '4bit'"):
+        EmbeddingCritic.from_config(config(checkpoint=str(tmp_path), dtype="4bit"))
 
 
 def test_values_of_another_meaning_are_refused(config, tmp_path):

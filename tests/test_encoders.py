@@ -114,7 +114,7 @@ def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], step
     table = EpisodeTable.from_trajectories(data, critic)
     args = training_arguments(settings, run_dir / "checkpoints", 0, disable_tqdm=True)
     with Run.open(run_dir, TRAINING) as run:
-        trainer = CriticTrainer(critic, args, table, RegressionConfig(loss="mse"), run=run)
+        trainer = CriticTrainer(critic, args, table, RegressionConfig(), run=run)
         train(trainer)
     return [record["loss"] for record in trainer.state.log_history if "loss" in record]
 

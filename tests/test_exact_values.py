@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from script_setups import GRID, build_weights, config_of, run_here
 
-from lactchain.data.critic_data import measure_values
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
@@ -15,9 +14,11 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.pipeline import Stages
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, CriticConfig
+from lactchain.stages import train_critic
+from lactchain.stages.run_pipeline import Rounds
+from lactchain.stages.train_critic import measure_values
 
 NUM_EPISODES = 300
 
@@ -77,12 +78,16 @@ def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weigh
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_pipeline_compares_in_its_first_round_if_at_all(wanted, weights, tmp_path):
+def test_a_pipeline_compares_in_its_first_round_if_at_all(wanted, weights, tmp_path, monkeypatch):
     config = config_of("run_pipeline", weights, tmp_path / "run", tiny=None)
     config = replace(config, critic=replace(config.critic, compare_with_exact=wanted))
+    asked = []
+    monkeypatch.setattr(train_critic, "main", lambda stage: asked.append(stage) or {})
     with Run.of(config) as run:
-        stages = Stages(config, run)
-    assert [stages.critic_stage(n).compare_with_exact for n in (1, 2)] == [wanted, False]
+        rounds = Rounds(config, run)
+        rounds.train_critic(1)
+        rounds.train_critic(2)
+    assert [stage.compare_with_exact for stage in asked] == [wanted, False]
 
 
 @pytest.mark.parametrize(

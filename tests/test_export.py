@@ -4,18 +4,18 @@ import json
 import sys
 from pathlib import Path
 
-import export
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lactchain.errors import DataError, NonFiniteError
-from lactchain.jobs import ExportConfig
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor, quiet
 from lactchain.settings import ActorConfig, LoraSettings, RunConfig
+from lactchain.stages import export
+from lactchain.stages.export import ExportConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from lactchain.jobs import TrainSimPOConfig
 
 from lactchain.errors import ConfigError
-from lactchain.jobs import TrainSimPOConfig
 from lactchain.models import cascade, families
 from lactchain.models.actor import LanguageActor
 from lactchain.models.decoding import Decoder

@@ -153,7 +153,7 @@ def test_a_person_is_not_told_hundreds_of_numbers():
 def test_an_evaluation_may_play_several_games_from_every_start(tmp_path):
     rollouts = Rollouts(WORDLE)
     policy = FittingWords(rollouts.env)
-    results, summary = evaluate(policy, rollouts, tmp_path, seed=0, num_per_start=40)
+    results, summary = evaluate(policy, rollouts, num_per_start=40, folder=tmp_path)
     assert len(results) == summary["num_episodes"] == 40
     assert len({result.num_chains for result in results}) > 1  # with dice of their own
     assert all(result.shortest is None for result in results)

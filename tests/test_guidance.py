@@ -17,7 +17,7 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, RankingConfig
 from lactchain.trainers.base import save_result
 from lactchain.types import ChainGrammar
 
@@ -44,8 +44,8 @@ def values(request, weights, tmp_path_factory):
     return folder / "values"
 
 
-def config_of(weights, values, **changes) -> ActorConfig:
-    config = ActorConfig(
+def config_of(weights, values, **changes) -> GuidedActorConfig:
+    config = GuidedActorConfig(
         str(weights / "actor"), values=str(values), value_weight=WEIGHT, max_new_tokens=8
     )
     return replace(config, **changes)
@@ -101,7 +101,7 @@ def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values
 @pytest.mark.parametrize("ranking", ["sum", "last"])
 @torch.no_grad()
 def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, weights, values):
-    config = config_of(weights, values, decoding="scored", value_ranking=ranking)
+    config = config_of(weights, values, decoding="scored", ranking=RankingConfig(ranking))
     actor = LanguageActor.from_config(config, GRAMMAR)
     table, tokenizer = ValueModel.load(values), actor.tokenizer
     texts = list(GRAMMAR.answers())
@@ -148,7 +148,9 @@ def test_answers_are_ranked_in_batches_of_bytes_and_their_scores_do_not_depend_o
 def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(
     weights, values, floor
 ):
-    config = config_of(weights, values, decoding="scored", policy_weight=0.25, policy_floor=floor)
+    config = config_of(
+        weights, values, decoding="scored", ranking=RankingConfig("sum", 0.25, floor)
+    )
     ranking = LanguageActor.from_config(config, GRAMMAR).ranking
     model, tokenizer = load_actor(replace(config, values=None))
     template = PromptTemplate.for_grammar(tokenizer, config.strategy, GRAMMAR)

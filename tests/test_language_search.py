@@ -13,7 +13,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 from lactchain.errors import ConfigError
 from lactchain.files import read_json_lines
 from lactchain.genes import gene_values, genes
-from lactchain.jobs import EvaluationConfig, TrainSimPOConfig
 from lactchain.models.adapters import save_adapter
 from lactchain.models.growth import (
     add_layer,
@@ -27,16 +26,13 @@ from lactchain.models.loading import load_actor
 from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
-from lactchain.search.language import LanguageSpecies
-from lactchain.search.runs import search
-from lactchain.search.settings import (
-    EvolutionConfig,
-    LanguageConfig,
-    MutationConfig,
-    SearchConfig,
-    SpaceConfig,
-)
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.settings import ActorConfig, RunConfig
+from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.language_species import LanguageSpecies
+from lactchain.stages.search import LanguageConfig, SearchConfig
+from lactchain.stages.search import main as search
+from lactchain.stages.train_simpo import TrainSimPOConfig
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
 GENES = ["training.learning_rate", "simpo.beta", "simpo.target_margin", "actor.lora.r"]

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 
 from lactchain.config import parse
 from lactchain.errors import ConfigError, DataError
-from lactchain.jobs import PrepareWeightsConfig
 from lactchain.models.adapters import (
     ADAPTER_FILES,
     SEAL_FILE,
@@ -31,6 +30,7 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import device, load_actor, load_encoder, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+from lactchain.stages.prepare_weights import PrepareWeightsConfig
 
 IDS = torch.tensor([[5, 60, 280, 7]])
 LORA = LoraSettings(r=2, alpha=4)
@@ -224,7 +224,7 @@ def test_code_of_a_model_is_not_run(actor):
     edit_json(actor / "config.json", auto_map=auto_map)
     load_actor(ActorConfig(model=str(actor)))
     edit_json(actor / "config.json", model_type="bomb")
-    with pytest.raises(DataError, match="trust_remote_code"):
+    with pytest.raises(DataError, match="LACTCHAIN_TRUST_REMOTE_CODE=1"):
         load_actor(ActorConfig(model=str(actor)))
 
 
@@ -250,11 +250,11 @@ def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, 
     load_encoder(CriticConfig(model=str(encoder)))
 
 
-@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
 def test_quantisation_needs_bitsandbytes(config, bits, monkeypatch):
     monkeypatch.setattr("lactchain.models.loading.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[quantization\]'"):
-        load_actor(replace(config, **{bits: True}))
+        load_actor(replace(config, dtype=bits))
 
 
 def test_the_device_is_that_of_the_process(monkeypatch):

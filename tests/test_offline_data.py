@@ -10,15 +10,15 @@ import pytest
 from script_setups import run_here
 from test_configs import load
 
-from lactchain.data.behavior import behavior_policy, retell
+from lactchain.data.behavior import behavior_policy
 from lactchain.data.episodes import Episode, all_episodes, inside, region_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
-from lactchain.jobs import MakeOfflineDataConfig, RecordingConfig
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig
+from lactchain.stages.make_offline_data import MakeOfflineDataConfig, RecordingConfig, retell
 
 MAZE, PARTIAL = load("make_offline_data/maze"), load("make_offline_data/maze_partial")
 FEW = CollectConfig(num_episodes=300, num_envs=64, shard_size=150)

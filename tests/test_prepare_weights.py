@@ -11,17 +11,15 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-import train_bc
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from prepare_weights import main
 from safetensors.torch import load_file
 
+from lactchain import process
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
 from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.jobs import BehaviorConfig, PrepareWeightsConfig, WarmStartConfig
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
@@ -39,6 +37,9 @@ from lactchain.settings import (
     TinyModelConfig,
     TrainingConfig,
 )
+from lactchain.stages import train_bc
+from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
@@ -238,8 +239,9 @@ def test_lora_trains_a_fraction_and_the_head_of_the_critic():
     assert 3.6e9 < quantised.weights < 4.8e9  # embeddings and output layer stay as they are
 
 
-def test_a_dry_run_prints_the_memory_and_makes_nothing(config, capsys):
-    main(replace(config, dry_run=True))
+def test_a_dry_run_prints_the_memory_and_makes_nothing(config, capsys, monkeypatch):
+    monkeypatch.setattr(process, "_dry_run", True)
+    main(config)
     printed = capsys.readouterr().out
     assert "7.25 B" in printed and "critic, LoRA 16" in printed
     assert not Path(config.folder).exists()

@@ -18,7 +18,7 @@ from lactchain.models.meta_models import Batch
 from lactchain.models.specs import actor_spec
 from lactchain.settings import ActorConfig, TinyModelConfig
 
-BITS = ("load_in_4bit", "load_in_8bit")
+BITS = ("4bit", "8bit")
 SHAPE = TinyModelConfig(
     hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=128
 )
@@ -35,7 +35,7 @@ def weights(tmp_path_factory) -> Path:
 
 def config(weights: Path, bits: str) -> ActorConfig:
     actor = config_of("train_simpo", weights, weights / "none").actor
-    return replace(actor, dtype="bfloat16", lora=LORA, **{bits: True})
+    return replace(actor, dtype=bits, lora=LORA)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -71,9 +71,9 @@ def test_an_adapter_learns_on_fewer_bits(bits, weights):
 @pytest.mark.parametrize("bits", [BITS[0], pytest.param(BITS[1], marks=pytest.mark.slow)])
 def test_a_round_runs_on_models_of_fewer_bits(bits, weights, tmp_path):
     stage = config_of("train_critic", weights, tmp_path / "critic", compare_with_exact=False)
-    critic = replace(stage.critic, dtype="bfloat16", lora=LORA, **{bits: True})
+    critic = replace(stage.critic, dtype=bits, lora=LORA)
     actor = replace(config(weights, bits), decoding="constrained")
-    few = replace(TRAINING, max_steps=2, warmup_ratio=0.0)
+    few = replace(TRAINING, max_steps=2, extra={"warmup_steps": 0})
     run_here("train_critic", replace(stage, actor=actor, critic=critic, training=few))
     folder = str(tmp_path / "critic/critic")
     values = EmbeddingCritic.load(folder).values(["1 1 up 0 0", "0 1 left 0 0"])

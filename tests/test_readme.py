@@ -1,6 +1,5 @@
 """What the README says is what is there: its tree, its commands, its tables, its code."""
 
-import importlib
 import inspect
 import re
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from script_setups import SHAPE
+from script_setups import SHAPE, config_class
 
 import lactchain
 from lactchain import errors
@@ -23,8 +22,8 @@ from lactchain.environments.extractors import Chain, make_extractor
 from lactchain.errors import LactChainError
 from lactchain.models.memory import memory_table
 from lactchain.models.prompting import STRATEGIES
-from lactchain.pipeline import Stages
 from lactchain.settings import EnvironmentConfig, LoraSettings
+from lactchain.stages.run_pipeline import Rounds
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -102,10 +101,6 @@ def launched(words: list[str]) -> tuple[list[str], str, list[str]]:
     return words[:place], Path(words[place]).stem, words[place + 1 :]
 
 
-def config_class(script: str) -> type:
-    return typing.get_type_hints(importlib.import_module(script).main)["config"]
-
-
 @pytest.mark.parametrize("words", LAUNCHES, ids=" ".join)
 def test_a_script_takes_its_arguments(words, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -156,7 +151,7 @@ def test_no_two_commands_want_one_run_folder_for_different_things(monkeypatch):
 
 def test_the_summary_is_explained_key_by_key():
     rows = table("Two commands", "`summary.json`")
-    written = re.findall(r'^ +"(\w+)":', inspect.getsource(Stages.summary), re.MULTILINE)
+    written = re.findall(r'^ +"(\w+)":', inspect.getsource(Rounds.summary), re.MULTILINE)
     assert sorted(name for row in rows for name in names(row[0])) == sorted(written)
 
 

@@ -39,7 +39,6 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import maps, plots
 from lactchain.inspection.markup import escape, table
 from lactchain.inspection.report import (
-    ReportConfig,
     by_distance,
     pair_table,
     rollouts,
@@ -49,6 +48,7 @@ from lactchain.inspection.report import (
 )
 from lactchain.inspection.run_view import chain_records, open_run
 from lactchain.settings import EnvironmentConfig
+from lactchain.stages.report import ReportConfig
 from lactchain.types import PreferencePair
 from lactchain.worlds.wordle.picture import COLOURS, game_of
 

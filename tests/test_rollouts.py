@@ -26,7 +26,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, EnvironmentFault, Interrupted
 from lactchain.models.actor import LanguageActor
-from lactchain.settings import ActorConfig, CollectConfig, EnvironmentConfig
+from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.types import Action
 
 FOUR = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
@@ -65,7 +65,7 @@ def heard(trajectories):
 
 
 def test_episodes_depend_neither_on_neighbours_nor_on_shards(actor, tmp_path):
-    episodes = sampled_episodes(make_language_env(GRID), CollectConfig(num_episodes=60), seed=3)
+    episodes = sampled_episodes(make_language_env(GRID), 60, seed=3)
     one_by_one = Rollouts(GRID, num_envs=1).play(actor, episodes)
     for num_envs, shard_size in ((7, 60), (16, 16), (60, 7)):
         folder = tmp_path / f"{num_envs}-{shard_size}"
@@ -79,10 +79,7 @@ def test_episodes_depend_neither_on_neighbours_nor_on_shards(actor, tmp_path):
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(actor):
     env = make_language_env(GRID)
-    again = [
-        Rollouts(GRID).play(actor, sampled_episodes(env, CollectConfig(num_episodes=30), seed))
-        for seed in (0, 0, 1)
-    ]
+    again = [Rollouts(GRID).play(actor, sampled_episodes(env, 30, seed)) for seed in (0, 0, 1)]
     assert again[0] == again[1]
     assert heard(again[0]) != heard(again[2])
 
@@ -105,7 +102,7 @@ def test_idle_places_are_refilled_at_once():
 def test_an_evaluation_has_more_episodes_in_a_file_than_places(tmp_path):
     rollouts = Rollouts(GRID, num_envs=8)
     policy = Says(rollouts.env.grammar.render([0]))
-    evaluate(policy, rollouts, tmp_path, seed=0)
+    evaluate(policy, rollouts, seed=0, folder=tmp_path)
     assert max(policy.batches) == 8
     assert [len(read_trajectories(file)) for file in tmp_path.glob("*.parquet")] == [16] * 3
 
@@ -134,7 +131,7 @@ def test_start_states_are_uniform_to_within_one():
 def test_an_environment_whose_states_are_not_listed_starts_by_itself(monkeypatch):
     env = make_language_env(GRID)
     env.view = replace(env.view, states=None)
-    episodes = sampled_episodes(env, CollectConfig(num_episodes=5), seed=0)
+    episodes = sampled_episodes(env, 5, seed=0)
     assert [e.state for e in episodes] == [None] * 5
     with pytest.raises(ConfigError, match="states"):
         all_episodes(env, seed=0)
@@ -145,7 +142,7 @@ def test_an_environment_whose_states_are_not_listed_starts_by_itself(monkeypatch
 
 def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_path, caplog):
     env = make_language_env(GRID)
-    episodes = sampled_episodes(env, CollectConfig(num_episodes=40), seed=0)
+    episodes = sampled_episodes(env, 40, seed=0)
     policy = RandomChains(env.grammar)
     first, tally = Rollouts(GRID).collect(policy, episodes, tmp_path, shard_size=8)
     paths = sorted(tmp_path.glob("*.parquet"))
@@ -167,7 +164,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
 
 def test_a_signal_stops_between_answers_and_keeps_finished_shards(tmp_path, monkeypatch):
     env = make_language_env(GRID)
-    episodes = sampled_episodes(env, CollectConfig(num_episodes=40), seed=0)
+    episodes = sampled_episodes(env, 40, seed=0)
     policy = RandomChains(env.grammar)
     whole, _ = Rollouts(GRID).collect(policy, episodes, tmp_path / "whole", shard_size=8)
     asked = iter([0] * 20)
@@ -186,7 +183,7 @@ def test_a_signal_stops_between_answers_and_keeps_finished_shards(tmp_path, monk
 
 def test_the_optimal_policy_solves_everything_by_the_shortest_way(tmp_path):
     rollouts = Rollouts(FOUR)
-    results, figures = evaluate(OptimalChains(rollouts.env), rollouts, tmp_path, seed=0)
+    results, figures = evaluate(OptimalChains(rollouts.env), rollouts, seed=0, folder=tmp_path)
     assert len(results) == figures["num_episodes"] == 960
     assert figures["success_rate"] == figures["success_within_2_chains"] == 1
     assert figures["actions_over_shortest"] == 1
@@ -199,7 +196,9 @@ def test_the_optimal_policy_solves_everything_by_the_shortest_way(tmp_path):
 
 def test_the_random_policy_is_the_floor(tmp_path):
     rollouts = Rollouts(replace(FOUR, kwargs={"size": 3}, max_chains=8))
-    results, figures = evaluate(RandomChains(rollouts.env.grammar), rollouts, tmp_path, seed=0)
+    results, figures = evaluate(
+        RandomChains(rollouts.env.grammar), rollouts, seed=0, folder=tmp_path
+    )
     assert len(results) == 288
     assert 0.1 < figures["success_within_2_chains"] < figures["success_rate"] < 0.8
     assert figures["actions_over_shortest"] > 2
@@ -210,7 +209,7 @@ def test_the_random_policy_is_the_floor(tmp_path):
 def test_garbage_is_all_invalid_and_never_succeeds(tmp_path):
     rollouts = Rollouts(GRID)
     policy = Says("move forward, please \ud800</s>")
-    results, figures = evaluate(policy, rollouts, tmp_path, seed=0)
+    results, figures = evaluate(policy, rollouts, seed=0, folder=tmp_path)
     assert figures["invalid_rate"] == 1
     assert figures["success_rate"] == figures["mean_chain_length"] == 0
     assert np.isnan(figures["actions_over_shortest"])
@@ -224,7 +223,9 @@ def test_where_nobody_knows_shortest_paths_they_are_left_out(kwargs, tmp_path):
     rollouts = Rollouts(EnvironmentConfig("FrozenLake-v1", kwargs, max_chains=30))
     if not kwargs["is_slippery"]:
         rollouts.env.view = replace(rollouts.env.view, model=None)
-    results, figures = evaluate(RandomChains(rollouts.env.grammar), rollouts, tmp_path, seed=1)
+    results, figures = evaluate(
+        RandomChains(rollouts.env.grammar), rollouts, seed=1, folder=tmp_path
+    )
     assert len(results) == 11 and all(result.shortest is None for result in results)
     assert np.isnan(figures["actions_over_shortest"])
 
@@ -313,7 +314,7 @@ def test_a_model_may_emit_anything_at_all(tmp_path):
     config = ActorConfig(str(weights / "actor"), max_new_tokens=24, temperature=2.0)
     rollouts = Rollouts(GRID)
     actor = LanguageActor.from_config(config, rollouts.env.grammar)
-    episodes = sampled_episodes(rollouts.env, CollectConfig(num_episodes=64), seed=0)
+    episodes = sampled_episodes(rollouts.env, 64, seed=0)
     played, _ = rollouts.collect(actor, episodes, tmp_path / "trajectories")
     texts = [action.text for t in played for action in t.actions]
     assert len(texts) == 64 * GRID.max_chains and len(set(texts)) > 200
@@ -346,7 +347,7 @@ def test_an_environment_that_breaks_the_rules_leaves_no_shard(tmp_path, monkeypa
 
     monkeypatch.setattr(type(rollouts.env.env.unwrapped), "step", break_at_goal)
     policy = RandomChains(rollouts.env.grammar)
-    episodes = sampled_episodes(rollouts.env, CollectConfig(num_episodes=48), seed=0)
+    episodes = sampled_episodes(rollouts.env, 48, seed=0)
     with pytest.raises(EnvironmentFault, match=rule) as fault:
         rollouts.collect(policy, episodes, tmp_path, shard_size=48)
     assert fault.value.exit_code == 6
@@ -377,8 +378,7 @@ def test_candidates_are_ranked_by_the_advantage_of_hand_computed_values():
     """V is 0.5 in states in which the agent looks up, else 0.25; gamma 0.5 per action."""
 
     class Values:
-        class settings:  # noqa: N801
-            mode, gamma, discount_per = "value", 0.5, "action"
+        mode, gamma, discount_per = "value", 0.5, "action"
 
         def values(self, observations, actions=None):
             return np.array([0.5 if " up " in text else 0.25 for text in observations])

@@ -453,3 +453,13 @@ def test_text_of_a_model_reaches_the_console_as_it_is():
     assert "[move forward]" in shown
     assert "0.1235" in shown
     assert "[red]x\\x00\\x1b\\u202e" in shown
+
+
+def test_a_folder_of_an_older_version_is_refused_with_the_new_names(run_dir):
+    config = settings.TrainingConfig()
+    Run.open(run_dir, config).close()
+    file = run_dir / "config.yaml"
+    file.write_text(file.read_text() + "trust_remote_code: false\n")
+    message = "written by an older version: trust_remote_code is now the environment variable"
+    with pytest.raises(ConfigError, match=message):
+        Run.open(run_dir, config)

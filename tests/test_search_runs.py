@@ -22,14 +22,10 @@ from lactchain.run import read_metrics
 from lactchain.search import agents, runs, trials
 from lactchain.search.evolution import Evolution, Individual, credit
 from lactchain.search.mutations import check_genes
-from lactchain.search.runs import search
-from lactchain.search.settings import (
-    EvolutionConfig,
-    SearchConfig,
-    SpaceConfig,
-    TrialsConfig,
-)
+from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig
+from lactchain.stages.search import SearchConfig
+from lactchain.stages.search import main as search
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -60,7 +56,7 @@ def config(run_dir, **changes):
 
 
 def run(run_dir, **changes):
-    return search(config(run_dir, **changes), {})
+    return search(config(run_dir, **changes))
 
 
 def texts(run_dir, *names):
@@ -89,7 +85,7 @@ def test_a_search_is_replayed_from_its_seed(tmp_path, subject):
     assert first == second and first["num_generations"] == 4
     assert texts(tmp_path / "a", "lineage.jsonl") == texts(tmp_path / "b", "lineage.jsonl")
     other = RunConfig(run_dir=str(tmp_path / "c"), seed=1)
-    assert search(config(tmp_path, run=other, **subject), {}) != first
+    assert search(config(tmp_path, run=other, **subject)) != first
 
 
 @pytest.mark.parametrize(("method", "call"), [("train", 3), ("judge", 2), ("judge", 4)])
@@ -135,7 +131,7 @@ def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
     process.kill()  # SIGKILL
     process.wait()
     whole = run(tmp_path / "whole", evolution=longer)
-    assert search(settings, {}) == whole
+    assert search(settings) == whole
     assert texts(tmp_path / "whole", "lineage.jsonl") == [lineage.read_text()]
 
 
@@ -457,5 +453,5 @@ def test_a_search_on_several_processes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     config = SearchConfig(ppo=PPO, run=RunConfig(run_dir=str(tmp_path / "run")))
     with pytest.raises(ConfigError, match="single process, got 2; start it without a launcher"):
-        search(config, {})
+        search(config)
     assert not (tmp_path / "run").exists()

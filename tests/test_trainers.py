@@ -119,11 +119,6 @@ def test_without_an_interval_only_the_end_is_saved(tmp_path):
     assert args.save_steps > 10**8
 
 
-def test_full_warm_up_is_a_share_not_one_step(tmp_path):
-    args = training_arguments(changed(warmup_ratio=1.0), tmp_path, 0)
-    assert args.get_warmup_steps(40) == 40
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("learning_rat", "no such argument"), ("learning_rate", "set by"), ("use_cpu", "set by")],
@@ -450,8 +445,7 @@ def test_accumulated_small_batches_equal_one_large_batch(kind, weights, tmp_path
             batch_size=batch_size,
             gradient_accumulation_steps=accumulation,
             max_steps=2,
-            optim="sgd",
-            max_grad_norm=1e9,
+            extra={"optim": "sgd", "max_grad_norm": 1e9},
         )
         with open_run(tmp_path / f"run-{batch_size}") as run:
             options = {"terminated": True, "td_lambda": 1.0} if kind == "critic" else {}

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lactchain.jobs import RecordingConfig
 from script_setups import config_of, run_here
 
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.report import write_report
 from lactchain.inspection.run_view import open_run
-from lactchain.jobs import RecordingConfig
 from lactchain.settings import EnvironmentConfig
 
 PACKAGE = Path(__file__).parent.parent / "lactchain"

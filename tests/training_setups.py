@@ -145,10 +145,16 @@ def make_critic(
     config = CriticConfig(str(weights / "encoder"), lora=lora_settings, gamma=0.9, dtype=dtype)
     critic = EmbeddingCritic.from_config(config, trainable=True)
     table = EpisodeTable.from_trajectories(episodes(terminated), critic)
-    regression = RegressionConfig(td_lambda=td_lambda, aggregate_duplicates=False)
+    regression = RegressionConfig(td_lambda=td_lambda)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return CriticTrainer(
-        critic, args, table, regression, run=run, keep_checkpoints=keep_checkpoints
+        critic,
+        args,
+        table,
+        regression,
+        run=run,
+        aggregate=False,
+        keep_checkpoints=keep_checkpoints,
     )
 
 

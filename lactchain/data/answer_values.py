@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from lactchain.data.evaluations import AnswerValues
 from lactchain.environments.language import LanguageEnv
-from lactchain.models.actor import LanguageActor
+from lactchain.types import Policy
 
 MAX_VALUES = 20_000
 
 
-def answer_values(actor: LanguageActor, env: LanguageEnv) -> AnswerValues | None:
-    """V(s) and the advantage of each answer, by the values that an actor ranks answers with.
+def answer_values(policy: Policy, env: LanguageEnv) -> AnswerValues | None:
+    """V(s) and the advantage of each answer, by the values that a policy ranks answers with.
 
     None where there is no such ranking, where the view does not list states or their texts depend
     on what happened before, or where there would be more than `MAX_VALUES` of them.
     """
-    ranking = actor.ranking
+    ranking = getattr(policy, "ranking", None)
     if ranking is None or env.view.states is None or env.history != 1:
         return None
     states = env.view_states()

@@ -7,7 +7,6 @@ settings it was made from. A complete folder is left alone, a damaged one is mad
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +17,12 @@ from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors
-from lactchain.jobs import PrepareWeightsConfig, TrainBCConfig
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.download import download
 from lactchain.models.prompting import STRATEGIES, resolve_strategy
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
-from lactchain.settings import ActorConfig, EnvironmentConfig, RunConfig, TinyModelConfig
+from lactchain.settings import EnvironmentConfig, TinyModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -50,43 +48,6 @@ def prepare_tiny_encoder(folder: str | Path, actor: str | Path) -> None:
         ConfigError: the folder holds an encoder made from another actor.
     """
     prepare(folder, {"actor": base_fingerprint(actor)}, lambda: build_tiny_encoder(folder, actor))
-
-
-def prepare_warm_actor(
-    config: PrepareWeightsConfig, clone: Callable[[TrainBCConfig], object]
-) -> None:
-    """The actor that the warm start makes of the tiny base, copied out of the run that trains it.
-
-    The run lives in the same folder and goes on where it was killed.
-
-    Args:
-        clone: trains to the end; the `main` of `scripts/train_bc.py`.
-
-    Raises:
-        ConfigError: the folder holds an actor of another warm start, or of another base.
-    """
-    folder = Path(config.folder)
-    actor, base, run_dir = (folder / f"tiny-{name}" for name in ("actor", "base", "warm-start"))
-    settings = {
-        "base": base_fingerprint(base),
-        "environment": asdict(config.environment),
-        "warm_start": asdict(config.warm_start),
-        "seed": config.seed,
-    }
-
-    def make() -> None:
-        clone(
-            TrainBCConfig(
-                run=RunConfig(run_dir=str(run_dir), seed=config.seed),
-                environment=config.environment,
-                actor=ActorConfig(model=str(base)),
-                behavior=config.warm_start.behavior,
-                training=config.warm_start.training,
-            )
-        )
-        shutil.copytree(run_dir / "actor", actor, dirs_exist_ok=True)
-
-    prepare(actor, settings, make)
 
 
 def prepare_download(folder: str | Path, model: str) -> None:

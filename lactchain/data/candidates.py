@@ -10,8 +10,7 @@ from lactchain.data.preferences import Candidates, chain_advantages
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
-from lactchain.models.critic import EmbeddingCritic
-from lactchain.types import Policy, Trajectory
+from lactchain.types import Critic, Policy, Trajectory
 
 
 def sample_candidates(
@@ -20,7 +19,7 @@ def sample_candidates(
     states: Sequence[State],
     num_candidates: int,
     seed: int,
-    critic: EmbeddingCritic | None,
+    critic: Critic | None,
     gamma: float,
     discount_per: str,
 ) -> list[Candidates]:
@@ -61,14 +60,14 @@ def sample_candidates(
 
 
 def _advantages(
-    critic: EmbeddingCritic,
+    critic: Critic,
     outcomes: Sequence[Trajectory],
     returns: np.ndarray,
     shape: tuple[int, int],
 ) -> np.ndarray:
     """Advantages (S, K) of single-decision episodes."""
     before = [outcome.observations[0] for outcome in outcomes]
-    if critic.settings.mode == "action_value":
+    if critic.mode == "action_value":
         q = critic.values(before, [outcome.actions[0].text for outcome in outcomes]).reshape(shape)
         return q - q.mean(axis=1, keepdims=True)
     values = critic.values(before + [outcome.observations[1] for outcome in outcomes])
@@ -78,6 +77,6 @@ def _advantages(
         values=values[: len(before)],
         next_values=values[len(before) :],
         terminated=np.array([outcome.terminated for outcome in outcomes]),
-        gamma=critic.settings.gamma,
-        discount_per=critic.settings.discount_per,
+        gamma=critic.gamma,
+        discount_per=critic.discount_per,
     ).reshape(shape)

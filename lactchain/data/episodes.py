@@ -13,7 +13,6 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError
-from lactchain.settings import CollectConfig
 
 Thing = TypeVar("Thing")
 
@@ -41,19 +40,17 @@ def inside(state: State, region: Region) -> bool:
     return all(low <= state[name] <= high for name, (low, high) in region.items())
 
 
-def sampled_episodes(env: LanguageEnv, config: CollectConfig, seed: int) -> list[Episode]:
+def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Episode]:
     """Episodes whose starts go round all states in which one can begin, in an order by the seed.
 
     An environment whose view does not list its states starts episodes itself.
     """
-    seeds = (derive_seed(seed, "episode", i) for i in range(config.num_episodes))
+    seeds = (derive_seed(seed, "episode", i) for i in range(num_episodes))
     if env.view.states is None:
         return [Episode(s) for s in seeds]
     return [
         Episode(s, state)
-        for s, state in zip(
-            seeds, go_round(env.start_states(), config.num_episodes, seed), strict=True
-        )
+        for s, state in zip(seeds, go_round(env.start_states(), num_episodes, seed), strict=True)
     ]
 
 

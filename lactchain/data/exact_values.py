@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +15,7 @@ from lactchain.data.evaluations import StateValues
 from lactchain.data.shards import work_through
 from lactchain.environments.exact import pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
-from lactchain.models.actor import LanguageActor
-from lactchain.models.critic import EmbeddingCritic
+from lactchain.types import Critic
 
 MAX_CHAINS = 5_000
 KIND, VERSION = "chain_probabilities", 1
@@ -24,6 +23,14 @@ KIND, VERSION = "chain_probabilities", 1
 # So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are
 # noticed between shards, and launchers grant thirty seconds.
 STATES_PER_SHARD = 16
+
+
+class Enumerable(Protocol):
+    """A policy whose answers can be listed."""
+
+    def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
+        """All C answers, and how probable each is for each of B observations, (B, C)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ def can_enumerate(env: LanguageEnv) -> bool:
     return known and num_chains <= MAX_CHAINS
 
 
-def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactPolicy:
+def exact_policy(actor: Enumerable, env: LanguageEnv, folder: Path) -> ExactPolicy:
     """The policy of an actor under constrained decoding, from enumerating every legal answer.
 
     The processes share the states out; a killed run keeps its finished files.
@@ -71,22 +78,19 @@ def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactP
     return ExactPolicy(chains, np.array(rows))
 
 
-def critic_against_exact(
-    critic: EmbeddingCritic, policy: ExactPolicy, env: LanguageEnv
-) -> StateValues:
+def critic_against_exact(critic: Critic, policy: ExactPolicy, env: LanguageEnv) -> StateValues:
     """V(s) by the critic beside V^π(s), from solving the linear system, in all states.
 
     The state must be all that the observation says: no text about what happened before.
     """
-    config = critic.settings
     states = env.view_states()
     observations = [env.reset(options={"state": state})[0] for state in states]
     exact = policy_values(
         env.view.model(env.env),
         policy.chains,
         policy.probabilities,
-        config.gamma,
-        config.discount_per,
+        critic.gamma,
+        critic.discount_per,
         env.invalid_penalty,
         env.chain_cost,
     )
@@ -94,8 +98,8 @@ def critic_against_exact(
         states=tuple(states),
         critic=tuple(map(float, critic.values(observations))),
         exact=tuple(map(float, np.asarray(exact))),
-        gamma=config.gamma,
-        discount_per=config.discount_per,
+        gamma=critic.gamma,
+        discount_per=critic.discount_per,
     )
 
 

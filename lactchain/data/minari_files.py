@@ -31,7 +31,7 @@ from gymnasium.envs.registration import EnvSpec
 from lactchain.data.parquet import encode_json
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors, read_json, write_json
-from lactchain.jobs import DATASET_ID
+from lactchain.settings import DATASET_ID
 from lactchain.types import Action, Trajectory
 
 MINARI_VERSION = "0.5.4"

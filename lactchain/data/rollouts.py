@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from lactchain import distributed
-from lactchain.data.episodes import Episode, all_episodes, inside, sampled_states
+from lactchain.data.episodes import (
+    Episode,
+    all_episodes,
+    inside,
+    sampled_episodes,
+    sampled_states,
+)
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.stuck import stuck_metrics
@@ -28,16 +34,20 @@ from lactchain.types import Action, Policy, Trajectory
 class Rollouts:
     """Environments of one configuration, and a policy's episodes in them.
 
+    Args:
+        config: the environment, or a Gymnasium id alone.
+        num_envs: episodes played side by side.
+
     Attributes:
         env: one of the environments, to ask for states and texts.
         tally: what this process has done: `num_chains`, answers played, and seconds of each kind of
             work: `generate_seconds`, `environment_seconds`, `score_seconds`.
     """
 
-    def __init__(self, config: EnvironmentConfig, num_envs: int = 256) -> None:
-        self.config = config
+    def __init__(self, config: EnvironmentConfig | str, num_envs: int = 256) -> None:
+        self.config = EnvironmentConfig(config) if isinstance(config, str) else config
         self.num_envs = num_envs
-        self.env = make_language_env(config)
+        self.env = make_language_env(self.config)
         self.tally: Counter[str] = Counter()
         self._envs = [self.env]
 
@@ -45,11 +55,13 @@ class Rollouts:
         self,
         policy: Policy,
         episodes: Sequence[Episode],
-        folder: str | Path,
+        folder: str | Path | None = None,
         shard_size: int = 256,
         title: str = "rollouts",
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Plays the episodes, shared out among the processes; files in `folder` are kept.
+
+        Without a folder there are no files, and each process plays all of them.
 
         Returns:
             The trajectories, and the tally of all processes, earlier ones included.
@@ -57,6 +69,9 @@ class Rollouts:
         Raises:
             Interrupted: a signal asked to stop; finished files are kept.
         """
+        if folder is None:
+            before = self.tally.copy()
+            return self.play(policy, episodes), self.tally - before
         folder = Path(folder)
 
         def make(shard: int) -> tuple[list[Trajectory], Counter[str]]:
@@ -262,10 +277,35 @@ def invalid_rate(
     return distributed.total(num_invalid) / num_samples
 
 
+def collect(
+    policy: Policy, world: Rollouts | EnvironmentConfig | str, num_episodes: int, seed: int = 0
+) -> list[Trajectory]:
+    """Episodes of any policy, from start states that go round the state space.
+
+    Args:
+        world: where it plays: rollouts, an environment's configuration, or a Gymnasium id.
+    """
+    rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
+    return rollouts.play(policy, sampled_episodes(rollouts.env, num_episodes, seed))
+
+
 def evaluate(
-    policy: Policy, rollouts: Rollouts, folder: str | Path, seed: int, num_per_start: int = 1
+    policy: Policy,
+    world: Rollouts | EnvironmentConfig | str,
+    seed: int = 0,
+    num_per_start: int = 1,
+    folder: str | Path | None = None,
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
-    """Episodes from every start state: how each went, and the figures of `summarize`."""
+    """Episodes of any policy from every start state.
+
+    Args:
+        world: where it plays: rollouts, an environment's configuration, or a Gymnasium id.
+        folder: of the trajectory files; None: none are written.
+
+    Returns:
+        How each episode went, and the figures of `summarize`.
+    """
+    rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     episodes = all_episodes(rollouts.env, seed, num_per_start)
     # Twice the places up to 128, so that those whose episodes end early are refilled. More places
     # than that are not: there should be shards for all processes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import DataError
 from lactchain.models.automaton import build_automaton
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import check_encoder, load_tokenizer, resolve_weights
+from lactchain.models.loading import check_encoder, load_own_tokenizer, resolve_weights
 from lactchain.models.meta_models import at_depth, build
 from lactchain.models.prompting import PromptTemplate, resolve_strategy
 from lactchain.models.specs import critic_spec, shape_of
-from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig
+from lactchain.settings import CriticConfig, EnvironmentConfig, PlayerConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 NUM_EPISODES = 16
 """Episodes that are looked into for the longest observation."""
@@ -41,18 +45,16 @@ class TextLengths:
     columns: int
 
 
-def actor_lengths(environment: EnvironmentConfig, actor: ActorConfig) -> TextLengths:
+def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLengths:
     """The lengths of what an actor reads and writes."""
     env = make_language_env(environment)
     texts, grammar = sample_texts(env, environment), env.grammar
     vocabulary = shape_of(actor.model).get_text_config().vocab_size
-    try:
-        folder = resolve_weights(actor.model)
-    except DataError:
+    tokenizer = find_tokenizer(actor)
+    if tokenizer is None:
         strategy = resolve_strategy(actor.strategy, grammar.action_names, grammar.max_chain_length)
         prefix, prompt = _guess([strategy]), _guess(texts)
         return TextLengths(prefix, prompt + 8, actor.max_new_tokens, vocabulary)
-    tokenizer = load_tokenizer(folder, actor.trust_remote_code, padding_side="left", chat=True)
     template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
     longest = max(map(len, template.encode_batch(texts)))
     prefix = len(template.prefix_ids)
@@ -61,6 +63,15 @@ def actor_lengths(environment: EnvironmentConfig, actor: ActorConfig) -> TextLen
         automaton = build_automaton(grammar, tokenizer)
         return replace(found, answer=automaton.longest, columns=len(automaton.tokens))
     return found
+
+
+def find_tokenizer(actor: PlayerConfig) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of an actor; None where its model is not there yet."""
+    try:
+        resolve_weights(actor.model)
+    except DataError:
+        return None
+    return load_own_tokenizer(actor)
 
 
 def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:

@@ -5,7 +5,6 @@ what is not there yet, so that a running job can be looked at too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -31,7 +30,6 @@ from lactchain.inspection.run_view import (
     chain_records,
     open_run,
 )
-from lactchain.settings import check
 from lactchain.types import PreferencePair, Trajectory
 
 # Curves that are shown at once, by a part of their key; the others fold away.
@@ -45,24 +43,6 @@ NUM_PAIRS = 8
 MAX_ROWS = 24  # of an episode's answers that are shown unfolded
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class ReportConfig:
-    """What to report on, and where to."""
-
-    run_dir: str = "runs/quickstart"
-    """Folder of the run, or of a pipeline with runs inside."""
-    output: str | None = None
-    """The page to write; null: report.html in the run's folder."""
-    num_rollouts: int = 8
-    """Episodes to draw; up to half of them are failures."""
-    beside: tuple[str, ...] = ()
-    """Folders of other runs, to be set beside this one in a table of success and cost."""
-
-    def __post_init__(self) -> None:
-        check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)
-        check(self.num_rollouts >= 0, "num_rollouts", "at least 0", self.num_rollouts)
 
 
 def write_report(

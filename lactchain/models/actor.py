@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.errors import ConfigError
-from lactchain.models.adapters import merged
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import SEAL_FILE, merged
 from lactchain.models.answers import Completion
 from lactchain.models.automaton import build_automaton
 from lactchain.models.decoding import Decoder
@@ -16,8 +20,14 @@ from lactchain.models.families import context_length
 from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.types import Action, ChainGrammar
+
+POLICY_FILE = "policy.json"
+"""Beside the weights of a trained actor: how it is asked, and what it may answer."""
+
+ELSEWHERE = ("model", "adapter", "lora")
+"""Fields of `ActorConfig` that are not stored with trained weights."""
 
 Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
@@ -36,7 +46,7 @@ class LanguageActor:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        config: ActorConfig,
+        config: PlayerConfig,
         grammar: ChainGrammar,
         *,
         scorer: Scorer | None = None,
@@ -81,13 +91,26 @@ class LanguageActor:
 
     @classmethod
     def from_config(
-        cls, config: ActorConfig, grammar: ChainGrammar, scorer: Scorer | None = None
+        cls, config: PlayerConfig, grammar: ChainGrammar, scorer: Scorer | None = None
     ) -> LanguageActor:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         model, tokenizer = load_actor(config)
         return cls(merged(model), tokenizer, config, grammar, scorer=scorer)
 
-    def with_config(self, config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:
+    @classmethod
+    def load(cls, directory: str | Path, **changes: Any) -> LanguageActor:
+        """The actor that a training has saved, asked and sampled as it was there.
+
+        Args:
+            changes: fields of `GuidedActorConfig` that shall differ, such as `temperature=0.0`.
+
+        Raises:
+            DataError: the folder does not say how its actor is asked; or as `load_actor`.
+        """
+        config, grammar = read_policy(Path(directory))
+        return cls.from_config(replace(config, **changes), grammar)
+
+    def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> LanguageActor:
         """The same weights, in the same place, asked and sampled in another way."""
         return LanguageActor(
             self.decoder.model, self.tokenizer, config, grammar, values=self._values
@@ -162,3 +185,38 @@ class LanguageActor:
             spoken = token_ids[:-1] if ended else token_ids
             self._texts[token_ids] = self.tokenizer.decode(spoken)
         return self._texts[token_ids]
+
+
+def policy_file(config: ActorConfig, grammar: ChainGrammar) -> dict[str, str]:
+    """The file, by its name, that `LanguageActor.load` needs beside the weights."""
+    asked = {name: value for name, value in asdict(config).items() if name not in ELSEWHERE}
+    stored = {"schema_version": 1, "actor": asked, "grammar": asdict(grammar)}
+    return {POLICY_FILE: json.dumps(stored, indent=1) + "\n"}
+
+
+def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
+    """How the actor in a folder is asked, and what it may answer.
+
+    Raises:
+        DataError: the folder does not say so.
+    """
+    file = directory / POLICY_FILE
+    try:
+        stored = json.loads(file.read_text("utf-8"))
+        grammar = stored["grammar"] | {"action_names": tuple(stored["grammar"]["action_names"])}
+        return at_weights(GuidedActorConfig(**stored["actor"]), directory), ChainGrammar(**grammar)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{file}: no such file; expected an actor that train_bc or train_simpo saved; name "
+            "another as actor.model, or by LanguageActor.from_config"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file}: damaged ({error!r})") from error
+
+
+def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
+    """The actor whose weights, or whose adapter, are in a folder."""
+    if not (directory / SEAL_FILE).is_file():
+        return replace(config, model=str(directory), adapter=None)
+    base = json.loads((directory / SEAL_FILE).read_text("utf-8"))["base"]
+    return replace(config, model=base, adapter=str(directory))

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, attach_lora, load_adapter
-from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
+from lactchain.models.headed import HeadedModel, at_stored_precision, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder, verify_if_sealed
 from lactchain.models.prompting import encodable
 from lactchain.settings import CriticConfig
@@ -100,11 +100,12 @@ class EmbeddingCritic(HeadedModel):
         directory = Path(config.checkpoint)
         verify_if_sealed(directory)
         stored = _read_config(directory)
-        quantised = [name for name in QUANTISATION if getattr(config, name)]
-        for name in (*MEANING, *quantised):
-            if stored.get(name, True) != getattr(config, name):
+        quantised = config.dtype in ("4bit", "8bit") and "dtype" in stored
+        trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}
+        for name in (*MEANING, "dtype") if quantised else MEANING:
+            if trained[name] != getattr(config, name):
                 raise ConfigError(
-                    f"critic.{name}: expected {stored[name]!r}, as {directory} was trained with, "
+                    f"critic.{name}: expected {trained[name]!r}, as {directory} was trained with, "
                     f"got {getattr(config, name)!r}"
                 )
         adapted = (directory / ADAPTER_FILES[0]).is_file()
@@ -140,6 +141,21 @@ class EmbeddingCritic(HeadedModel):
         """Reads what `save` wrote into this critic, to go on training where it stood."""
         super().load_weights(directory)
         self.value_scale = _read_config(Path(directory))["value_scale"]
+
+    @property
+    def mode(self) -> str:
+        """What the values are of: "value", of states, or "action_value", of chains in them."""
+        return self.settings.mode
+
+    @property
+    def gamma(self) -> float:
+        """The discount that the values are under."""
+        return self.settings.gamma
+
+    @property
+    def discount_per(self) -> str:
+        """What one factor of `gamma` stands for: an "action" or a "chain"."""
+        return self.settings.discount_per
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Values (B,) in return units of B texts (B, L), padded on either side."""

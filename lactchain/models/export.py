@@ -26,7 +26,7 @@ from lactchain.manifests import write_manifest
 from lactchain.models.adapters import ADAPTER_FILES, base_fingerprint, check_adapter
 from lactchain.models.loading import check_weights, load_tokenizer, resolve_weights
 from lactchain.models.weight_files import write_tensors
-from lactchain.settings import ActorConfig
+from lactchain.settings import PlayerConfig
 
 INDEX = "model.safetensors.index.json"
 
@@ -66,7 +66,7 @@ class ExportReport:
         return min(self.kept, key=self.kept.__getitem__, default=None)
 
 
-def export_actor(config: ActorConfig, folder: str | Path, dtype: ExportType) -> ExportReport:
+def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) -> ExportReport:
     """Writes the actor of `config` as one model, with its tokenizer; the manifest last.
 
     Shards are those of the base, and one weight at a time is in memory.
@@ -77,7 +77,7 @@ def export_actor(config: ActorConfig, folder: str | Path, dtype: ExportType) -> 
         NonFiniteError: a weight is too large for the type.
     """
     base, folder = resolve_weights(config.model), Path(folder)
-    load_tokenizer(base, config.trust_remote_code, padding_side="left", chat=True)
+    load_tokenizer(base, padding_side="left", chat=True)
     updates = _Updates(base, config.adapter)
     report = ExportReport()
     folder.mkdir(parents=True, exist_ok=True)

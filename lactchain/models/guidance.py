@@ -5,7 +5,7 @@ al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by thei
 which the policy's log probabilities may count; what they share is read once. Where values are
 exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an answer is the sum over its tokens and,
 but for γ, also the value of its last token less V(s); learnt ones differ, see
-`ActorConfig.value_ranking`.
+`RankingConfig`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, use_cas
 from lactchain.models.families import finished_logits
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig
+from lactchain.settings import GuidedActorConfig
 from lactchain.types import Action, ChainGrammar
 
 MAX_ANSWERS = 4096
@@ -53,9 +53,10 @@ class TrainedValues:
         DataError: the folder is damaged, or belongs to another tokenizer.
     """
 
-    def __init__(self, config: ActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.weight, self.ranking = config.value_weight, config.value_ranking
-        self.policy_weight, self.policy_floor = config.policy_weight, config.policy_floor
+    def __init__(self, config: GuidedActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.weight, ranking = config.value_weight, config.ranking
+        self.ranking, self.policy_weight = ranking.by, ranking.policy_weight
+        self.policy_floor = ranking.policy_floor
         self._config = config
         self._directory = Path(config.values)
         meaning, theirs = self.target.meaning, self.target.tokenizer

@@ -16,13 +16,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.models.adapters import load_adapter_weights, save_adapter
 from lactchain.models.loading import check_weights, quiet
 from lactchain.models.sharding import is_sharded, put, whole_state
-from lactchain.settings import ActorConfig, CriticConfig
+from lactchain.settings import ModelConfig
 
-Config = TypeVar("Config", ActorConfig, CriticConfig)
+Config = TypeVar("Config", bound=ModelConfig)
 
 QUANTISATION = ("load_in_4bit", "load_in_8bit")
-PRECISION = ("dtype", *QUANTISATION)
-"""Fields of `ActorConfig` and `CriticConfig` that are stored with trained weights."""
+"""What is stored with trained weights, beside their `dtype`."""
 
 
 class HeadedModel(nn.Module):
@@ -65,7 +64,7 @@ class HeadedModel(nn.Module):
 
     @property
     def precision(self) -> dict[str, Any]:
-        """How the trunk was loaded: the entries of `PRECISION`."""
+        """How the trunk was loaded: its `dtype`, and the entries of `QUANTISATION`."""
         config = self.base.config
         quantisation = config.to_dict().get("quantization_config", {})
         return {
@@ -148,7 +147,12 @@ def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
     Args:
         stored: holds what `HeadedModel.precision` gave; files of older versions have none of it.
     """
-    precision = {name: stored[name] for name in PRECISION if name in stored}
-    if config.dtype != "auto":
-        precision.pop("dtype", None)
-    return replace(config, **precision)
+    bits = stored_bits(stored)
+    if bits is not None or config.dtype == "auto":
+        return replace(config, dtype=bits or stored.get("dtype", config.dtype))
+    return config
+
+
+def stored_bits(stored: Mapping[str, Any]) -> str | None:
+    """How weights were quantised that are stored with these entries; None if they were not."""
+    return next((name.removeprefix("load_in_") for name in QUANTISATION if stored.get(name)), None)

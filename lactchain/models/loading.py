@@ -40,12 +40,15 @@ from lactchain.models.encoder import value_encoder_class
 from lactchain.models.families import context_length
 from lactchain.models.heads import ScoreHead
 from lactchain.models.prompting import end_of_answer
-from lactchain.settings import ActorConfig, CriticConfig
+from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
 log = logging.getLogger(__name__)
 
 WEIGHTS_FOLDER = Path("weights")
 """Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
+
+TRUST = "LACTCHAIN_TRUST_REMOTE_CODE"
+"""The environment variable that lets models run code of their own; no file can set it."""
 
 PRESETS = Path("configs/prepare_weights")
 """Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
@@ -55,7 +58,7 @@ SMALL_MODEL_BYTES = 1 << 30
 
 
 def load_actor(
-    config: ActorConfig, *, trainable: bool = False
+    config: PlayerConfig, *, trainable: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model of `config` on this process's device, with its tokenizer.
 
@@ -68,14 +71,15 @@ def load_actor(
         ConfigError: quantisation without bitsandbytes, or all weights of a model to be trained that
             is quantised or has experts.
     """
+    tokenizer = load_own_tokenizer(config)
+    lora = config.lora if isinstance(config, ActorConfig) else None
+    all_trained = trainable and config.adapter is None and lora is None
     path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="left", chat=True)
-    all_trained = trainable and config.adapter is None and config.lora is None
     model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
-    elif trainable and config.lora is not None:
+    elif trainable and isinstance(config, ActorConfig) and config.lora is not None:
         model = attach_lora(model, config.lora, "CAUSAL_LM")
     elif not trainable:
         model.requires_grad_(False)
@@ -95,7 +99,7 @@ def load_encoder(
         DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
-    encoder_class = value_encoder_class(shape, config.trust_remote_code)
+    encoder_class = value_encoder_class(shape, trusts_remote_code())
     model = load_base(
         encoder_class, path, config, new_head=new_head, all_trained=all_trained, num_labels=1
     )
@@ -117,10 +121,10 @@ def check_encoder(
         ConfigError: a critic cannot be made of this model, or not with texts of this length.
     """
     path = resolve_weights(config.model)
-    tokenizer = load_tokenizer(path, config.trust_remote_code, padding_side="right")
+    tokenizer = load_tokenizer(path, padding_side="right")
     tokenizer.truncation_side = "left"
     _end_in_eos_if_declared(tokenizer, path)
-    shape = _load_shape(path, config.trust_remote_code)
+    shape = _load_shape(path)
     if shape.is_encoder_decoder:
         raise ConfigError(
             f"critic.model: expected an encoder or a decoder, got {path}, a {shape.model_type}, "
@@ -133,7 +137,7 @@ def check_encoder(
 def load_base(
     auto_class: type,
     path: Path,
-    config: ActorConfig | CriticConfig,
+    config: ModelConfig,
     *,
     new_head: bool = False,
     all_trained: bool = False,
@@ -148,7 +152,7 @@ def load_base(
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_if_sealed(path)
-    shape = _load_shape(path, config.trust_remote_code)
+    shape = _load_shape(path)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
         _check_trainable(config, path)
@@ -158,7 +162,7 @@ def load_base(
             dtype=dtype,
             device_map={"": device()},
             quantization_config=_quantization(config, dtype),
-            trust_remote_code=config.trust_remote_code,
+            trust_remote_code=trusts_remote_code(),
             use_safetensors=True,
             local_files_only=True,
             ignore_mismatched_sizes=True,
@@ -179,9 +183,7 @@ def load_base(
     return model
 
 
-def load_tokenizer(
-    path: Path, trust_remote_code: bool = False, *, padding_side: str, chat: bool = False
-) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder, with a padding token.
 
     Args:
@@ -190,7 +192,7 @@ def load_tokenizer(
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         _read_json(path / name)
     tokenizer = AutoTokenizer.from_pretrained(
-        path, local_files_only=True, trust_remote_code=trust_remote_code
+        path, local_files_only=True, trust_remote_code=trusts_remote_code()
     )
     tokenizer.padding_side = padding_side
     if chat and tokenizer.chat_template is None:
@@ -212,9 +214,19 @@ def load_tokenizer(
     return tokenizer
 
 
-def context_of(config: ActorConfig) -> int | None:
+def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of an actor, without its weights.
+
+    Raises:
+        DataError: as `load_actor`.
+    """
+    path = resolve_weights(config.model)
+    return load_tokenizer(path, padding_side="left", chat=True)
+
+
+def context_of(config: PlayerConfig) -> int | None:
     """Tokens that an actor reads at most (`context_length`), before its weights are loaded."""
-    return context_length(_load_shape(resolve_weights(config.model), config.trust_remote_code))
+    return context_length(_load_shape(resolve_weights(config.model)))
 
 
 def resolve_weights(model: str | Path) -> Path:
@@ -290,6 +302,11 @@ def device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def trusts_remote_code() -> bool:
+    """Whether who started this process lets models run the code of their repositories."""
+    return os.environ.get(TRUST, "0") == "1"
+
+
 def free_memory() -> None:
     """Lets go of models that nobody uses any more, and of what torch keeps of them on a GPU.
 
@@ -300,17 +317,17 @@ def free_memory() -> None:
 
 
 def resolve_dtype(
-    config: ActorConfig | CriticConfig, shape: PretrainedConfig, *, all_trained: bool = False
+    config: ModelConfig, shape: PretrainedConfig, *, all_trained: bool = False
 ) -> torch.dtype:
     """The type that weights are loaded in, on the device at hand.
 
     `auto` is bfloat16 on a GPU, but not for weights that are all trained, nor for those that such a
     training has stored: most updates are smaller than the distance between two numbers of 16 bits.
+    Quantised weights are computed with in bfloat16.
     """
     if config.dtype != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
-    quantised = config.load_in_4bit or config.load_in_8bit
-    exact = all_trained or (shape.dtype == torch.float32 and not quantised)
+        return torch.float32 if config.dtype == "float32" else torch.bfloat16
+    exact = all_trained or shape.dtype == torch.float32
     return torch.float32 if exact or device().type == "cpu" else torch.bfloat16
 
 
@@ -330,19 +347,20 @@ def quiet(progress: bool = False) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_model_type(path: Path, trust_remote_code: bool) -> None:
+def _check_model_type(path: Path) -> None:
     model_type = _read_json(path / "config.json").get("model_type")
-    if model_type not in CONFIG_MAPPING and not trust_remote_code:
+    if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
-            f"{model_type!r}; a model with code of its own needs trust_remote_code"
+            f"{model_type!r}; a model with code of its own needs "
+            f"{TRUST}=1; read the code first"
         )
 
 
-def _load_shape(path: Path, trust_remote_code: bool) -> PretrainedConfig:
-    _check_model_type(path, trust_remote_code)
+def _load_shape(path: Path) -> PretrainedConfig:
+    _check_model_type(path)
     return AutoConfig.from_pretrained(
-        path, local_files_only=True, trust_remote_code=trust_remote_code
+        path, local_files_only=True, trust_remote_code=trusts_remote_code()
     )
 
 
@@ -429,14 +447,12 @@ def _keep_differentiable(model: PreTrainedModel) -> None:
             layer.support_avx512bf16_for_cpu = False
 
 
-def _quantization(
-    config: ActorConfig | CriticConfig, dtype: torch.dtype
-) -> BitsAndBytesConfig | None:
+def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
     if not (config.load_in_4bit or config.load_in_8bit):
         return None
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
-            "load_in_4bit, load_in_8bit need bitsandbytes: pip install -e '.[quantization]'"
+            "dtype: 4bit and 8bit need bitsandbytes: pip install -e '.[quantization]'"
         )
     return BitsAndBytesConfig(
         load_in_4bit=config.load_in_4bit,

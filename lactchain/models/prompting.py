@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
-from lactchain.types import Action, ChainGrammar
+from lactchain.types import Action, ChainGrammar, Conversation
 
 _ROLE = "You are in a grid world and see your position, the way you face, and the goal. "
 _TASK = (
@@ -102,6 +102,7 @@ class PromptTemplate:
                 encode special tokens as plain text.
         """
         self.strategy = resolve_strategy(strategy, action_names, max_chain_length)
+        self._tokenizer = tokenizer
         self._before, self._after = _render_around_slot(tokenizer, self.strategy)
         self._plain = _plain_tokenizer(tokenizer)
         self._fit(tokenizer)
@@ -126,8 +127,25 @@ class PromptTemplate:
         """The token ids of the prompt for one observation."""
         return self.encode_batch([observation])[0]
 
-    def encode_batch(self, observations: Sequence[str]) -> list[list[int]]:
-        """The token ids of the prompts for B observations, each its own length."""
+    def encode_batch(self, observations: Sequence[str | Conversation]) -> list[list[int]]:
+        """The token ids of the prompts for B observations, each its own length.
+
+        A conversation, with whatever instruction it has, is a prompt by the chat template alone.
+        """
+        texts = [text for text in observations if isinstance(text, str)]
+        encoded = iter(self._encode_texts(texts))
+        return [
+            next(encoded) if isinstance(text, str) else self._encode_conversation(text)
+            for text in observations
+        ]
+
+    def _encode_conversation(self, messages: Conversation) -> list[int]:
+        text = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        return _ids(self._tokenizer, text)
+
+    def _encode_texts(self, observations: Sequence[str]) -> list[list[int]]:
         texts = [f"{self._lead}{encodable(text)}{self._tail}" for text in observations]
         encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
         return [

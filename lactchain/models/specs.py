@@ -18,6 +18,7 @@ from lactchain.errors import DataError
 from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, Task, merges
 from lactchain.models.critic import CONFIG_FILE as CRITIC_FILE
+from lactchain.models.headed import stored_bits
 from lactchain.models.loading import (
     SMALL_MODEL_BYTES,
     check_weights,
@@ -29,7 +30,7 @@ from lactchain.models.loading import (
 from lactchain.models.memory import SHAPES
 from lactchain.models.meta_models import Heads, ModelSpec
 from lactchain.models.values import CONFIG_FILE as VALUES_FILE
-from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+from lactchain.settings import CriticConfig, LoraSettings, ModelConfig, PlayerConfig
 
 
 def is_large(model: str) -> bool:
@@ -42,11 +43,12 @@ def is_large(model: str) -> bool:
     return sum(file.stat().st_size for file in files) > SMALL_MODEL_BYTES
 
 
-def actor_spec(config: ActorConfig, *, training: bool = False) -> ModelSpec:
+def actor_spec(config: PlayerConfig, *, training: bool = False) -> ModelSpec:
     """The actor, with the adapter that it has, or that it gets in training."""
-    lora = config.lora if training else None
+    own = getattr(config, "lora", None)  # of a config that learns
+    lora = own if training else None
     if config.adapter is not None:
-        lora = _adapter_settings(Path(config.adapter)) or config.lora or LoraSettings()
+        lora = _adapter_settings(Path(config.adapter)) or own or LoraSettings()
     spec = _spec(config, config.model, "CAUSAL_LM", lora, all_trained=training and lora is None)
     merged = not training and merges(spec.dtype, spec.bits is not None)
     return spec if not merged else ModelSpec(spec.shape, dtype=spec.dtype)
@@ -61,17 +63,19 @@ def critic_spec(config: CriticConfig, *, training: bool = False) -> ModelSpec:
     return _spec(config, config.model, "SEQ_CLS", lora, all_trained=all_trained)
 
 
-def saved_critic(folder: str, actor: ActorConfig) -> CriticConfig:
+def saved_critic(folder: str, actor: PlayerConfig) -> CriticConfig:
     """How a trained critic is loaded; one that is yet to be trained counts by the actor's shape."""
     file = Path(folder) / CRITIC_FILE
     if not file.is_file():
         return CriticConfig(model=actor.model, lora=LoraSettings(), dtype=actor.dtype)
     stored = read_json(file)
     names = {field.name for field in fields(CriticConfig)} - {"lora"}
-    return CriticConfig(**{k: v for k, v in stored.items() if k in names} | {"checkpoint": folder})
+    known = {name: value for name, value in stored.items() if name in names}
+    dtype = stored_bits(stored) or stored.get("dtype", "auto")
+    return CriticConfig(**known | {"checkpoint": folder, "dtype": dtype})
 
 
-def saved_values(folder: str, actor: ActorConfig) -> tuple[ModelSpec, Heads]:
+def saved_values(folder: str, actor: PlayerConfig) -> tuple[ModelSpec, Heads]:
     """The trunk of trained values and their heads; those that are not there count by the actor."""
     file = Path(folder) / VALUES_FILE
     spec = actor_spec(actor, training=True)
@@ -108,12 +112,7 @@ def available_memory() -> int:
 
 
 def _spec(
-    config: ActorConfig | CriticConfig,
-    model: str,
-    task: Task,
-    lora: LoraSettings | None,
-    *,
-    all_trained: bool,
+    config: ModelConfig, model: str, task: Task, lora: LoraSettings | None, *, all_trained: bool
 ) -> ModelSpec:
     shape = shape_of(model)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)

@@ -104,7 +104,7 @@ def mistral_config(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) 
         num_attention_heads=config.num_heads,
         num_key_value_heads=config.num_kv_heads,
         intermediate_size=config.intermediate_size,
-        max_position_embeddings=config.max_position_embeddings,
+        max_position_embeddings=2048,
         initializer_range=config.initializer_range,
         vocab_size=len(tokenizer),
         bos_token_id=tokenizer.bos_token_id,

@@ -29,11 +29,11 @@ from lactchain.files import read_json
 from lactchain.functional.targets import polyak_update
 from lactchain.models.adapters import ADAPTER_FILES, base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
-from lactchain.models.headed import QUANTISATION, HeadedModel, at_stored_precision
+from lactchain.models.headed import HeadedModel, at_stored_precision
 from lactchain.models.heads import ValueHead
 from lactchain.models.loading import load_actor, verify_if_sealed
 from lactchain.models.sharding import local, put, reshard, spread, whole
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, PlayerConfig
 
 CONFIG_FILE, WEIGHTS_FILE = "values_config.json", "values.safetensors"
 SCHEMA_VERSION = 1
@@ -126,25 +126,24 @@ class ValueModel(HeadedModel):
         return cls(trunk, tokenizer, meaning, start)
 
     @classmethod
-    def load(cls, directory: str | Path, config: ActorConfig | None = None) -> Self:
+    def load(cls, directory: str | Path, config: PlayerConfig | None = None) -> Self:
         """The value model that `save` wrote, frozen, at the precision it was trained at.
 
         Args:
-            config: of the actor beside it, for what is not stored: a dtype to load in that is not
-                `auto`, and trust; the defaults when None.
+            config: of the actor beside it, whose dtype is taken, if it is not `auto` and neither
+                is quantised.
 
         Raises:
             DataError: files are missing, damaged, or do not belong together.
         """
-        directory, config = Path(directory), config or ActorConfig()
+        directory, config = Path(directory), config or PlayerConfig()
         verify_if_sealed(directory)
         base, precision, meaning = _read_config(directory)
         adapted = (directory / ADAPTER_FILES[0]).is_file()
         where = {"model": base, "adapter": str(directory)} if adapted else {"model": str(directory)}
-        unset = {"adapter": None, "lora": None, "values": None}
-        fields = asdict(config) | unset | dict.fromkeys(QUANTISATION, False) | where
-        config = at_stored_precision(ActorConfig(**fields), precision)
-        model = cls(*load_actor(config), meaning)
+        dtype = "auto" if config.dtype in ("4bit", "8bit") else config.dtype
+        base = PlayerConfig(**where, dtype=dtype)
+        model = cls(*load_actor(at_stored_precision(base, precision)), meaning)
         model._load_values(directory)
         return model.requires_grad_(False).eval()
 

@@ -1,13 +1,10 @@
 """The configs of searches: plain values, no torch."""
 
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
-from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.bounds import AtLeast1, Bounded, Positive, Share
-from lactchain.jobs import EvaluationConfig, TrainSimPOConfig
-from lactchain.settings import RunConfig, check
+from lactchain.settings import check
 
 MUTATIONS = ("none", "architecture", "parameters", "activation", "hyper")
 
@@ -109,77 +106,3 @@ class TrialsConfig(Bounded):
     """Greedy episodes of an evaluation."""
     prune: bool = False
     """Let Optuna's median pruner end trials that are worse than half of those before."""
-
-
-@dataclass(frozen=True)
-class LanguageConfig:
-    """Language actors that are trained by SimPO, and judged by greedy episodes."""
-
-    train: TrainSimPOConfig = TrainSimPOConfig()
-    """The training of one generation; `run.threads` and `run.report_to` hold for all of them."""
-    evaluation: EvaluationConfig = EvaluationConfig(num_samples=0)
-    """The episodes by which members are judged."""
-    fitness: Literal["episode_return", "success_rate", "success_within_2_chains"] = "success_rate"
-    """The figure of the evaluation that counts."""
-
-    def __post_init__(self) -> None:
-        adapter = self.train.actor.adapter
-        check(adapter is None, "train.actor.adapter", "null: each member trains its own", adapter)
-
-
-@dataclass(frozen=True)
-class SearchConfig:
-    """A search over hyper-parameters and architectures."""
-
-    run: RunConfig = RunConfig(run_dir="runs/search")
-    method: Literal["evolution", "random", "tpe"] = "evolution"
-    """evolution: a population under selection; random, tpe: trials one after the other (tpe needs
-    the extra [search])."""
-    environment: WorldConfig = WorldConfig()
-    """What classic agents play."""
-    ppo: PPOConfig | None = None
-    """PPO agents are searched, with these settings but for their genes."""
-    dqn: DQNConfig | None = None
-    """DQN agents are searched."""
-    ddpg: DDPGConfig | None = None
-    """DDPG agents are searched."""
-    language: LanguageConfig | None = None
-    """Language actors are searched; by evolution."""
-    space: SpaceConfig = SpaceConfig()
-    evolution: EvolutionConfig = EvolutionConfig()
-    trials: TrialsConfig = TrialsConfig()
-    target: float | None = None
-    """Mean return (for language actors: fitness) over fresh episodes that ends the search early;
-    null: none does."""
-    dry_run: bool = False
-    """Make nothing: print the memory that language actors take, beside what the device has."""
-
-    def __post_init__(self) -> None:
-        given = [name for name in SUBJECTS if getattr(self, name) is not None]
-        check(len(given) == 1, "ppo", f"exactly one of {', '.join(SUBJECTS)}", given)
-        check(
-            self.language is None or self.method == "evolution",
-            "method",
-            "evolution, for language actors",
-            self.method,
-        )
-        check(
-            self.language is None or self.evolution.elite == "champion",
-            "evolution.elite",
-            "champion, for language actors, of which only living ones and their parents are kept",
-            self.evolution.elite,
-        )
-        if self.method == "tpe":
-            there = find_spec("optuna") is not None
-            how = "pip install -e '.[search]' first"
-            check(there, "method", f"an installed optuna ({how})", self.method)
-
-    @property
-    def subject(self) -> Any:
-        """The config whose genes are searched."""
-        if self.language is not None:
-            return self.language.train
-        return self.ppo or self.dqn or self.ddpg
-
-
-SUBJECTS = ("ppo", "dqn", "ddpg", "language")

@@ -11,7 +11,7 @@ import json
 import math
 import random
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,6 @@ def training_arguments(
         "learning_rate": settings.learning_rate,
         "per_device_train_batch_size": settings.batch_size,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-        "lr_scheduler_type": settings.lr_scheduler_type,
-        # Below 1 transformers reads the number as a share of the steps.
-        "warmup_steps": min(settings.warmup_ratio, math.nextafter(1.0, 0.0)),
-        "weight_decay": settings.weight_decay,
-        "max_grad_norm": settings.max_grad_norm,
-        "optim": settings.optim,
         checkpointing: settings.gradient_checkpointing,
         "save_strategy": "steps",
         "save_steps": settings.save_every_updates or NEVER,
@@ -116,7 +110,13 @@ def training_arguments(
             raise ConfigError(
                 f"training.extra.{name}: set by the trainer itself or by a field of `training`"
             )
-    defaults = {"disable_tqdm": False, "per_device_eval_batch_size": settings.batch_size}
+    defaults = {
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,  # below 1 transformers takes it for a share of the steps
+        "optim": "adamw_torch",
+        "disable_tqdm": False,
+        "per_device_eval_batch_size": settings.batch_size,
+    }
     arguments = arguments_class(**{**defaults, **fixed, **settings.extra})
     # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
     # under other batch sizes than those of the settings.
@@ -249,7 +249,7 @@ class GuardedTrainer:
         raise NonFiniteError(
             f"step {step}, rank {rank}: the {what} is not finite (losses {losses}); the step was "
             f"not taken, its batch is in {path}, the last good state is {self._last_checkpoint()}. "
-            "Start another run with a lower training.learning_rate or training.max_grad_norm"
+            "Start another run with a lower training.learning_rate"
         )
 
     def _last_checkpoint(self) -> str:
@@ -441,14 +441,22 @@ def train(trainer: Any) -> TrainOutput:
     return output
 
 
-def save_result(trainer: Any, directory: str | Path) -> None:
+def save_result(
+    trainer: Any, directory: str | Path, files: Mapping[str, str] | None = None
+) -> None:
     """Writes the trained weights into a folder that other runs can start from, its manifest last.
+
+    Args:
+        files: further texts of the folder, by name.
 
     Raises:
         DiskError: the disk is full or read-only.
     """
     with disk_errors(directory):
         trainer.save_model(str(directory))
+        if trainer.is_world_process_zero():
+            for name, text in (files or {}).items():
+                (Path(directory) / name).write_text(text, "utf-8")
     if trainer.is_world_process_zero():
         write_manifest(directory, trainer.facts)
     trainer.accelerator.wait_for_everyone()

@@ -21,13 +21,8 @@ from transformers import (
     Trainer,
 )
 
-from lactchain.data.offline import chosen_episodes, cloning_examples
 from lactchain.data.token_view import token_view
-from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.language import LanguageEnv
 from lactchain.errors import DataError
-from lactchain.jobs import TrainBCConfig
-from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run
 from lactchain.settings import TrainingConfig
@@ -184,38 +179,3 @@ def decision_rows(
         ids, answered = view.mask(number)
         rows.append({"input_ids": ids, "labels": np.where(answered, ids, IGNORED).tolist()})
     return rows
-
-
-def training_rows(
-    config: TrainBCConfig, env: LanguageEnv, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[CloningRow], Counter[str]]:
-    """What a configuration wants cloned, and how much of it was dropped for which reason."""
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-    context = context_of(config.actor)
-    if config.trajectories is None:
-        return cloning_rows(cloning_examples(config, env), template, tokenizer, context)
-    episodes = chosen_episodes(
-        read_trajectories(config.trajectories), config.only_successes, config.best_fraction
-    )
-    only_final = config.only_final_answers
-    return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
-
-
-def cloning_trainer(
-    config: TrainBCConfig, env: LanguageEnv, run: Run
-) -> tuple[Trainer, Counter[str]]:
-    """The trainer of a stage, and how many examples could not be trained on, by reason."""
-    model, tokenizer = load_actor(config.actor, trainable=True)
-    rows, dropped = training_rows(config, env, tokenizer)
-    trainer = behavior_cloning_trainer(
-        model,
-        rows,
-        tokenizer,
-        config.training,
-        run.path("checkpoints"),
-        config.run.seed,
-        run=run,
-        report_to=config.run.report_to,
-        keep_checkpoints=config.training.keep_checkpoints,
-    )
-    return trainer, dropped

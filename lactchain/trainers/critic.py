@@ -25,11 +25,10 @@ from transformers import TrainingArguments
 from lactchain.functional.returns import lambda_returns
 from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
-from lactchain.jobs import TrainCriticConfig
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
 from lactchain.settings import RegressionConfig
-from lactchain.trainers.base import HeadedTrainer, training_arguments
+from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import Trajectory
 
 TARGETS_FILE = "targets.safetensors"
@@ -108,20 +107,19 @@ def _columns(
     trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]
 ) -> dict[str, Tensor]:
     """One episode's columns, each (T,); new texts are added to `texts`."""
-    config, steps = critic.settings, len(trajectory)
-    of_chains = config.mode == "action_value"
+    steps, of_chains = len(trajectory), critic.mode == "action_value"
     read = critic.texts(
         trajectory.observations[: steps if of_chains else steps + 1],
         [action.text for action in trajectory.actions] if of_chains else None,
     )
     nodes = torch.tensor([texts.setdefault(text, len(texts)) for text in read])
     rows = min(steps, len(nodes) - (not trajectory.terminated))
-    discount_t = torch.from_numpy(trajectory.chain_discounts(config.gamma, config.discount_per))
+    discount_t = torch.from_numpy(trajectory.chain_discounts(critic.gamma, critic.discount_per))
     discount_t[-1:] *= not trajectory.terminated
     cut_t = torch.zeros(rows, dtype=torch.bool)
     cut_t[-1:] = not trajectory.terminated
     after = torch.arange(1, rows + 1).clamp(max=len(nodes) - 1)
-    rewards = trajectory.chain_rewards(config.gamma, config.discount_per)
+    rewards = trajectory.chain_rewards(critic.gamma, critic.discount_per)
     return {
         "r_t": torch.from_numpy(rewards)[:rows].double(),
         "discount_t": discount_t[:rows],
@@ -207,6 +205,8 @@ class CriticTrainer(HeadedTrainer):
     anew at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within
     an epoch goes on with the same numbers.
 
+    With `aggregate` rows of equal text become one, see `RegressionRows`.
+
     Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
     the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and
     `eval/return_std`. All but the loss are in return units.
@@ -221,12 +221,12 @@ class CriticTrainer(HeadedTrainer):
         *,
         run: Run,
         eval_table: EpisodeTable | None = None,
+        aggregate: bool = True,
         **kwargs: Any,
     ) -> None:
         self.critic = critic
         self.settings = settings
         self.table = table
-        aggregate = settings.aggregate_duplicates and settings.loss == "mse"
         super().__init__(
             model=critic,
             args=args,
@@ -251,7 +251,7 @@ class CriticTrainer(HeadedTrainer):
         """
         values = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         scale = self.critic.value_scale
-        losses = regression_loss(values / scale, inputs["target"] / scale, self.settings.loss)
+        losses = regression_loss(values / scale, inputs["target"] / scale, "mse")
         [share] = self.shares(inputs, num_items_in_batch)
         return share * (inputs["weight"] * losses).mean()
 
@@ -319,29 +319,3 @@ class CriticTrainer(HeadedTrainer):
             with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
                 self._targets_epoch = int(file.metadata()["epoch"])
-
-
-def critic_trainer(
-    critic: EmbeddingCritic,
-    trajectories: Sequence[Trajectory],
-    config: TrainCriticConfig,
-    run: Run,
-) -> CriticTrainer:
-    """The trainer of a stage: some episodes are held out for evaluation."""
-    training, held_out = split_episodes(
-        trajectories, config.regression.eval_fraction, config.run.seed
-    )
-    return CriticTrainer(
-        critic,
-        training_arguments(
-            config.training,
-            run.path("checkpoints"),
-            config.run.seed,
-            report_to=config.run.report_to,
-        ),
-        EpisodeTable.from_trajectories(training, critic),
-        config.regression,
-        run=run,
-        eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
-        keep_checkpoints=config.training.keep_checkpoints,
-    )

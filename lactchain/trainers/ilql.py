@@ -14,12 +14,10 @@ from transformers import TrainerCallback
 
 from lactchain.data.token_view import TokenView, one_step_targets
 from lactchain.functional.token_losses import ilql_losses
-from lactchain.jobs import TrainILQLConfig
 from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ILQLConfig
-from lactchain.trainers.token_values import TokenValueTrainer, trees, value_trainer
-from lactchain.types import ChainGrammar
+from lactchain.trainers.token_values import TokenValueTrainer, trees
 
 
 class ILQLTrainer(TokenValueTrainer):
@@ -75,10 +73,3 @@ class TargetCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """One Polyak step."""
         self.model.update_target(self.tau)
-
-
-def ilql_trainer(config: TrainILQLConfig, grammar: ChainGrammar, run: Run) -> ILQLTrainer:
-    """The trainer of a run; see `value_trainer`."""
-    return value_trainer(
-        ILQLTrainer, config, config.ilql, grammar, run, method="ilql", num_q_heads=2
-    )

@@ -13,12 +13,10 @@ from torch import Tensor
 
 from lactchain.data.token_view import TokenView, monte_carlo_targets
 from lactchain.functional.token_losses import monte_carlo_losses
-from lactchain.jobs import TrainMCConfig
 from lactchain.models.values import ValueModel
 from lactchain.run import Run
 from lactchain.settings import ValueConfig
-from lactchain.trainers.token_values import TokenValueTrainer, value_trainer
-from lactchain.types import ChainGrammar
+from lactchain.trainers.token_values import TokenValueTrainer
 
 
 class MonteCarloTrainer(TokenValueTrainer):
@@ -43,10 +41,3 @@ class MonteCarloTrainer(TokenValueTrainer):
         """The regressions of Q and V on returns, and the conservative term."""
         returns = inputs["reward"] + inputs["discount"] * values["v_next"][inputs["next"]]
         return monte_carlo_losses(q, logsumexp, values["v"][inputs["state"]], returns)
-
-
-def mc_trainer(config: TrainMCConfig, grammar: ChainGrammar, run: Run) -> MonteCarloTrainer:
-    """The trainer of a run; see `value_trainer`."""
-    return value_trainer(
-        MonteCarloTrainer, config, config.mc, grammar, run, method="mc", num_q_heads=1
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,17 +20,16 @@ from transformers import (
     TrainingArguments,
 )
 
+from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.jobs import TrainSimPOConfig
-from lactchain.models.families import attention_masks, check_family, context_length
-from lactchain.models.loading import load_actor
+from lactchain.models.families import attention_masks, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
-from lactchain.trainers.base import UpdateMeanTrainer, training_arguments
-from lactchain.types import Action, ChainGrammar, PreferencePair
+from lactchain.trainers.base import UpdateMeanTrainer
+from lactchain.types import Action, PreferencePair
 
 COLLAPSE_NATS = 1.0
 """A fall of the average log-probability of chosen tokens that is worth a warning."""
@@ -84,6 +83,15 @@ def preference_rows(
     if pairs and not rows:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
     return rows, dropped
+
+
+def _tokenised(
+    rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> Sequence[PreferenceRow]:
+    if not len(rows) or "prompt_ids" in rows[0]:
+        return rows
+    pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
+    return preference_rows(pairs, PromptTemplate(tokenizer), tokenizer)[0]
 
 
 def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None:
@@ -149,6 +157,9 @@ class SimPOTrainer(UpdateMeanTrainer):
     Departures: an optional negative log-likelihood of the chosen answers, the α of CPO (Xu et al.
     2024, equation 5), weighted by `settings.nll_weight`.
 
+    Rows are those of `preference_rows`, or of any data set with TRL's columns `prompt`, `chosen`
+    and `rejected`, under the tokenizer's chat template.
+
     Metrics, means over the logging window: `rewards/chosen`, `rewards/rejected`, `rewards/margins`
     (β times average log-probabilities and their difference), `rewards/accuracies`, `logps/chosen`,
     `logps/rejected` (average per token), `nll_loss`, `lengths/chosen`, `lengths/rejected` (tokens).
@@ -158,12 +169,12 @@ class SimPOTrainer(UpdateMeanTrainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        rows: Sequence[PreferenceRow],
+        rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]],
         tokenizer: PreTrainedTokenizerBase,
         settings: SimPOConfig,
         *,
         run: Run,
-        eval_rows: Sequence[PreferenceRow] | None = None,
+        eval_rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
@@ -176,8 +187,8 @@ class SimPOTrainer(UpdateMeanTrainer):
             model=model,
             args=args,
             data_collator=PreferenceCollator(tokenizer.pad_token_id),
-            train_dataset=rows,
-            eval_dataset=eval_rows,
+            train_dataset=_tokenised(rows, tokenizer),
+            eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
             run=run,
             **kwargs,
@@ -198,9 +209,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
-        losses, metrics = simpo_loss(
-            chosen_logps, rejected_logps, self.settings.beta, self.settings.target_margin
-        )
+        losses, metrics = self.pair_losses(chosen_logps, rejected_logps)
         nll = -masked_mean(logprobs, chosen)
         self.record(
             **metrics,
@@ -210,6 +219,17 @@ class SimPOTrainer(UpdateMeanTrainer):
         of_pairs, of_tokens = self.shares(inputs, num_items_in_batch)
         preference = self.settings.preference_weight * of_pairs * losses.mean()
         return preference + self.settings.nll_weight * of_tokens * nll
+
+    def pair_losses(
+        self, chosen_logps: Tensor, rejected_logps: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of B pairs (B,), and metrics; another preference loss takes its place.
+
+        Args:
+            chosen_logps, rejected_logps: (B,) log-probabilities, averaged over tokens.
+        """
+        beta, target_margin = self.settings.beta, self.settings.target_margin
+        return simpo_loss(chosen_logps, rejected_logps, beta, target_margin)
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Pairs, and tokens of the chosen answers."""
@@ -251,30 +271,6 @@ def completion_logprobs(
     ).logits
     answer = branch.masked_fill(completion_mask == 0, PADDING)
     return token_logprobs(logits, input_ids[:, start:]), answer[:, start:]
-
-
-def simpo_trainer(
-    pairs: Sequence[PreferencePair], config: TrainSimPOConfig, grammar: ChainGrammar, run: Run
-) -> tuple[SimPOTrainer, Counter[str]]:
-    """The trainer of a stage, and how many pairs could not be trained on, by reason."""
-    model, tokenizer = load_actor(config.actor, trainable=True)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
-    rows, dropped = preference_rows(pairs, template, tokenizer, context_length(model.config))
-    trainer = SimPOTrainer(
-        model,
-        training_arguments(
-            config.training,
-            run.path("checkpoints"),
-            config.run.seed,
-            report_to=config.run.report_to,
-        ),
-        rows,
-        tokenizer,
-        config.simpo,
-        run=run,
-        keep_checkpoints=config.training.keep_checkpoints,
-    )
-    return trainer, dropped
 
 
 def warn_if_collapsed(run: Run) -> None:

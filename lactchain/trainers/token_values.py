@@ -18,19 +18,14 @@ from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
 from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
-from lactchain.data.token_view import TokenView, ValueTargets, mean_return, token_view
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.token_view import TokenView, ValueTargets
 from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
-from lactchain.jobs import TrainILQLConfig, TrainMCConfig
-from lactchain.models.loading import context_of, load_tokenizer, resolve_weights
-from lactchain.models.prompting import PromptTemplate
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
-from lactchain.settings import ActorConfig, ValueConfig
-from lactchain.trainers.base import HeadedTrainer, training_arguments
-from lactchain.types import ChainGrammar
+from lactchain.settings import ValueConfig
+from lactchain.trainers.base import HeadedTrainer
 
 Trainer = TypeVar("Trainer", bound="TokenValueTrainer")
 TREES = ("input_ids", "position_ids", "subtree_ends")
@@ -277,55 +272,6 @@ class TokenValueTrainer(HeadedTrainer):
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The texts of a batch, as the value model takes them."""
     return {name: inputs[prefix + name] for name in TREES}
-
-
-def read_view(trajectories: str, actor: ActorConfig, grammar: ChainGrammar) -> TokenView:
-    """The token view of recorded episodes, as an actor reads and writes them.
-
-    Raises:
-        DataError: the files are damaged, or do not fit the actor; see `token_view`.
-    """
-    path = resolve_weights(actor.model)
-    tokenizer = load_tokenizer(path, actor.trust_remote_code, padding_side="left", chat=True)
-    template = PromptTemplate.for_grammar(tokenizer, actor.strategy, grammar)
-    return token_view(read_trajectories(trajectories), template, tokenizer, context_of(actor))
-
-
-def value_trainer(
-    kind: type[Trainer],
-    config: TrainMCConfig | TrainILQLConfig,
-    settings: ValueConfig,
-    grammar: ChainGrammar,
-    run: Run,
-    *,
-    method: str,
-    num_q_heads: int,
-) -> Trainer:
-    """The trainer of a run; draws the new heads from torch's random state.
-
-    Args:
-        kind: what the tokens' values are fitted by.
-        settings: of that, a part of `config`.
-        method: the name of it, stored with the values.
-
-    Raises:
-        DataError: see `read_view` and `ValueModel.from_actor`.
-    """
-    view = read_view(config.trajectories, config.actor, grammar)
-    model = ValueModel.from_actor(
-        config.actor,
-        method=method,
-        gamma=settings.gamma,
-        num_q_heads=num_q_heads,
-        head_size=settings.head_size,
-        start=mean_return(view, settings.gamma),
-        train_policy=settings.cloning_weight > 0,
-    )
-    args = training_arguments(
-        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
-    )
-    keep = config.training.keep_checkpoints
-    return kind(model, args, view, settings, run=run, keep_checkpoints=keep)
 
 
 def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:

@@ -15,7 +15,7 @@ Each round and each evaluation is a run folder in RUN/members/, which goes on wh
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ import numpy as np
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import ConfigError
 from lactchain.genes import gene_values, with_genes
-from lactchain.jobs import EvaluateConfig, TrainSimPOConfig
 from lactchain.manifests import MANIFEST, write_manifest
 from lactchain.models.adapters import SEAL_FILE, merges
 from lactchain.models.growth import (
@@ -40,10 +39,12 @@ from lactchain.models.specs import actor_spec
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import draw_config, mutate_gene
-from lactchain.search.settings import EvolutionConfig, LanguageConfig, SpaceConfig
-from lactchain.settings import ActorConfig
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
+from lactchain.settings import ActorConfig, GuidedActorConfig, recast
+from lactchain.stages.evaluate import EvaluateConfig
+from lactchain.stages.search import LanguageConfig, Stages
+from lactchain.stages.train_simpo import TrainSimPOConfig
 
-Stages = Mapping[str, Callable[[Any], dict]]
 RANK = "actor.lora.r"
 
 
@@ -208,7 +209,8 @@ class LanguageSpecies:
 
     def _judge(self, member: Individual, name: str, seed: int) -> float:
         run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed, resume="auto")
-        greedy = replace(self._actor(member.state), decoding="free", temperature=0.0)
+        actor = self._actor(member.state)
+        greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
         config = EvaluateConfig(
             run=run,
             environment=self.config.train.environment,

@@ -1,0 +1,154 @@
+"""Data to learn from, ours or somebody else's: preference pairs and episodes, whatever the file.
+
+What is not ours is a JSONL file, a parquet file or a folder of them, or a folder that
+`datasets.Dataset.save_to_disk` wrote. Preference pairs have TRL's columns `prompt`, `chosen` and
+`rejected`, texts or conversations. An episode is a row of T decisions:
+
+| column | |
+|---|---|
+| observations | T + 1 texts: what each decision was asked with, and the last one; T will do where the episode terminated |
+| completions | T answers |
+| rewards | T numbers |
+| terminated | whether the last state is terminal; else the episode was cut |
+| success | optional: whether it ended well; as a default, whether it terminated |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lactchain.data.dataset_files import from_dataset
+from lactchain.data.preferences import read_pairs
+from lactchain.data.trajectories import COLUMNS, read_trajectories
+from lactchain.errors import DataError
+from lactchain.types import Action, PreferencePair, Trajectory
+
+Row = Mapping[str, Any]
+
+PAIR_COLUMNS = ("prompt", "chosen", "rejected")
+EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
+
+
+def open_pairs(path: str | Path) -> list[PreferencePair]:
+    """Preference pairs of our files, or of any data set with TRL's columns.
+
+    Raises:
+        DataError: a file is missing or damaged, a column is missing, or a row is no pair.
+    """
+    rows = _foreign_rows(Path(path), "chosen_token_ids")
+    if rows is None:
+        return read_pairs(path)
+    return [pair_of(row, f"{path}: row {i}") for i, row in enumerate(rows)]
+
+
+def open_trajectories(path: str | Path) -> list[Trajectory]:
+    """Episodes of our files, or of any data set with the columns of `EPISODE_COLUMNS`.
+
+    Raises:
+        DataError: a file is missing or damaged, a column is missing, or a row is no episode.
+    """
+    path = Path(path)
+    rows = _foreign_rows(path, "stop_reasons")
+    if rows is None:
+        return read_trajectories(path)
+    if rows and rows[0].keys() >= set(COLUMNS):
+        return from_dataset(_saved_dataset(path))
+    return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
+
+
+def pair_of(row: Row, name: str) -> PreferencePair:
+    """A preference pair of a row of TRL's columns; a prompt that is a conversation stays one.
+
+    Args:
+        name: what errors call the row.
+    """
+    _require(row, PAIR_COLUMNS, name)
+    prompt, answers = row["prompt"], [_spoken(row[side], name) for side in PAIR_COLUMNS[1:]]
+    return PreferencePair(prompt if isinstance(prompt, str) else tuple(prompt), *answers)
+
+
+def _spoken(completion: str | Sequence[Row], name: str) -> str:
+    """The text of a completion, or of a conversation that is a single answer."""
+    if isinstance(completion, str):
+        return completion
+    if len(completion) != 1 or not isinstance(completion[0].get("content"), str):
+        raise DataError(f"{name}: expected a completion of one message, got {completion!r}")
+    return completion[0]["content"]
+
+
+def _episode(row: Row, name: str, number: int) -> Trajectory:
+    _require(row, EPISODE_COLUMNS, name)
+    observations, completions = tuple(row["observations"]), tuple(row["completions"])
+    terminated = bool(row["terminated"])
+    if terminated and len(observations) == len(completions):
+        observations = (*observations, "")
+    nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
+    infos = [nothing]
+    for completion, reward in zip(completions, row["rewards"], strict=False):
+        played = {"executed": [completion], "rewards": [float(reward)], "bumped": [False]}
+        infos.append({**nothing, **played, "invalid_action": False, "success": False})
+    infos[-1] = infos[-1] | {"success": bool(row.get("success", terminated))}
+    try:
+        return Trajectory(
+            env_id="",
+            seed=number,
+            observations=observations,
+            actions=tuple(map(Action, completions)),
+            rewards=tuple(map(float, row["rewards"])),
+            infos=tuple(infos),
+            terminated=terminated,
+            truncated=not terminated,
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} is no episode: {error}") from error
+
+
+def _require(row: Row, columns: Sequence[str], name: str) -> None:
+    if missing := [column for column in columns if row.get(column) is None]:
+        raise DataError(
+            f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {', '.join(missing)} "
+            "missing, rename or add the columns"
+        )
+
+
+def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
+    """The rows of a data set that is not ours; None where our own reader should look."""
+    if (path / "state.json").is_file():
+        return _saved_dataset(path).to_list()
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if texts := [file for file in files if file.suffix in (".jsonl", ".json") and file.is_file()]:
+        beside = {file.with_suffix(".parquet") for file in texts}  # the tallies of our files
+        if not beside & set(files):
+            return [row for file in texts for row in _json_lines(file)]
+    try:
+        tables = [pq.ParquetFile(file) for file in files if file.suffix == ".parquet"]
+    except (pa.ArrowException, OSError):
+        return None
+    if not tables or our_column in tables[0].schema_arrow.names:
+        return None
+    return [row for table in tables for row in table.read().to_pylist()]
+
+
+def _json_lines(file: Path) -> list[Row]:
+    rows = []
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+        try:
+            rows.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{file}: line {number} is no JSON object ({error})") from error
+    return rows
+
+
+def _saved_dataset(folder: Path) -> Any:
+    from datasets import load_from_disk
+
+    try:
+        return load_from_disk(str(folder))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{folder}: damaged: {error}") from error

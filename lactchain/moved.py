@@ -1,0 +1,48 @@
+"""Settings of older versions: what became of each, for files that still name them."""
+
+from collections.abc import Iterable
+
+from lactchain.errors import ConfigError
+
+EXTRA = "is now one of training.extra, by the same name"
+ENDED = "is no setting any more"
+
+MOVED = {
+    "dry_run": "is no part of a configuration; add --dry_run to the command",
+    "trust_remote_code": "is now the environment variable LACTCHAIN_TRUST_REMOTE_CODE=1",
+    "load_in_4bit": "is now dtype: 4bit",
+    "load_in_8bit": "is now dtype: 8bit",
+    "actor.value_ranking": "is now actor.ranking.by",
+    "actor.policy_weight": "is now actor.ranking.policy_weight",
+    "actor.policy_floor": "is now actor.ranking.policy_floor",
+    "actor.values": "is a setting of evaluate and play alone",
+    "actor.value_weight": "is a setting of evaluate and play alone",
+    "actor.num_candidates": "is a setting of evaluate and play alone",
+    "actor.temperature": f"{ENDED} here: the critic's episodes are played at 1",
+    "actor.lora": "is a setting of trainings of the actor alone",
+    "training.weight_decay": EXTRA,
+    "training.max_grad_norm": EXTRA,
+    "training.optim": EXTRA,
+    "training.lr_scheduler_type": EXTRA,
+    "training.warmup_ratio": "is now training.extra.warmup_steps, a share below 1",
+    "training.keep_checkpoints": f"{ENDED}: two are kept",
+    "regression.loss": f"{ENDED}: it is mse",
+    "regression.aggregate_duplicates": f"{ENDED}: equal rows become one",
+    "regression.eval_fraction": f"{ENDED}: a tenth of the episodes is held out",
+    "preferences.discount_per": f"{ENDED}: gamma is per action where there is no critic",
+    "tiny.max_position_embeddings": f"{ENDED}: it is 2048",
+}
+"""By a part of the key."""
+
+
+def moved(key: str) -> str | None:
+    """What became of a key; None if there was none of that name."""
+    return next((word for name, word in MOVED.items() if f".{name}." in f".{key}."), None)
+
+
+def refuse_moved(path: object, unknown: Iterable[str]) -> None:
+    """Raises `ConfigError`, in one line, if the unknown keys of a file are of older versions."""
+    words = {key: moved(key) for key in unknown}
+    lines = [f"{key} {word}" for key, word in words.items() if word]
+    if lines:
+        raise ConfigError(f"{path}: written by an older version: {'; '.join(lines)}")

@@ -1,0 +1,96 @@
+"""What runs have saved, opened by its folder alone: policies, critics, values, classic agents."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from lactchain.baselines import training
+from lactchain.config import load
+from lactchain.environments.language import make_language_env
+from lactchain.errors import DataError
+from lactchain.models.actor import POLICY_FILE, LanguageActor, at_weights
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.values import ValueModel
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig
+
+
+def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
+    """The actor in a folder, or that of a run, asked and sampled as in its training.
+
+    Args:
+        path: such as runs/x/actor, or runs/x.
+        changes: fields of `GuidedActorConfig` that shall differ, such as `decoding="constrained"`.
+
+    Raises:
+        DataError: there is none, it is damaged, or nothing says how it is asked.
+    """
+    folder = result_of(path, "actor")
+    runs = [parent for parent in list(folder.parents)[:2] if (parent / "config.yaml").is_file()]
+    if (folder / POLICY_FILE).is_file() or not runs:
+        return LanguageActor.load(folder, **changes)
+    # Older than that file: the configuration of the run that made it says the same.
+    config = load(runs[0] / "config.yaml")
+    actor = at_weights(_known(GuidedActorConfig, config.get("actor")), folder)
+    grammar = make_language_env(_known(EnvironmentConfig, config.get("environment"))).grammar
+    return LanguageActor.from_config(replace(actor, **changes), grammar)
+
+
+def load_critic(path: str | Path) -> EmbeddingCritic:
+    """The critic in a folder, or that of a run.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    return EmbeddingCritic.load(result_of(path, "critic"))
+
+
+def load_values(path: str | Path) -> ValueModel:
+    """The values of tokens in a folder, or those of a run.
+
+    Raises:
+        DataError: there are none, or they are damaged.
+    """
+    return ValueModel.load(result_of(path, "values"))
+
+
+def load_agent(path: str | Path) -> Any:
+    """The classic agent in a folder, or the best one of a run.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    return training.load_agent(result_of(path, "best"))
+
+
+def result_of(path: str | Path, name: str) -> Path:
+    """The folder of a result: as given, or the one of that name in a run.
+
+    Raises:
+        DataError: there is no such folder.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder; expected a run, or what it saved")
+    if not (path / "config.yaml").is_file():
+        return path
+    found = path / name
+    if not found.is_dir():  # a pipeline of an older version only noted where it is
+        found = Path(_noted(path, name) or found)
+    if not found.is_dir():
+        raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
+    return found
+
+
+def _noted(run: Path, name: str) -> str | None:
+    file = run / "summary.json"
+    noted = json.loads(file.read_text("utf-8")).get(name) if file.is_file() else None
+    return noted.get("adapter") or noted.get("model") if isinstance(noted, dict) else noted
+
+
+def _known(config_class: type, values: dict[str, Any] | None) -> Any:
+    """A config of the fields that this version has."""
+    names = {item.name for item in fields(config_class)}
+    return config_class(**{k: v for k, v in (values or {}).items() if k in names})

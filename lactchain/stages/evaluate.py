@@ -1,0 +1,91 @@
+"""Evaluates an actor: an episode from every start state, and sampled answers.
+
+Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
+episode), RUN/summary.json and, where answers are ranked by values, RUN/answer_values.json. Decoding
+and temperature are the actor's: greedy and free by default, with --actor.decoding constrained or
+scored as alternatives.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lactchain import distributed
+from lactchain.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.data.answer_values import answer_values
+from lactchain.data.evaluations import write_answer_values, write_episodes
+from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
+from lactchain.run import Run
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
+from lactchain.stages.frame import run_stage
+from lactchain.types import Policy
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Bounded):
+    """Greedy episodes from every start state, and sampled answers."""
+
+    num_envs: AtLeast1 = 256
+    """Episodes played side by side in each process."""
+    num_episodes_per_start: AtLeast1 = 1
+    """Episodes from every start state; more than one where world or actor throw dice."""
+    num_samples: AtLeast0 = 10_000
+    """Answers sampled freely at temperature 1, to measure how many are no chains; 0: none."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Greedy episodes from every start state."""
+
+    run: RunConfig = RunConfig(run_dir="runs/evaluate")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: GuidedActorConfig = GuidedActorConfig(temperature=0.0)
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+
+def main(config: EvaluateConfig) -> dict[str, Any]:
+    """Plays and samples; returns the figures."""
+    return run_stage("Evaluation", config, evaluate_actor, memory)
+
+
+def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
+    """The figures of the actor of a configuration, and of answers that are sampled from it."""
+    from lactchain.models.actor import LanguageActor
+
+    seed, samples = config.run.seed, config.evaluation.num_samples
+    rollouts = Rollouts(config.environment, config.evaluation.num_envs)
+    actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
+    summary = evaluate_into(run, actor, rollouts, seed, config.evaluation.num_episodes_per_start)
+    if samples:
+        sampling = replace(config.actor, decoding="free", temperature=1.0)
+        sampler = actor.with_config(sampling, rollouts.env.grammar)
+        rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
+        summary["sampled_invalid_rate"] = rate
+    run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
+    return summary
+
+
+def evaluate_into(
+    run: Run, policy: Policy, rollouts: Rollouts, seed: int, num_per_start: int = 1
+) -> dict[str, Any]:
+    """Episodes of any policy in RUN/trajectories, how they went in RUN/episodes.json."""
+    results, summary = evaluate(policy, rollouts, seed, num_per_start, run.path("trajectories"))
+    if distributed.is_main():
+        write_episodes(run.path("episodes.json"), results)
+        if (values := answer_values(policy, rollouts.env)) is not None:
+            write_answer_values(run.path("answer_values.json"), values)
+    return summary
+
+
+def memory(config: EvaluateConfig) -> Iterator["Phase"]:
+    """The phases that are estimated."""
+    from lactchain.budget import answers
+
+    rows, setting = config.evaluation.num_envs, "evaluation.num_envs"
+    actor = config.actor
+    if config.evaluation.num_samples:  # sampled freely
+        actor = replace(actor, decoding="free") if actor.decoding == "constrained" else actor
+    yield answers("evaluation", config.environment, actor, rows, setting)

@@ -1,0 +1,53 @@
+"""What every stage does around its own work: one run folder, which the same command continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lactchain.console import figures
+from lactchain.process import is_dry_run, seed_everything
+from lactchain.run import Run
+
+
+def run_stage(
+    title: str,
+    config: Any,
+    work: Callable[[Any, Run], dict[str, Any]],
+    memory: Callable[[Any], Iterable[Any]] | None = None,
+    after: Callable[[Run], None] | None = None,
+) -> dict[str, Any]:
+    """Does the work of a stage in its run folder, unless that is done, and prints its figures.
+
+    Args:
+        title: of the table of figures.
+        config: of the stage, with its folder in `run`.
+        work: makes the summary, and everything else in the folder.
+        memory: the phases that are estimated before a model is loaded (`lactchain.budget`), and
+            printed instead of all work in a dry run.
+        after: what needs the finished folder.
+
+    Returns:
+        The summary; nothing for a dry run.
+
+    Raises:
+        ConfigError: the folder is another run's, or the work does not fit this device.
+    """
+    if memory is not None and is_dry_run():
+        from lactchain.budget import print_budget
+
+        return print_budget(memory(config))
+    with Run.of(config) as run:
+        if run.finished:
+            return run.summary
+        if memory is not None:
+            from lactchain.budget import check_budget
+
+            check_budget(config, memory)
+        seed_everything(config.run.seed, config.run.threads)
+        summary = work(config, run)
+        run.finish(summary)
+    if after is not None:
+        after(run)
+    figures(title, summary)
+    return summary

@@ -1,0 +1,184 @@
+"""Makes episodes to learn from offline: scripted policies play, or a data set is imported.
+
+Reads --source if given (a Minari data set of text in arrow, or a Hugging Face data set); writes
+RUN/trajectories/*.parquet, and RUN/minari/ and RUN/dataset/ where --export names them.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+
+from lactchain import distributed
+from lactchain.data.behavior import behavior_policy
+from lactchain.data.dataset_files import read_dataset, write_dataset
+from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
+from lactchain.data.minari_files import METADATA, read_minari, write_minari
+from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
+from lactchain.data.shards import work_through
+from lactchain.data.stuck import stuck_metrics
+from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
+from lactchain.errors import ConfigError
+from lactchain.run import Run
+from lactchain.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
+from lactchain.stages.frame import run_stage
+from lactchain.types import Trajectory
+
+
+@dataclass(frozen=True)
+class RecordingConfig:
+    """Whose behaviour is recorded as offline data, and where in the world."""
+
+    policies: dict[str, float] = field(default_factory=lambda: {"random": 1.0})
+    """Scripted policies by name, each with its share of the decisions; the shares add up to 1.
+    optimal (shortest paths), random (any chain), legal (moves that no wall stops), consistent (a
+    word that fits the feedback), informed (the one that tells most)."""
+    policy_template: str | None = None
+    """What the policies read of a state where the environment shows them less, without history;
+    the same decisions are recorded with what the environment shows. null: they read that."""
+    regions: list[dict[str, list[int]]] = field(default_factory=list)
+    """Parts of the world, each the least and greatest value of some fields of a state: an episode
+    starts in one of them, and is cut when it leaves it. None: everywhere."""
+
+    def __post_init__(self) -> None:
+        shares = self.policies
+        positive = bool(shares) and all(share > 0 for share in shares.values())
+        total = sum(shares.values())
+        check(positive and abs(total - 1) < 1e-6, "policies", "shares that add up to 1", shares)
+        for region in self.regions:
+            ranges = all(len(r) == 2 and r[0] <= r[1] for r in region.values())
+            check(bool(region) and ranges, "regions", "fields with [least, greatest]", region)
+
+
+@dataclass(frozen=True)
+class MakeOfflineDataConfig:
+    """Episodes to learn from without interaction."""
+
+    run: RunConfig = RunConfig(run_dir="runs/make_offline_data")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    behavior: RecordingConfig = RecordingConfig()
+    collect: CollectConfig = CollectConfig()
+    source: str | None = None
+    """Folder of a Minari data set of text, or of a Hugging Face data set of episodes, to take
+    instead of playing; null: scripted policies play."""
+    export: list[Literal["minari", "datasets"]] = field(default_factory=list)
+    """Formats to write beside the trajectory files: minari (arrow), datasets (Hugging Face, with a
+    card)."""
+    dataset_id: str = "lactchain/offline-v0"
+    """Name of the exported data sets, with a version as Minari wants it."""
+
+    def __post_init__(self) -> None:
+        named = "minari" not in self.export or DATASET_ID.fullmatch(self.dataset_id)
+        check(bool(named), "dataset_id", "a name such as maze/data-v0", self.dataset_id)
+
+
+def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
+    """Makes the episodes; returns their figures."""
+    return run_stage("Offline data", config, make_offline_data)
+
+
+def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]:
+    """Episodes, played or imported, in the formats that are asked for."""
+    if config.source is None:
+        trajectories, tally = record(config, run)
+        times = time_metrics(tally)
+    else:
+        trajectories, times = import_episodes(config.source), {}
+    if distributed.is_main():
+        if config.source is not None:
+            write_trajectories(run.path("trajectories") / "imported.parquet", trajectories)
+        export_episodes(trajectories, config, run)
+    summary = collection_metrics(trajectories) | stuck_metrics(trajectories) | times
+    run.log_once(summary, step=0)
+    return summary
+
+
+def record(config: MakeOfflineDataConfig, run: Run) -> tuple[list[Trajectory], Counter[str]]:
+    """Plays the episodes of a configuration into RUN/trajectories, and returns them all.
+
+    The processes share the work out; a killed run keeps its finished files.
+
+    Returns:
+        The episodes, and the tally of all processes.
+    """
+    behavior, collect = config.behavior, config.collect
+    seen, told = config.environment, None
+    if behavior.policy_template is not None:
+        told = make_language_env(config.environment)
+        seen = replace(config.environment, template=behavior.policy_template, history=1)
+    rollouts = Rollouts(seen, collect.num_envs)
+    policy = behavior_policy(rollouts.env, behavior.policies)
+    episodes = _episodes(config, rollouts.env)
+
+    def make(shard: int) -> tuple[list[Trajectory], Counter[str]]:
+        before = rollouts.tally.copy()
+        part = episodes[shard * collect.shard_size : (shard + 1) * collect.shard_size]
+        played = rollouts.play(policy, part, run.directory)
+        if told is not None:
+            with rollouts.measure("environment"):
+                played = [retell(trajectory, told) for trajectory in played]
+        return played, rollouts.tally - before
+
+    num_shards, folder = -(-len(episodes) // collect.shard_size), run.path("trajectories")
+    return work_through(folder, num_shards, make, write_trajectories, read_trajectories, "episodes")
+
+
+def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
+    """The same episode in the words of another view of the world.
+
+    Raises:
+        ConfigError: the world does not do the same again.
+    """
+    start = trajectory.infos[0]["state"]
+    observation, _ = env.reset(seed=trajectory.seed, options={"state": start})
+    observations = [observation]
+    for action, expected in zip(trajectory.actions, trajectory.infos[1:], strict=True):
+        observation, *_, info = env.step(action.text)
+        observations.append(observation)
+        if info["state"] != expected["state"]:
+            raise ConfigError(
+                "behavior.policy_template: expected a world in which the same actions lead to the "
+                f"same states, but {action.text!r} led to {info['state']}, and to "
+                f"{expected['state']} before"
+            )
+    return replace(trajectory, observations=tuple(observations))
+
+
+def import_episodes(source: str | Path) -> list[Trajectory]:
+    """Episodes of a Minari data set, or else of a Hugging Face data set.
+
+    Raises:
+        DataError: it is neither, damaged, or no data set of text.
+    """
+    is_minari = (Path(source) / "data" / METADATA).is_file()
+    return read_minari(source) if is_minari else read_dataset(source)
+
+
+def export_episodes(
+    trajectories: Sequence[Trajectory], config: MakeOfflineDataConfig, run: Run
+) -> None:
+    """Writes the formats that a configuration asks for, to RUN/minari and RUN/dataset."""
+    about = f"Made by `make_offline_data.py` with the policies {config.behavior.policies}."
+    if config.source is not None:
+        about = f"Imported from `{Path(config.source).name}`."
+    if "minari" in config.export:
+        spec = copy.deepcopy(gym.spec("lactchain/Language-v0"))
+        spec.kwargs = language_arguments(config.environment)
+        write_minari(
+            run.path("minari"), config.dataset_id, trajectories, env_spec=spec, description=about
+        )
+    if "datasets" in config.export:
+        title = config.dataset_id
+        write_dataset(run.path("dataset"), trajectories, title=title, description=about)
+
+
+def _episodes(config: MakeOfflineDataConfig, env: LanguageEnv) -> list[Episode]:
+    seed, regions = config.run.seed, config.behavior.regions
+    if regions:
+        return region_episodes(env, regions, config.collect.num_episodes, seed)
+    return sampled_episodes(env, config.collect.num_episodes, seed)

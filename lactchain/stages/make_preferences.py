@@ -1,0 +1,186 @@
+"""Makes preference pairs: K answers of the actor to each state, played, ranked, best over worst.
+
+Reads the actor's weights and --critic if given (without one, answers are ranked by their return);
+writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
+--preferences.num_candidates. What is dropped is counted by reason.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import sampled_states
+from lactchain.data.preferences import (
+    DROP_REASONS,
+    Candidates,
+    make_pairs,
+    read_pairs,
+    require_pairs,
+    write_pairs,
+)
+from lactchain.data.rollouts import Rollouts, time_metrics
+from lactchain.data.shards import derive_seed, work_through
+from lactchain.environments.extractors import Rejection
+from lactchain.environments.language import LanguageEnv
+from lactchain.run import Run
+from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
+from lactchain.stages.frame import run_stage
+from lactchain.types import Critic, Policy, PreferencePair
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+    from lactchain.stages.train_simpo import TrainSimPOConfig
+
+COLLAPSED_INVALID_RATE = 0.3
+COLLAPSED_CHAIN_LENGTH = 1.2
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MakePreferencesConfig:
+    """Preference pairs from an actor's answers, ranked by a critic."""
+
+    run: RunConfig = RunConfig(run_dir="runs/make_preferences")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: SamplerConfig = SamplerConfig()
+    critic: str | None = None
+    """Folder of a trained critic; null: answers are ranked by return."""
+    preferences: PreferenceConfig = PreferenceConfig()
+
+
+def main(config: MakePreferencesConfig) -> dict[str, Any]:
+    """Makes the pairs; returns their figures."""
+    return run_stage("Preference pairs", config, sample_pairs, memory)
+
+
+def sample_pairs(config: MakePreferencesConfig, run: Run) -> dict[str, Any]:
+    """The pairs of a configuration; returns their figures."""
+    return pairs_into(config, run)[1]
+
+
+def pairs_into(
+    config: "MakePreferencesConfig | TrainSimPOConfig", run: Run
+) -> tuple[list[PreferencePair], dict[str, Any]]:
+    """Pairs by the actor and the critic of a configuration, in RUN/pairs, and their figures."""
+    from lactchain.models.actor import LanguageActor
+    from lactchain.models.critic import EmbeddingCritic
+
+    rollouts = Rollouts(config.environment)
+    actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
+    critic = None if config.critic is None else EmbeddingCritic.load(config.critic)
+    by_return = critic is None or config.preferences.rank_by == "return"
+    ranked_by = "return" if by_return else f"critic {config.critic}"
+    log.info("pairs are ranked by %s", ranked_by)
+    pairs, figures = make_preferences(
+        actor, critic, rollouts, config.preferences, seed=config.run.seed, folder=run.path("pairs")
+    )
+    run.log_once(figures, step=0)
+    return pairs, figures | {"ranked_by": ranked_by}
+
+
+def make_preferences(
+    policy: Policy,
+    critic: Critic | None,
+    world: Rollouts | EnvironmentConfig | str,
+    settings: PreferenceConfig | None = None,
+    *,
+    seed: int = 0,
+    folder: str | Path | None = None,
+) -> tuple[list[PreferencePair], dict[str, float]]:
+    """Pairs of any policy's answers, ranked by any critic, and their figures.
+
+    The processes share the work out; a killed run keeps its finished files, counts included.
+
+    Args:
+        critic: None ranks answers by what they earned.
+        world: where the answers are played.
+        settings: the defaults when None.
+        folder: of the files; None: none are kept.
+
+    Raises:
+        DataError: every pair was dropped.
+    """
+    if folder is None:
+        with TemporaryDirectory() as place:
+            return make_preferences(policy, critic, world, settings, seed=seed, folder=place)
+    rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
+    settings, env = settings or PreferenceConfig(), rollouts.env
+    rank = "return" if critic is None else settings.rank_by
+    per_shard = settings.states_per_shard
+    states = sampled_states(env, settings.num_states, derive_seed(seed, "pairs"))
+
+    def make(shard: int) -> tuple[list[PreferencePair], Counter[str]]:
+        before = rollouts.tally.copy()
+        candidates = sample_candidates(
+            policy,
+            rollouts,
+            states[shard * per_shard : (shard + 1) * per_shard],
+            settings.num_candidates,
+            derive_seed(seed, "candidates", shard),
+            critic,
+            settings.gamma if critic is None else critic.gamma,
+            "action" if critic is None else critic.discount_per,
+        )
+        pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
+        tally = rollouts.tally - before + _answer_counts(candidates, env)
+        return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
+
+    num_shards = -(-len(states) // per_shard)
+    pairs, tally = work_through(
+        Path(folder), num_shards, make, write_pairs, read_pairs, "preference pairs"
+    )
+    dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
+    require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
+    figures = _figures(pairs, tally) | time_metrics(tally)
+    warn_if_collapsing(figures, env)
+    return pairs, figures
+
+
+def _answer_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:
+    """How many answers there are, how many of them are chains, and their actions altogether."""
+    parsed = [env.extractor.parse(a.text) for c in candidates for a in c.actions]
+    lengths = [len(chain.actions) for chain in parsed if not isinstance(chain, Rejection)]
+    return Counter(num_answers=len(parsed), num_legal=len(lengths), num_actions=sum(lengths))
+
+
+def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dict[str, float]:
+    """Counts of pairs, drops by reason, and the guard rails: how the actor answers."""
+    drops = {f"pairs/{name}": n for name, n in tally.items() if name.startswith("dropped_")}
+    return {
+        "num_pairs": len(pairs),
+        "num_env_steps": tally["num_actions"],
+        "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
+        **drops,
+        "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_answers"],
+        "rollout/chain_length": tally["num_actions"] / max(1, tally["num_legal"]),
+    }
+
+
+def warn_if_collapsing(figures: Mapping[str, float], env: LanguageEnv) -> None:
+    """Says so when many answers are no chains, or hardly any has more than one action."""
+    advice = "Lower training.learning_rate, raise simpo.nll_weight, or decode constrained"
+    invalid, length = figures["rollout/invalid_rate"], figures["rollout/chain_length"]
+    if invalid > COLLAPSED_INVALID_RATE:
+        log.warning(
+            "%.0f %% of the actor's answers are no chains: it is collapsing. %s",
+            100 * invalid,
+            advice,
+        )
+    elif length < COLLAPSED_CHAIN_LENGTH and env.grammar.max_chain_length > 1:
+        log.warning("the actor's chains have %.2f actions: it is collapsing. %s", length, advice)
+
+
+def memory(config: "MakePreferencesConfig | TrainSimPOConfig") -> Iterator["Phase"]:
+    """The phases that are estimated."""
+    from lactchain.budget import ranking
+    from lactchain.models.specs import saved_critic
+
+    critic = None if config.critic is None else saved_critic(config.critic, config.actor)
+    yield from ranking(config.environment, config.actor, critic, config.preferences)

@@ -1,0 +1,80 @@
+"""Plays an episode in the terminal, step by step: you are the policy, or you watch an actor.
+
+Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees, and
+type numbers of actions, such as `0 0 1`, or an answer as a model gives it. Ctrl-D ends the game.
+"""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lactchain.console import console, plain, show_state
+from lactchain.data.shards import derive_seed
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.scripted import HumanPolicy
+from lactchain.process import is_dry_run
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig
+from lactchain.types import Policy
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    """A game in the terminal."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: GuidedActorConfig | None = None
+    """Who plays; null: you."""
+    seed: int = 0
+    """Seed of the start state."""
+
+
+def main(config: PlayConfig) -> float | dict:
+    """Plays until the episode is over, or you are; returns its return."""
+    from lactchain.budget import check_budget, print_budget
+
+    if is_dry_run():
+        return print_budget(memory(config))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
+    env = make_language_env(config.environment)
+    if config.actor is None:
+        ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
+        return play(env, HumanPolicy(env.grammar, ask), config.seed)
+    from lactchain.models.actor import LanguageActor
+
+    check_budget(config, memory)
+    return play(env, LanguageActor.from_config(config.actor, env.grammar), config.seed)
+
+
+def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
+    """An episode of any policy, shown step by step; returns its return."""
+    observation, info = env.reset(seed=seed)
+    over, num_chains, total = False, 0, 0.0
+    while not over:
+        show_state(env, observation)
+        try:
+            action = policy.act([observation], [derive_seed(seed, num_chains)])[0]
+        except EOFError:
+            break
+        observation, reward, terminated, truncated, info = env.step(action.text)
+        moves = zip(info["executed"], info["bumped"], strict=True)
+        played = ", ".join(f"{name} (bumped)" if bumped else name for name, bumped in moves)
+        outcome = played or f"nothing done: {info['invalid_reason']}"
+        console.print(plain(f"answer {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
+        over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
+    show_state(env, observation)
+    ending = "reached" if info["success"] else "did not reach"
+    verdict = f"{policy.name} {ending} the goal: {num_chains} answers, return {total:+.3g}"
+    console.print(plain(verdict), soft_wrap=True)
+    return total
+
+
+def memory(config: PlayConfig) -> Iterator["Phase"]:
+    """The phases that are estimated."""
+    from lactchain.budget import answers
+
+    if config.actor is not None:
+        yield answers("play", config.environment, config.actor, 1, "")

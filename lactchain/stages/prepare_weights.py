@@ -1,0 +1,120 @@
+"""Builds the tiny models and downloads the large ones: every other stage finds its weights here.
+
+Writes FOLDER/tiny-base (untrained), FOLDER/tiny-encoder, FOLDER/tiny-actor (the base after a warm
+start, whose run is FOLDER/tiny-warm-start), and FOLDER/<organisation>/<name>. A folder with a
+manifest.json is complete: the same command leaves it alone, mends one that is damaged, and goes on
+where it was killed.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lactchain.console import table
+from lactchain.process import is_dry_run
+from lactchain.settings import (
+    ActorConfig,
+    EnvironmentConfig,
+    LoraSettings,
+    RunConfig,
+    TinyModelConfig,
+    TrainingConfig,
+    check,
+    recast,
+)
+from lactchain.stages import train_bc
+from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
+
+
+@dataclass(frozen=True)
+class PrepareWeightsConfig:
+    """Which models are built, and which are downloaded."""
+
+    folder: str = "weights"
+    """Where the models go: tiny-base, tiny-encoder, tiny-actor, and organisation/name of downloaded
+    ones."""
+    tiny: TinyModelConfig | None = None
+    """Shape of the tiny base model and encoder to build; null: none."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """The world whose words the tokenizer of the tiny models learns, and in which the tiny actor is
+    warmed up. Other worlds it can read too, in more tokens."""
+    warm_start: WarmStartConfig | None = None
+    """The cloning that makes the tiny base model the tiny actor; null: there is no tiny actor."""
+    seed: int = 0
+    """Seed of the tiny models' weights and of the cloning."""
+    download: list[str] = field(default_factory=list)
+    """Hub ids of models to download; a download that was cut continues."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.folder), "folder", "a folder", self.folder)
+        check(
+            self.tiny is not None or bool(self.download),
+            "download",
+            "hub ids, or the shape of tiny models in `tiny`",
+            self.download,
+        )
+        check(
+            self.tiny is not None or self.warm_start is None,
+            "warm_start",
+            "null without `tiny`",
+            self.warm_start,
+        )
+
+
+def main(config: PrepareWeightsConfig) -> None:
+    """Makes what is not there yet."""
+    if is_dry_run():
+        from lactchain.models.memory import SHAPES, memory_table
+
+        table(f"Memory to train {' and '.join(SHAPES)}", memory_table(LoraSettings()))
+        return
+    from lactchain.data.base_models import (
+        prepare_download,
+        prepare_tiny_actor,
+        prepare_tiny_encoder,
+    )
+
+    folder = Path(config.folder)
+    if config.tiny is not None:
+        base = folder / "tiny-base"
+        prepare_tiny_actor(base, config.tiny, config.environment, config.seed)
+        prepare_tiny_encoder(folder / "tiny-encoder", base)
+    if config.warm_start is not None:
+        prepare_warm_actor(config)
+    for model in config.download:
+        prepare_download(folder / model, model)
+
+
+def prepare_warm_actor(config: PrepareWeightsConfig) -> None:
+    """The actor that the warm start makes of the tiny base, copied out of the run that trains it.
+
+    The run lives in the same folder and goes on where it was killed.
+
+    Raises:
+        ConfigError: the folder holds an actor of another warm start, or of another base.
+    """
+    from lactchain.data.base_models import prepare
+    from lactchain.models.adapters import base_fingerprint
+
+    folder = Path(config.folder)
+    actor, base, run_dir = (folder / f"tiny-{name}" for name in ("actor", "base", "warm-start"))
+    settings = {
+        "base": base_fingerprint(base),
+        "environment": asdict(config.environment),
+        "warm_start": asdict(config.warm_start),
+        "seed": config.seed,
+    }
+
+    def make() -> None:
+        train_bc.main(
+            TrainBCConfig(
+                run=RunConfig(run_dir=str(run_dir), seed=config.seed),
+                environment=config.environment,
+                actor=ActorConfig(model=str(base)),
+                behavior=config.warm_start.behavior,
+                training=recast(config.warm_start.training, TrainingConfig),
+            )
+        )
+        shutil.copytree(run_dir / "actor", actor, dirs_exist_ok=True)
+
+    prepare(actor, settings, make)

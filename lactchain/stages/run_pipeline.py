@@ -1,0 +1,364 @@
+"""The whole founding recipe: warm start, then rounds of critic and SimPO, until the target is met.
+
+Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
+their own scripts make them, RUN/actor and RUN/critic, the last of them, RUN/summary.json and
+RUN/report.html. Killed, it goes on where it was.
+
+Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
+tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from lactchain import distributed
+from lactchain.bounds import AtLeast1, Bound, Bounded
+from lactchain.files import atomic_write
+from lactchain.inspection.report import write_report
+from lactchain.run import Run
+from lactchain.settings import (
+    ActorConfig,
+    CollectConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    GuidedActorConfig,
+    PlayerConfig,
+    PositiveShare,
+    PreferenceConfig,
+    RegressionConfig,
+    RunConfig,
+    SimPOConfig,
+    TinyModelConfig,
+    TrainingConfig,
+    recast,
+)
+from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
+from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
+from lactchain.stages.frame import run_stage
+from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
+from lactchain.stages.train_critic import TrainCriticConfig
+from lactchain.stages.train_simpo import TrainSimPOConfig
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+
+AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
+"""Figures that a target bounds from above; all others are bounded from below."""
+
+SEEDS_PER_ROUND = 1000
+
+TO_BE_TRAINED = "(yet to be trained)"
+"""Stands for the folder of an adapter or critic of a round to come."""
+
+
+@dataclass(frozen=True)
+class CriticStageConfig:
+    """How each round trains its critic."""
+
+    config: CriticConfig = CriticConfig()
+    collect: CollectConfig = CollectConfig()
+    regression: RegressionConfig = RegressionConfig()
+    training: TrainingConfig = TrainingConfig()
+    compare_with_exact: bool = True
+    """Measure the critic of the first round as train_critic does."""
+
+
+@dataclass(frozen=True)
+class ActorStageConfig:
+    """How each round improves the actor."""
+
+    preferences: PreferenceConfig = PreferenceConfig()
+    simpo: SimPOConfig = SimPOConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+@dataclass(frozen=True)
+class RunPipelineConfig(Bounded):
+    """The founding recipe: warm start, then rounds of critic and SimPO, until the target is met."""
+
+    run: RunConfig = RunConfig(run_dir="runs/run_pipeline")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    tiny: TinyModelConfig | None = None
+    """Shape of tiny models that the run builds for itself; null: `actor.model` and
+    `critic.config.model` are used."""
+    actor: ActorConfig = ActorConfig()
+    """Who learns; episodes for the critic are always played under constrained decoding."""
+    warm_start: WarmStartConfig | None = None
+    """Cloning before the first round; null: none, the model is taken as it is."""
+    critic: CriticStageConfig = CriticStageConfig()
+    simpo: ActorStageConfig = ActorStageConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    num_rounds: AtLeast1 = 4
+    """Rounds at most."""
+    learning_rate_decay: PositiveShare = 1.0
+    """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
+    fewer states, and should disturb the others less."""
+    nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
+    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
+    probability over all other tokens, and later rounds have ever less to gain by it."""
+    target: dict[str, float] = field(default_factory=dict)
+    """Figures that end the rounds early when all are met: least values of `success_rate` and
+    `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
+
+
+def main(config: RunPipelineConfig) -> dict[str, Any]:
+    """Runs the rounds; returns the figures before and after."""
+    title = f"{config.run.run_dir}: see report.html there for pictures"
+    return run_stage(title, config, recipe, memory, after=_report)
+
+
+def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
+    """The algorithm, from the warm start to the round in which the target is met."""
+    rounds = Rounds(config, run)
+    if config.warm_start is not None:
+        rounds.warm_start()
+    rounds.evaluate(0)
+    for number in range(1, config.num_rounds + 1):
+        rounds.train_critic(number)
+        rounds.train_actor(number)  # makes pairs, ranked by the critic, and trains SimPO on them
+        rounds.evaluate(number)
+        if rounds.target_is_met():
+            break
+    rounds.gather_results()
+    return rounds.summary()
+
+
+class Rounds:
+    """The stages of a pipeline, each on what the ones before it left.
+
+    Attributes:
+        actor: the actor as it stands: a model, or a model and an adapter.
+        critic: the folder of the critic as it stands.
+        evaluations: figures before the first round, and after each.
+    """
+
+    def __init__(self, config: RunPipelineConfig, run: Run) -> None:
+        from lactchain.models.critic import check_critic
+
+        self.config, self.run = config, run
+        self.actor = config.actor
+        self.critic = config.critic.config.checkpoint
+        self.encoder = config.critic.config.model
+        self.evaluations: list[dict[str, Any]] = []
+        self.critic_summaries: list[dict[str, Any]] = []
+        self.actor_summaries: list[dict[str, Any]] = []
+        self._began = time.perf_counter(), time.process_time()
+        if config.tiny is not None:
+            self._build_tiny_models()
+        check_critic(replace(config.critic.config, model=self.encoder))
+
+    def warm_start(self) -> None:
+        """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
+        stage = TrainBCConfig(
+            run=self._stage("warm_start", 0),
+            environment=self.config.environment,
+            actor=replace(self.actor, lora=None),
+            behavior=self.config.warm_start.behavior,
+            training=recast(self.config.warm_start.training, TrainingConfig),
+        )
+        self._take_actor(stage, train_bc.main(stage))
+
+    def evaluate(self, number: int) -> None:
+        """Greedy, free episodes from every start state, after the round of that number.
+
+        The metrics of the pipeline are their figures, over rounds.
+        """
+        figures = evaluate.main(
+            EvaluateConfig(
+                run=self._stage(f"round_{number}/evaluation", number),
+                environment=self.config.environment,
+                actor=recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0),
+                evaluation=self.config.evaluation,
+            )
+        )
+        metrics = {f"eval/{name}": value for name, value in figures.items()}
+        self.run.log_once(metrics, step=len(self.evaluations))
+        self.evaluations.append(figures)
+
+    def train_critic(self, number: int) -> None:
+        """The critic of a round; it goes on from that of the round before."""
+        settings = self.config.critic
+        stage = TrainCriticConfig(
+            run=self._stage(f"round_{number}/critic", number),
+            environment=self.config.environment,
+            actor=recast(self.actor, PlayerConfig, decoding="constrained"),
+            critic=replace(settings.config, model=self.encoder, checkpoint=self.critic),
+            collect=settings.collect,
+            regression=settings.regression,
+            training=settings.training,
+            compare_with_exact=settings.compare_with_exact and number == 1,
+        )
+        self.critic_summaries.append(train_critic.main(stage))
+        self.critic = str(Path(stage.run.run_dir) / "critic")
+
+    def train_actor(self, number: int) -> None:
+        """Pairs of the actor's answers, and SimPO on them."""
+        settings = self.config.simpo
+        decay = self.config.learning_rate_decay ** (number - 1)
+        growth = self.config.nll_weight_growth ** (number - 1)
+        training, simpo = settings.training, settings.simpo
+        stage = TrainSimPOConfig(
+            run=self._stage(f"round_{number}/simpo", number),
+            environment=self.config.environment,
+            actor=self.actor,
+            critic=self.critic if settings.preferences.rank_by == "advantage" else None,
+            preferences=settings.preferences,
+            simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
+            training=replace(training, learning_rate=training.learning_rate * decay),
+        )
+        self._take_actor(stage, train_simpo.main(stage))
+
+    def target_is_met(self) -> bool:
+        """Whether the last evaluation meets every figure of the target, if there is one."""
+        last, target = self.evaluations[-1], self.config.target
+        return bool(target) and all(
+            _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
+        )
+
+    def gather_results(self) -> None:
+        """Puts what people look for first at the top of the run's folder."""
+        last = len(self.evaluations) - 1
+        sources = {
+            "episodes_before.json": "round_0/evaluation/episodes.json",
+            "episodes.json": f"round_{last}/evaluation/episodes.json",
+            "values.json": "round_1/critic/values.json",
+        }
+        if not distributed.is_main():
+            return
+        for name, source in sources.items():
+            if (self.run.directory / source).is_file():
+                content = (self.run.directory / source).read_bytes()
+                atomic_write(self.run.path(name), content)
+        for name, source in (("actor", f"round_{last}/simpo"), ("critic", f"round_{last}/critic")):
+            link = self.run.path(name)
+            link.unlink(missing_ok=True)
+            os.symlink(f"{source}/{name}", link)
+
+    def summary(self) -> dict[str, Any]:
+        """What `summary.json` holds: the figures before and after, and those of every round."""
+        before, after = self.evaluations[0], self.evaluations[-1]
+        first = self.critic_summaries[0]
+        stages = self.actor_summaries + self.critic_summaries
+        wall_start, cpu_start = self._began
+        return {
+            "seed": self.config.run.seed,
+            "success_rate_before": before["success_rate"],
+            "success_rate_after": after["success_rate"],
+            "success_within_2_chains": after["success_within_2_chains"],
+            "mean_chain_length": after["mean_chain_length"],
+            "actions_over_shortest": after["actions_over_shortest"],
+            "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
+            "critic_r2": first.get("critic_r2"),
+            "critic_rmse": first.get("critic_rmse"),
+            "num_pairs": sum(stage.get("num_pairs", 0) for stage in stages),
+            "num_cloned_chains": sum(stage.get("num_examples", 0) for stage in stages),
+            # Actions that were played to learn from; evaluations do not count, for any agent.
+            "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
+            "rollouts_per_second": first.get("time/chains_per_second"),
+            # Since the run began or went on; of this process and its threads.
+            "wall_seconds": time.perf_counter() - wall_start,
+            "time/cpu_seconds": time.process_time() - cpu_start,
+            "num_rounds": len(self.critic_summaries),
+            "target_met": self.target_is_met(),
+            "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
+            "critic": self.critic,
+            "rounds": [_row(number, figures) for number, figures in enumerate(self.evaluations)],
+        }
+
+    def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict) -> None:
+        """Goes on with the actor that a stage has trained."""
+        from lactchain.models.adapters import SEAL_FILE
+
+        folder = Path(stage.run.run_dir) / "actor"
+        if (folder / SEAL_FILE).is_file():
+            self.actor = replace(self.actor, adapter=str(folder))
+        else:
+            self.actor = replace(self.actor, model=str(folder), adapter=None)
+        self.actor_summaries.append(summary)
+
+    def _stage(self, name: str, number: int) -> RunConfig:
+        """The run folder of a stage, whose seed differs from round to round."""
+        run = self.config.run
+        seed = (run.seed * SEEDS_PER_ROUND + number) % 2**32
+        return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
+
+    def _build_tiny_models(self) -> None:
+        from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+
+        actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
+        if distributed.is_main():
+            seed = self.config.run.seed
+            prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed)
+            prepare_tiny_encoder(encoder, actor)
+        distributed.barrier()
+        self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
+    """Whether a figure is as good as asked; one that could not be computed is not."""
+    return figure is not None and (figure <= bound if at_most else figure >= bound)
+
+
+def _row(number: int, figures: Mapping[str, Any]) -> dict[str, Any]:
+    names = (
+        "success_rate",
+        "success_within_2_chains",
+        "mean_chain_length",
+        "actions_over_shortest",
+        "sampled_invalid_rate",
+    )
+    return {"round": number} | {name: figures.get(name) for name in names}
+
+
+def _report(run: Run) -> None:
+    if distributed.is_main():
+        write_report(run.directory)
+
+
+def memory(config: RunPipelineConfig) -> Iterator["Phase"]:
+    """The phases of a round, with the adapter that is there from the second one on."""
+    from lactchain.budget import ranking
+
+    world, actor, critic, preferences = (
+        config.environment,
+        config.actor,
+        config.critic,
+        config.simpo.preferences,
+    )
+    bare = replace(actor, lora=None)
+    all_trained = actor.lora is None and actor.adapter is None
+    if actor.dtype == "auto" and (all_trained or config.warm_start is not None):
+        actor = replace(actor, dtype="float32")  # as such a training stores it
+    trained = (
+        actor if actor.lora is None else replace(actor, adapter=actor.adapter or TO_BE_TRAINED)
+    )
+    if config.warm_start is not None:
+        start = config.warm_start
+        training = recast(start.training, TrainingConfig)
+        cloning = TrainBCConfig(
+            environment=world, actor=bare, behavior=start.behavior, training=training
+        )
+        yield from train_bc.memory(cloning)
+    judged = EvaluateConfig(environment=world, actor=trained, evaluation=config.evaluation)
+    yield from evaluate.memory(judged)
+    yield from train_critic.memory(
+        TrainCriticConfig(
+            environment=world,
+            actor=replace(trained, decoding="constrained"),
+            critic=critic.config,
+            collect=critic.collect,
+            training=critic.training,
+            compare_with_exact=critic.compare_with_exact,
+        )
+    )
+    judge = replace(critic.config, checkpoint=critic.config.checkpoint or TO_BE_TRAINED)
+    judge = judge if preferences.rank_by == "advantage" else None
+    setting = "simpo.preferences.states_per_shard"
+    yield from ranking(world, actor, judge, preferences, setting)
+    yield train_simpo.training_memory(
+        TrainSimPOConfig(environment=world, actor=actor, training=config.simpo.training)
+    )

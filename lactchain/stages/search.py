@@ -1,0 +1,235 @@
+"""Searches hyper-parameters and architectures: evolution, random search, or Optuna's TPE.
+
+Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
+environment step of every member is counted, those of the evaluations that select among them.
+Writes RUN/lineage.jsonl (who came from whom by which mutation with what gain) or RUN/trials.jsonl,
+RUN/best/ (classic agents: the member that is returned, as it was evaluated) and RUN/summary.json.
+A generation or trial that was cut is done again, and comes out the same.
+
+Departures from AgileRL's evolution: see lactchain/search/evolution.py.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from lactchain import distributed
+from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
+from lactchain.errors import ConfigError
+from lactchain.files import append_json_lines, read_json_lines, write_json_lines
+from lactchain.genes import gene_values
+from lactchain.inspection.report import write_report
+from lactchain.run import Run
+from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
+from lactchain.settings import RunConfig, check
+from lactchain.stages import evaluate, train_simpo
+from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
+from lactchain.stages.frame import run_stage
+from lactchain.stages.train_simpo import TrainSimPOConfig
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+
+Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
+
+STAGES: Stages = {"train": train_simpo.main, "evaluate": evaluate.main}
+"""What language actors go through in a generation."""
+
+
+@dataclass(frozen=True)
+class LanguageConfig:
+    """Language actors that are trained by SimPO, and judged by greedy episodes."""
+
+    train: TrainSimPOConfig = TrainSimPOConfig()
+    """The training of one generation; `run.threads` and `run.report_to` hold for all of them."""
+    evaluation: EvaluationConfig = EvaluationConfig(num_samples=0)
+    """The episodes by which members are judged."""
+    fitness: Literal["episode_return", "success_rate", "success_within_2_chains"] = "success_rate"
+    """The figure of the evaluation that counts."""
+
+    def __post_init__(self) -> None:
+        adapter = self.train.actor.adapter
+        check(adapter is None, "train.actor.adapter", "null: each member trains its own", adapter)
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """A search over hyper-parameters and architectures."""
+
+    run: RunConfig = RunConfig(run_dir="runs/search")
+    method: Literal["evolution", "random", "tpe"] = "evolution"
+    """evolution: a population under selection; random, tpe: trials one after the other (tpe needs
+    the extra [search])."""
+    environment: WorldConfig = WorldConfig()
+    """What classic agents play."""
+    ppo: PPOConfig | None = None
+    """PPO agents are searched, with these settings but for their genes."""
+    dqn: DQNConfig | None = None
+    """DQN agents are searched."""
+    ddpg: DDPGConfig | None = None
+    """DDPG agents are searched."""
+    language: LanguageConfig | None = None
+    """Language actors are searched; by evolution."""
+    space: SpaceConfig = SpaceConfig()
+    evolution: EvolutionConfig = EvolutionConfig()
+    trials: TrialsConfig = TrialsConfig()
+    target: float | None = None
+    """Mean return (for language actors: fitness) over fresh episodes that ends the search early;
+    null: none does."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in SUBJECTS if getattr(self, name) is not None]
+        check(len(given) == 1, "ppo", f"exactly one of {', '.join(SUBJECTS)}", given)
+        check(
+            self.language is None or self.method == "evolution",
+            "method",
+            "evolution, for language actors",
+            self.method,
+        )
+        check(
+            self.language is None or self.evolution.elite == "champion",
+            "evolution.elite",
+            "champion, for language actors, of which only living ones and their parents are kept",
+            self.evolution.elite,
+        )
+        if self.method == "tpe":
+            there = find_spec("optuna") is not None
+            how = "pip install -e '.[search]' first"
+            check(there, "method", f"an installed optuna ({how})", self.method)
+
+    @property
+    def subject(self) -> Any:
+        """The config whose genes are searched."""
+        if self.language is not None:
+            return self.language.train
+        return self.ppo or self.dqn or self.ddpg
+
+
+SUBJECTS = ("ppo", "dqn", "ddpg", "language")
+
+
+def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
+    """Searches, or goes on with a search; returns the best that was found.
+
+    Args:
+        stages: `train` and `evaluate` of language actors, from their configs to their summaries.
+
+    Raises:
+        ConfigError: a gene is unknown or out of its bounds, the folder is another run's, or there
+            are several processes.
+        Interrupted: a signal asked the process to stop; what is whole is saved.
+    """
+    if (count := distributed.world_size()) > 1:
+        raise ConfigError(
+            f"search: expected a single process, got {count}; start it without a launcher, "
+            "members are trained one after the other"
+        )
+    work = partial(search, stages=stages)
+    return run_stage("Search", config, work, memory, after=_report)
+
+
+def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
+    """What a config asks for."""
+    from lactchain.search.mutations import check_genes
+
+    check_genes(config.subject, config.space.genes)
+    if config.method == "evolution":
+        return evolve(config, run, stages)
+    return try_out(config, run)
+
+
+def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
+    """Generations until the target is met, or the last one is done."""
+    from lactchain.search import runs
+    from lactchain.search.agents import AgentSpecies
+    from lactchain.search.evolution import Evolution, credit
+    from lactchain.stages.language_species import LanguageSpecies
+
+    seed, settings = config.run.seed, config.evolution
+    if config.language is not None:
+        species = LanguageSpecies(config.language, config.space, settings, run, stages)
+    else:
+        species = AgentSpecies(config.subject, config.environment, config.space, settings, seed)
+    evolution = Evolution(species, settings, seed, config.target)
+    runs.resume(run, evolution)
+    while not evolution.done:
+        runs.record(run, evolution.advance())
+        if config.language is None:
+            best = evolution.champion
+            runs.save_best(run, config.environment, best.config, best.state)
+        runs.save(run, evolution)  # last: what is done again writes the rest again
+        if runs.stopped(run):
+            break
+    champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
+    outcome = species.certify(champion)
+    species.close()
+    return {
+        "method": "evolution",
+        "seed": seed,
+        "num_generations": evolution.number,
+        "num_env_steps": species.num_env_steps,
+        "target_met": None if config.target is None else evolution.certified is not None,
+        "best/fitness": champion.fitness,
+        "best/episode_return": outcome,
+        "best/genes": gene_values(champion.config),
+        "best/ancestors": runs.ancestors(champion, lineage),
+        "credit": credit(lineage),
+    } | species.facts(champion)
+
+
+def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
+    """Trials until the target is met, or the last one is done."""
+    from lactchain.baselines.training import load_agent
+    from lactchain.search import runs
+    from lactchain.search.trials import trials_of
+
+    seed, path = config.run.seed, run.path("trials.jsonl")
+    trials = trials_of(
+        config.method, config.subject, config.environment, config.space, config.trials, seed
+    )
+    lines = runs.whole_trials(read_json_lines(path))
+    write_json_lines(path, lines)
+    trials.replay(lines)
+    run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
+    best = max(lines, key=lambda line: line["fitness"], default=None)
+    met = best is not None and best["certified"]
+    for report in trials if not met else ():
+        met = config.target is not None and trials.certify(report, config.target)
+        line = {**report.record(), "certified": met}
+        if best is None or met or report.fitness > best["fitness"]:
+            best = line
+            runs.save_best(run, config.environment, report.config, report.learnt)
+        append_json_lines(path, [line])
+        metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
+        run.log(metrics, step=report.num_env_steps)
+        if met or runs.stopped(run):
+            break
+    return {
+        "method": config.method,
+        "seed": seed,
+        "num_trials": trials.number,
+        "num_env_steps": trials.arena.num_env_steps,
+        "target_met": None if config.target is None else met,
+        "best/fitness": best["fitness"],
+        "best/episode_return": trials.arena.prove(load_agent(run.directory / "best")),
+        "best/genes": best["genes"],
+        "best/trial": best["trial"],
+    }
+
+
+def _report(run: Run) -> None:
+    write_report(run.directory)
+
+
+def memory(config: SearchConfig) -> Iterator["Phase"]:
+    """The phases of a member's generation, if it is a language model."""
+    if config.language is None:
+        return
+    train = config.language.train
+    judge = EvaluateConfig(
+        environment=train.environment, actor=train.actor, evaluation=config.language.evaluation
+    )
+    yield from train_simpo.memory(train)
+    yield from evaluate.memory(judge)

@@ -1,0 +1,123 @@
+"""What the stages train_mc and train_ilql share: from recorded episodes to values of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lactchain.data.sources import open_trajectories
+from lactchain.environments.language import make_language_env
+from lactchain.run import Run
+from lactchain.settings import ValueConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from lactchain.budget import Phase
+    from lactchain.data.token_view import TokenView
+    from lactchain.models.meta_models import Batch
+    from lactchain.stages.train_ilql import TrainILQLConfig
+    from lactchain.stages.train_mc import TrainMCConfig
+    from lactchain.trainers.token_values import TokenValueTrainer
+
+    TrainValuesConfig = TrainMCConfig | TrainILQLConfig
+
+
+def train_values(
+    config: TrainValuesConfig,
+    settings: ValueConfig,
+    run: Run,
+    trainer_class: Callable[..., TokenValueTrainer],
+    method: str,
+    num_q_heads: int,
+) -> dict[str, Any]:
+    """A value model on the episodes of a configuration, in RUN/values; returns the last losses.
+
+    Raises:
+        DataError: the episodes are damaged or do not fit the actor.
+    """
+    from lactchain.data.token_view import mean_return
+    from lactchain.models.actor import policy_file
+    from lactchain.models.loading import load_own_tokenizer
+    from lactchain.models.values import ValueModel
+    from lactchain.trainers.base import save_result, train, training_arguments
+    from lactchain.trainers.token_values import training_figures
+
+    view = read_view(config, load_own_tokenizer(config.actor))
+    model = ValueModel.from_actor(
+        config.actor,
+        method=method,
+        gamma=settings.gamma,
+        num_q_heads=num_q_heads,
+        head_size=settings.head_size,
+        start=mean_return(view, settings.gamma),
+        train_policy=settings.cloning_weight > 0,
+    )
+    args = training_arguments(
+        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
+    )
+    trainer = trainer_class(model, args, view, settings, run=run)
+    train(trainer)
+    is_actor = settings.cloning_weight > 0
+    grammar = make_language_env(config.environment).grammar
+    files = policy_file(config.actor, grammar) if is_actor else {}
+    save_result(trainer, run.path("values"), files)
+    return training_figures(trainer)
+
+
+def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> TokenView:
+    """The token view of recorded episodes, as the actor reads and writes them.
+
+    Raises:
+        DataError: the files are damaged, or do not fit the actor; see `token_view`.
+    """
+    from lactchain.data.token_view import token_view
+    from lactchain.models.loading import context_of
+    from lactchain.models.prompting import PromptTemplate
+
+    grammar = make_language_env(config.environment).grammar
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    episodes = open_trajectories(config.trajectories)
+    return token_view(episodes, template, tokenizer, context_of(config.actor))
+
+
+def value_memory(
+    config: TrainValuesConfig, settings: ValueConfig, num_q_heads: int, target: bool = False
+) -> Phase:
+    """The phase of the training.
+
+    Args:
+        target: whether there is a target network.
+    """
+    from lactchain.budget import training_phase
+    from lactchain.models.meta_models import Heads
+    from lactchain.models.specs import actor_spec
+
+    spec = actor_spec(config.actor, training=True)
+    size = settings.head_size or 2 * spec.shape.get_text_config().hidden_size
+    heads = Heads(num_q_heads, size, target=target, policy=settings.cloning_weight > 0)
+    batch = largest_batch(config, settings)
+    return training_phase("values", spec, batch, config.training, config.actor, heads)
+
+
+def largest_batch(config: TrainValuesConfig, settings: ValueConfig) -> Batch:
+    """The largest batch, prefix trees of decisions: measured where the episodes are there."""
+    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
+    from lactchain.data.token_view import one_step_targets
+    from lactchain.models.meta_models import Batch
+    from lactchain.trainers.token_values import DecisionGroups, TreeCollator
+
+    rows, tokenizer = config.training.batch_size, find_tokenizer(config.actor)
+    if tokenizer is None or not Path(config.trajectories).exists():
+        lengths = actor_lengths(config.environment, config.actor)
+        prompt, states = lengths.prefix + lengths.prompt, rows * lengths.answer
+        return Batch(rows, prompt + lengths.answer, states, "values", (rows, prompt))
+    view = read_view(config, tokenizer)
+    targets = one_step_targets(view, settings.gamma)
+    targets = targets.merged() if settings.group_by == "prompt" else targets
+    groups = DecisionGroups(view, targets, settings.group_by)
+    largest = sorted(range(len(groups)), key=lambda i: len(groups.groups[i]))[-rows:]
+    batch = TreeCollator(view, targets, settings.gamma, False, 0)([groups[i] for i in largest])
+    behind = batch["behind_input_ids"].shape if "behind_nodes" in batch else (0, 0)
+    return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)

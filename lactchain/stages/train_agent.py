@@ -1,0 +1,27 @@
+"""Trains a population of classic agents: PPO, DQN, DDPG, or CQL from recorded transitions.
+
+Writes RUN/best/ and RUN/last/ (weights), RUN/evaluations.json, RUN/learning_curve.svg,
+RUN/report.html and RUN/summary.json. A file RUN/stop ends the run in good order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lactchain.console import figures
+from lactchain.inspection.report import write_learning_curve, write_report
+
+if TYPE_CHECKING:
+    from lactchain.baselines.training import TrainConfig
+
+
+def main(config: TrainConfig) -> dict[str, Any]:
+    """Trains the agents that the class of the configuration names; returns their figures."""
+    from lactchain.baselines.training import train
+
+    summary = train(config)
+    write_learning_curve(config.run.run_dir)
+    write_report(config.run.run_dir)
+    title = type(config).__name__.removeprefix("Train").removesuffix("Config")
+    figures(title, summary)
+    return summary

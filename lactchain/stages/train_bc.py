@@ -1,0 +1,224 @@
+"""Behaviour cloning: the actor learns to answer as scripted behaviour, pairs or episodes do.
+
+Reads the actor's weights, and --trajectories or --pairs if given (else scripted behaviour is made
+on the spot); writes RUN/checkpoints/ and RUN/actor/. With --only_successes or --best_fraction the
+best episodes alone are cloned (%BC).
+
+A tiny actor knows nothing, so the founding recipe begins here: with a mixture of shortest paths
+and random chains it learns the form of an answer and a first notion of the state. On TRL's
+SFTTrainer; only the tokens of the answers are learnt.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lactchain.bounds import AtLeast1, Bounded, Share
+from lactchain.data.episodes import sampled_states
+from lactchain.data.shards import derive_seed
+from lactchain.data.sources import open_pairs, open_trajectories
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
+from lactchain.errors import ConfigError, DataError
+from lactchain.run import Run
+from lactchain.settings import (
+    ActorConfig,
+    BriefTrainingConfig,
+    EnvironmentConfig,
+    PositiveShare,
+    RunConfig,
+    TrainingConfig,
+    check,
+)
+from lactchain.stages.frame import run_stage
+from lactchain.types import Action, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from lactchain.budget import Phase
+    from lactchain.models.meta_models import Batch
+    from lactchain.trainers.behavior_cloning import CloningRow
+
+
+@dataclass(frozen=True)
+class BehaviorConfig(Bounded):
+    """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
+
+    num_chains: AtLeast1 = 20_000
+    """Chains to clone, from start states drawn uniformly."""
+    competent_fraction: Share = 0.3
+    """Share of chains along a shortest path, cut to the longest legal chain."""
+    max_random_length: AtLeast1 = 4
+    """Longest random chain, in actions; lengths are uniform."""
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """How a base model that knows nothing comes to know the form of an answer."""
+
+    behavior: BehaviorConfig = BehaviorConfig()
+    training: BriefTrainingConfig = BriefTrainingConfig()
+
+
+@dataclass(frozen=True)
+class TrainBCConfig(Bounded):
+    """Behaviour cloning."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_bc")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    behavior: BehaviorConfig = BehaviorConfig()
+    training: TrainingConfig = TrainingConfig()
+    pairs: str | None = None
+    """Folder or file of preference pairs whose chosen answers are cloned instead of scripted
+    behaviour; null: scripted behaviour."""
+    trajectories: str | None = None
+    """Folder or file of episodes whose answers are cloned instead; null: scripted behaviour."""
+    only_successes: bool = False
+    """Of the episodes, those that reached their goal (%BC in LMRL-Gym's maze)."""
+    best_fraction: PositiveShare = 1.0
+    """Of these, the share with the best returns, in (0, 1] (%BC; 0.3 in LMRL-Gym's Wordle)."""
+    only_final_answers: bool = False
+    """Of each, its last answer alone: of a success the one that reached the goal, however poor
+    those before it were."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(
+            self.pairs is None or self.trajectories is None,
+            "trajectories",
+            "null beside `pairs`",
+            self.trajectories,
+        )
+
+
+def main(config: TrainBCConfig) -> dict[str, Any]:
+    """Trains the actor; returns how many answers it learnt."""
+    return run_stage("Behaviour cloning", config, clone, memory)
+
+
+def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
+    """What is to be cloned, and the training on it."""
+    from lactchain.models.actor import policy_file
+    from lactchain.models.loading import load_actor
+    from lactchain.trainers.base import save_result, train
+    from lactchain.trainers.behavior_cloning import behavior_cloning_trainer
+
+    env = make_language_env(config.environment)
+    model, tokenizer = load_actor(config.actor, trainable=True)
+    rows, dropped = rows_to_clone(config, env, tokenizer)
+    trainer = behavior_cloning_trainer(
+        model,
+        rows,
+        tokenizer,
+        config.training,
+        run.path("checkpoints"),
+        config.run.seed,
+        run=run,
+        report_to=config.run.report_to,
+    )
+    train(trainer)
+    save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
+    return {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
+
+
+def rows_to_clone(
+    config: TrainBCConfig, env: LanguageEnv, tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[list["CloningRow"], Counter[str]]:
+    """What a configuration wants cloned, and how much of it was dropped for which reason."""
+    from lactchain.models.loading import context_of
+    from lactchain.models.prompting import PromptTemplate
+    from lactchain.trainers.behavior_cloning import cloning_rows, decision_rows
+
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    context = context_of(config.actor)
+    if config.trajectories is None:
+        return cloning_rows(_examples(config, env), template, tokenizer, context)
+    episodes = chosen_episodes(
+        open_trajectories(config.trajectories), config.only_successes, config.best_fraction
+    )
+    only_final = config.only_final_answers
+    return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
+
+
+def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
+    """Observations, and the answers to clone."""
+    if config.pairs is None:
+        return behavior_examples(env, config.behavior, config.run.seed)
+    pairs = open_pairs(config.pairs)
+    return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
+
+
+def behavior_examples(
+    env: LanguageEnv, config: BehaviorConfig, seed: int
+) -> list[tuple[str, Action]]:
+    """Observations of start states drawn uniformly, and scripted answers to them.
+
+    Raises:
+        ConfigError: nobody knows the shortest paths, or the observations do not tell the states.
+    """
+    try:
+        competent = OptimalChains(env)
+    except ValueError as error:
+        raise ConfigError(f"environment.{error}") from error
+    policy = Mixture(
+        competent,
+        RandomChains(env.grammar, min(config.max_random_length, env.grammar.max_chain_length)),
+        config.competent_fraction,
+    )
+    states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
+    observations = [env.reset(options={"state": state})[0] for state in states]
+    seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
+    return list(zip(observations, policy.act(observations, seeds), strict=True))
+
+
+def chosen_episodes(
+    trajectories: Sequence[Trajectory], only_successes: bool = False, best_fraction: float = 1.0
+) -> list[Trajectory]:
+    """The episodes that %BC clones, in their order: the successes, and of these the best share.
+
+    Of equal returns the earlier episodes count as better; the share is rounded up.
+
+    Raises:
+        DataError: no episode is left.
+    """
+    kept = [t for t in trajectories if not only_successes or t.infos[-1].get("success")]
+    if not kept:
+        raise DataError(
+            f"trajectories: expected successful episodes, found none among {len(trajectories)}; "
+            "set only_successes to false"
+        )
+    ranking = sorted(range(len(kept)), key=lambda i: -kept[i].episode_return)
+    best = sorted(ranking[: math.ceil(best_fraction * len(kept))])
+    return [kept[i] for i in best]
+
+
+def memory(config: TrainBCConfig) -> Iterator["Phase"]:
+    """The phases that are estimated."""
+    from lactchain.budget import training_phase
+    from lactchain.models.specs import actor_spec
+
+    spec = actor_spec(config.actor, training=True)
+    yield training_phase("cloning", spec, largest_batch(config), config.training, config.actor)
+
+
+def largest_batch(config: TrainBCConfig) -> "Batch":
+    """The largest batch, a prompt with its answer: measured where the data are there already."""
+    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
+    from lactchain.models.meta_models import Batch
+    from lactchain.trainers.behavior_cloning import IGNORED
+
+    tokenizer = find_tokenizer(config.actor)
+    sources = [path for path in (config.pairs, config.trajectories) if path is not None]
+    if tokenizer is not None and all(Path(path).exists() for path in sources):
+        rows, _ = rows_to_clone(config, make_language_env(config.environment), tokenizer)
+        answer = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in rows)
+        tokens = max(len(row["input_ids"]) for row in rows)
+    else:
+        lengths = actor_lengths(config.environment, config.actor)
+        answer, tokens = lengths.answer, lengths.prefix + lengths.prompt + lengths.answer
+    return Batch(config.training.batch_size, tokens, answer + 1, "cloning")

@@ -1,0 +1,169 @@
+"""Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns.
+
+Reads the actor's and the encoder's weights, and --trajectories if given; else the actor plays its
+own episodes into RUN/trajectories/. Writes RUN/checkpoints/, RUN/critic/, and, where the actor's
+chains can be enumerated, RUN/policy/, how probable each is in each state, and RUN/values.json: the
+critic beside the exact values of the actor.
+
+Departures from the founding text: (1) the data set is collected first and reused for several
+epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by default; (3) a time
+limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lactchain import distributed
+from lactchain.data.evaluations import write_values
+from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
+from lactchain.data.rollouts import Rollouts, collection_metrics
+from lactchain.data.sources import open_trajectories
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.process import seed_everything
+from lactchain.run import Run
+from lactchain.settings import (
+    CollectConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    PlayerConfig,
+    RegressionConfig,
+    RunConfig,
+    TrainingConfig,
+)
+from lactchain.stages.collect_rollouts import play_into
+from lactchain.stages.frame import run_stage
+from lactchain.types import Trajectory
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+    from lactchain.trainers.critic import CriticTrainer
+
+
+EVAL_FRACTION = 0.1
+"""Share of the episodes that are held out, on which R2 and RMSE are measured."""
+
+
+@dataclass(frozen=True)
+class TrainCriticConfig:
+    """Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_critic")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: PlayerConfig = PlayerConfig(decoding="constrained")
+    critic: CriticConfig = CriticConfig()
+    trajectories: str | None = None
+    """Folder or file of episodes (see `lactchain.data.sources`); null: the actor plays its own."""
+    collect: CollectConfig = CollectConfig()
+    regression: RegressionConfig = RegressionConfig()
+    training: TrainingConfig = TrainingConfig()
+    compare_with_exact: bool = True
+    """Measure the critic against the true values of the actor, where its chains are few enough to
+    be enumerated: it reads every legal answer to every state."""
+
+
+def main(config: TrainCriticConfig) -> dict[str, Any]:
+    """Trains the critic; returns how well it predicts."""
+    return run_stage("Critic", config, train_critic, memory)
+
+
+def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
+    """Episodes, then the regression on their returns, then the comparison with exact values."""
+    from lactchain.models.critic import check_critic
+    from lactchain.trainers.base import save_result, train
+
+    check_critic(config.critic)
+    trajectories, summary = _episodes(config, run)
+    seed_everything(config.run.seed, config.run.threads)
+    trainer = critic_trainer(config, trajectories, run)
+    train(trainer)
+    if trainer.eval_dataset is not None:
+        summary |= trainer.evaluate()
+    save_result(trainer, run.path("critic"))
+    del trainer  # the actor and the trained critic come in its place
+    return summary | measure_values(config, run)
+
+
+def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], dict[str, float]]:
+    """The episodes to learn from, read or played, and their figures."""
+    if config.trajectories is not None:
+        trajectories = open_trajectories(config.trajectories)
+        return trajectories, collection_metrics(trajectories)
+    from lactchain.models.actor import LanguageActor
+
+    rollouts = Rollouts(config.environment, config.collect.num_envs)
+    actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
+    return play_into(run, actor, rollouts, config.collect, config.run.seed)
+
+
+def critic_trainer(
+    config: TrainCriticConfig, trajectories: Sequence[Trajectory], run: Run
+) -> "CriticTrainer":
+    """The trainer of the critic of a configuration; some episodes are held out for evaluation."""
+    from lactchain.models.critic import EmbeddingCritic
+    from lactchain.trainers.base import training_arguments
+    from lactchain.trainers.critic import CriticTrainer, EpisodeTable, return_scale, split_episodes
+
+    settings, seed = config.critic, config.run.seed
+    scale = return_scale(trajectories, settings.gamma, settings.discount_per)
+    critic = EmbeddingCritic.from_config(settings, trainable=True, value_scale=scale)
+    training, held_out = split_episodes(trajectories, EVAL_FRACTION, seed)
+    return CriticTrainer(
+        critic,
+        training_arguments(
+            config.training, run.path("checkpoints"), seed, report_to=config.run.report_to
+        ),
+        EpisodeTable.from_trajectories(training, critic),
+        config.regression,
+        run=run,
+        eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
+    )
+
+
+def compares_with_exact(config: TrainCriticConfig, env: LanguageEnv) -> bool:
+    """Whether true values are asked for, and can be computed: of states, and chains alone."""
+    constrained = config.actor.decoding == "constrained"
+    wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
+    return wanted and can_enumerate(env)
+
+
+def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
+    """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable.
+
+    Nothing else should be in memory: neither the trainer nor the critic in training. The processes
+    share the enumeration of the actor's answers out. Rank 0 alone measures the critic that the run
+    has saved: that in training may be spread over several processes.
+    """
+    from lactchain.models.actor import LanguageActor
+    from lactchain.models.critic import EmbeddingCritic
+    from lactchain.models.loading import free_memory
+
+    env = make_language_env(config.environment)
+    if not compares_with_exact(config, env):
+        return {}
+    free_memory()
+    actor = LanguageActor.from_config(config.actor, env.grammar)
+    policy = exact_policy(actor, env, run.path("policy"))
+    if not distributed.is_main():
+        return {}
+    values = critic_against_exact(EmbeddingCritic.load(run.path("critic")), policy, env)
+    write_values(run.path("values.json"), values)
+    return {"critic_r2": values.r2, "critic_rmse": values.rmse}
+
+
+def memory(config: TrainCriticConfig) -> Iterator["Phase"]:
+    """The phases that are estimated."""
+    from lactchain.budget import answers, enumeration, training_phase
+    from lactchain.data.text_lengths import critic_length
+    from lactchain.models.meta_models import Batch
+    from lactchain.models.specs import critic_spec
+
+    if config.trajectories is None:
+        rows, setting = config.collect.num_envs, "collect.num_envs"
+        yield answers("rollouts", config.environment, config.actor, rows, setting)
+    length = critic_length(config.environment, config.critic)
+    batch = Batch(config.training.batch_size, length, loss="critic")
+    spec = critic_spec(config.critic, training=True)
+    yield training_phase("critic", spec, batch, config.training, config.critic)
+    if compares_with_exact(config, make_language_env(config.environment)):
+        yield enumeration(config.actor, config.critic)

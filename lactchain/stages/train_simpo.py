@@ -1,0 +1,126 @@
+"""Stage 2 of the founding recipe: the critic is frozen, the actor learns from preference pairs.
+
+Reads the actor's weights, and --pairs if given; else the actor makes its own into RUN/pairs/,
+ranked by --critic, or by return without one. Writes RUN/checkpoints/ and RUN/actor/.
+
+Departures from the paper (Meng, Xia & Chen 2024): (1) pairs are best against worst of K answers,
+ranked by a critic's advantage and not by a reward model; (2) an optional NLL term on the chosen
+answers (CPO's alpha) keeps small actors from collapsing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lactchain.data.sources import open_pairs
+from lactchain.environments.language import make_language_env
+from lactchain.process import seed_everything
+from lactchain.run import Run
+from lactchain.settings import (
+    ActorConfig,
+    EnvironmentConfig,
+    PreferenceConfig,
+    RunConfig,
+    SimPOConfig,
+    TrainingConfig,
+)
+from lactchain.stages import make_preferences
+from lactchain.stages.frame import run_stage
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+    from lactchain.models.meta_models import Batch
+
+
+@dataclass(frozen=True)
+class TrainSimPOConfig:
+    """Stage 2 of the founding recipe: the critic is frozen, the actor learns from pairs."""
+
+    run: RunConfig = RunConfig(run_dir="runs/train_simpo")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    critic: str | None = None
+    """Folder of a trained critic that ranks the pairs; null: they are ranked by return."""
+    pairs: str | None = None
+    """Folder or file of preference pairs, ours or any with the columns prompt, chosen and rejected
+    (parquet, JSONL, a folder of `datasets`); null: the actor makes its own."""
+    preferences: PreferenceConfig = PreferenceConfig()
+    simpo: SimPOConfig = SimPOConfig()
+    training: TrainingConfig = TrainingConfig()
+
+
+def main(config: TrainSimPOConfig) -> dict[str, Any]:
+    """Trains the actor; returns what it learnt from."""
+    return run_stage("SimPO", config, train_simpo, memory)
+
+
+def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
+    """Pairs, read or made, then SimPO on them."""
+    from lactchain.models.actor import policy_file
+    from lactchain.models.families import context_length
+    from lactchain.models.loading import load_actor
+    from lactchain.models.prompting import PromptTemplate
+    from lactchain.trainers.base import save_result, train, training_arguments
+    from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
+
+    if config.pairs is None:
+        pairs, summary = make_preferences.pairs_into(config, run)
+    else:
+        pairs, summary = open_pairs(config.pairs), {}
+    seed, training = config.run.seed, config.training
+    seed_everything(seed, config.run.threads)
+    model, tokenizer = load_actor(config.actor, trainable=True)
+    grammar = make_language_env(config.environment).grammar
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    rows, dropped = preference_rows(pairs, template, tokenizer, context_length(model.config))
+    trainer = SimPOTrainer(
+        model,
+        training_arguments(training, run.path("checkpoints"), seed, report_to=config.run.report_to),
+        rows,
+        tokenizer,
+        config.simpo,
+        run=run,
+    )
+    train(trainer)
+    warn_if_collapsed(run)
+    save_result(trainer, run.path("actor"), policy_file(config.actor, grammar))
+    return summary | {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
+
+
+def memory(config: TrainSimPOConfig) -> Iterator["Phase"]:
+    """The phases that are estimated."""
+    if config.pairs is None:
+        yield from make_preferences.memory(config)
+    yield training_memory(config)
+
+
+def training_memory(config: TrainSimPOConfig) -> "Phase":
+    """The phase of the training alone."""
+    from lactchain.budget import training_phase
+    from lactchain.models.specs import actor_spec
+
+    spec = actor_spec(config.actor, training=True)
+    return training_phase("SimPO", spec, largest_batch(config), config.training, config.actor)
+
+
+def largest_batch(config: TrainSimPOConfig) -> "Batch":
+    """The largest batch, a prompt with both answers: measured where the pairs are there already."""
+    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
+    from lactchain.models.loading import context_of
+    from lactchain.models.meta_models import Batch
+    from lactchain.models.prompting import PromptTemplate
+    from lactchain.trainers.simpo import preference_rows
+
+    tokenizer = find_tokenizer(config.actor)
+    if tokenizer is not None and config.pairs is not None and Path(config.pairs).exists():
+        grammar = make_language_env(config.environment).grammar
+        template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+        context = context_of(config.actor)
+        rows, _ = preference_rows(open_pairs(config.pairs), template, tokenizer, context)
+        answers = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
+        prompt = max(len(row["prompt_ids"]) for row in rows)
+    else:
+        lengths = actor_lengths(config.environment, config.actor)
+        prompt, answers = lengths.prefix + lengths.prompt, 2 * lengths.answer
+    return Batch(config.training.batch_size, prompt + 1 + answers, 1 + answers)

@@ -1,0 +1,121 @@
+"""Any policy and any critic go through every stage, in every shipped world."""
+
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+import lactchain
+from lactchain import Action, Critic, EnvironmentConfig, FunctionPolicy, Policy, PreferenceConfig
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.rollouts import Rollouts
+
+WORLDS = {
+    "grid": (
+        EnvironmentConfig(kwargs={"size": 2}, max_chain_length=2, max_chains=3),
+        '["move forward", "turn left"]',
+    ),
+    "maze": (
+        EnvironmentConfig("lactchain/Maze-v0", extractor="utterance", max_chains=3),
+        "move up\n",
+    ),
+    "wordle": (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), "a b o u t\n"),
+    "lake": (EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=3), '["down"]'),
+    "cliff": (EnvironmentConfig("CliffWalking-v1", max_chains=3), '["up", "right"]'),
+    "taxi": (EnvironmentConfig("Taxi-v4", max_chains=3), '["south"]'),
+}
+
+
+@dataclass
+class OneAnswer:
+    """Says the same to everything, but for every other answer, which is nonsense."""
+
+    answer: str
+    name: str = "one answer"
+
+    def act(self, observations, seeds):
+        return [Action(self.answer if seed % 2 else "nonsense") for seed in seeds]
+
+
+class Table:
+    """Values from a dictionary; a text that is not there has a value of chance."""
+
+    def __init__(self, known, mode="value", gamma=0.5, discount_per="action"):
+        self.known, self.mode, self.gamma, self.discount_per = known, mode, gamma, discount_per
+
+    def values(self, observations, actions=None):
+        keys = observations if actions is None else zip(observations, actions, strict=True)
+        values = [self.known.get(key, crc32(str(key).encode()) % 97) for key in keys]
+        return np.array(values, dtype=float)
+
+
+@pytest.mark.parametrize(("config", "answer"), WORLDS.values(), ids=WORLDS)
+def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, answer):
+    policy, critic = OneAnswer(answer), Table({})
+    assert isinstance(policy, Policy) and isinstance(critic, Critic)
+    rollouts = Rollouts(config, num_envs=8)
+    played = lactchain.collect(policy, rollouts, num_episodes=3, seed=1)
+    assert len(played) == 3 and all(t.policy == "one answer" for t in played)
+    said = {action.text for trajectory in played for action in trajectory.actions}
+    assert said <= {answer, "nonsense"}
+    results, figures = lactchain.evaluate(policy, rollouts, num_per_start=2)
+    assert figures["num_episodes"] == len(results) > 0
+    assert 0 < figures["invalid_rate"] < 1
+    few = PreferenceConfig(num_states=8, num_candidates=6, states_per_shard=4, min_margin=0.0)
+    pairs, made = lactchain.make_preferences(policy, critic, rollouts, few)
+    assert len(pairs) == made["num_pairs"] > 0
+    assert all({pair.chosen, pair.rejected} == {answer, "nonsense"} for pair in pairs)
+    # By hand: what the answer earned, and the discounted value of where it led.
+    pair = pairs[0]
+    [state] = [c for c in _candidates(policy, rollouts, pair) if c.text == pair.chosen][:1]
+    assert pair.chosen_value == pytest.approx(_advantage(rollouts, pair, state, critic))
+
+
+def _candidates(policy, rollouts, pair):
+    return policy.act([pair.prompt] * 2, [0, 1])
+
+
+def _advantage(rollouts, pair, action, critic):
+    [outcome] = rollouts.outcomes([pair.state], [action], pair.seed)
+    before, after = critic.values(outcome.observations)
+    [reward], [discount] = (
+        outcome.chain_rewards(critic.gamma),
+        outcome.chain_discounts(critic.gamma),
+    )
+    return reward + (not outcome.terminated) * discount * after - before
+
+
+def test_a_function_is_a_policy_with_and_without_a_seed():
+    rollouts = Rollouts("lactchain/GridWorld-v0")
+    by_seed = FunctionPolicy(lambda text, seed: f"{seed % 7}", draws=True)
+    assert isinstance(by_seed, Policy)
+    assert [a.text for a in by_seed.act(["x", "y"], [8, 13])] == ["1", "6"]
+    forward = FunctionPolicy(lambda text: '["move forward"]', name="forward")
+    [trajectory] = lactchain.collect(forward, rollouts, num_episodes=1)
+    assert trajectory.policy == "forward" and trajectory.actions[0].text == '["move forward"]'
+
+
+def test_a_critic_of_chains_ranks_by_its_values_less_their_mean():
+    config, answer = WORLDS["lake"]
+    rollouts = Rollouts(config)
+    [state] = rollouts.env.view_states()[:1]
+    [text] = rollouts.observe([state])
+    known = {(text, answer): 3.0, (text, "nonsense"): 1.0}
+    critic = Table(known, mode="action_value")
+    policy = FunctionPolicy(lambda text, seed: (answer, "nonsense")[seed % 2], draws=True)
+    [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action")
+    values = np.array([known[text, action.text] for action in found.actions])
+    np.testing.assert_allclose(found.advantages, values - values.mean())
+
+
+def test_without_files_an_evaluation_and_pairs_come_out_as_with_them(tmp_path):
+    config, answer = WORLDS["grid"]
+    policy, critic = OneAnswer(answer), Table({})
+    few = PreferenceConfig(num_states=8, num_candidates=4, states_per_shard=4)
+    kept, _ = lactchain.make_preferences(policy, critic, config, few, folder=tmp_path / "pairs")
+    assert lactchain.make_preferences(policy, critic, config, few)[0] == kept
+    assert lactchain.read_pairs(tmp_path / "pairs") == kept
+    with_files, _ = lactchain.evaluate(policy, config, folder=tmp_path / "played")
+    assert lactchain.evaluate(policy, config)[0] == with_files
+    assert len(lactchain.read_trajectories(tmp_path / "played")) == len(with_files)

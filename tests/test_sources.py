@@ -1,0 +1,150 @@
+"""Pairs and episodes of one's own: every format is read, and what is missing is named."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+from script_setups import GRID, TRAINING, build_weights, config_of, run_here
+from training_setups import answer, episodes
+
+from lactchain.data.dataset_files import to_dataset
+from lactchain.data.preferences import write_pairs
+from lactchain.data.sources import open_pairs, open_trajectories
+from lactchain.data.trajectories import write_trajectories
+from lactchain.errors import DataError
+from lactchain.models.loading import load_tokenizer
+from lactchain.models.prompting import PromptTemplate
+from lactchain.settings import ActorConfig, ValueConfig
+from lactchain.stages.train_mc import TrainMCConfig
+from lactchain.types import Action, PreferencePair
+
+PAIRS = [{"prompt": f"{x} 0 up 1 1", "chosen": answer(1), "rejected": answer(2)} for x in range(6)]
+EPISODES = [
+    {
+        "observations": ["0 0 up 1 1", "0 1 up 1 1", "1 1 up 1 1"],
+        "completions": [answer(1), answer(2)],
+        "rewards": [-1.0, 4.0],
+        "terminated": True,
+    },
+    {
+        "observations": ["0 0 left 1 1", "0 1 left 1 1"],
+        "completions": [answer(1)],
+        "rewards": [-1.0],
+        "terminated": False,
+    },
+] * 4
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def write(rows, path, kind):
+    """Rows in a format; returns what is given to a script."""
+    path.mkdir(exist_ok=True)
+    if kind == "jsonl":
+        (path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path / "data.jsonl"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path / "data.parquet")
+        return path / "data.parquet"
+    Dataset.from_list(rows).save_to_disk(path / "saved")
+    return path / "saved"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])
+def test_pairs_of_ones_own_are_read_from_each_format(tmp_path, kind):
+    assert open_pairs(write(PAIRS, tmp_path, kind)) == [PreferencePair(**row) for row in PAIRS]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])
+def test_episodes_of_ones_own_are_read_from_each_format(tmp_path, kind):
+    first, second = open_trajectories(write(EPISODES, tmp_path, kind))[:2]
+    assert first.returns(0.5).tolist() == [-1 + 0.5 * 4, 4] and first.terminated
+    assert first.actions == (Action(answer(1)), Action(answer(2)))
+    assert second.truncated and second.returns(0.5, final_value=8).tolist() == [3]
+    assert (first.infos[-1]["success"], second.infos[-1]["success"]) == (True, False)
+
+
+def test_an_ending_needs_no_last_observation_and_a_cut_does(tmp_path):
+    ended = EPISODES[0] | {"observations": EPISODES[0]["observations"][:2]}
+    [episode] = open_trajectories(write([ended], tmp_path, "jsonl"))
+    assert len(episode.observations) == 3 and episode.returns(1.0).tolist() == [3, 4]
+    with pytest.raises(DataError, match=r"data.jsonl: row 0 is no episode: observations: expected"):
+        open_trajectories(write([ended | {"terminated": False}], tmp_path, "jsonl"))
+
+
+def test_files_of_ours_are_read_as_they_always_were(tmp_path):
+    pairs = [PreferencePair("x", "a", "b", (1, 2), (3,), 1.0, 0.0)]
+    write_pairs(tmp_path / "pairs/0.parquet", pairs)
+    (tmp_path / "pairs/0.json").write_text("{}")  # the tally of a shard
+    assert open_pairs(tmp_path / "pairs") == pairs
+    played = episodes()
+    write_trajectories(tmp_path / "played/0.parquet", played)
+    assert open_trajectories(tmp_path / "played") == played
+    to_dataset(played).save_to_disk(tmp_path / "saved")
+    assert open_trajectories(tmp_path / "saved") == played
+    with pytest.raises(DataError, match="none"):
+        open_pairs(tmp_path / "none")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])
+def test_what_is_missing_is_named_in_one_line(tmp_path, kind):
+    rows = [{"prompt": "x", "chosen": "a", "loser": "b"}]
+    message = r"row 0: expected prompt, chosen, rejected, got prompt, chosen, loser; rejected missi"
+    with pytest.raises(DataError, match=message) as error:
+        open_pairs(write(rows, tmp_path / "pairs", kind))
+    assert "\n" not in str(error.value) and str(tmp_path) in str(error.value)
+    rows = [{"observations": ["x"], "actions": ["a"], "rewards": [1.0]}]
+    with pytest.raises(DataError, match="completions, terminated missing, rename or add"):
+        open_trajectories(write(rows, tmp_path / "played", kind))
+    (tmp_path / "bad.jsonl").write_text('{"prompt": 1}\nnot json\n')
+    with pytest.raises(DataError, match=r"bad.jsonl: line 2 is no JSON object"):
+        open_pairs(tmp_path / "bad.jsonl")
+
+
+def test_a_conversation_is_a_prompt_by_the_chat_template_alone(weights, tmp_path):
+    talk = [{"role": "user", "content": PAIRS[0]["prompt"]}]
+    rows = [
+        PAIRS[0],
+        {
+            "prompt": talk,
+            "chosen": [{"role": "assistant", "content": answer(1)}],
+            "rejected": [{"role": "assistant", "content": answer(2)}],
+        },
+    ]
+    text, said = open_pairs(write(rows, tmp_path, "jsonl"))
+    assert (said.chosen, said.rejected) == (text.chosen, text.rejected)
+    tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
+    template = PromptTemplate(tokenizer)
+    first, second = template.encode_batch([text.prompt, said.prompt])
+    assert first == second
+    longer = [*talk, {"role": "assistant", "content": "no"}, {"role": "user", "content": "why"}]
+    expected = tokenizer.apply_chat_template(longer, add_generation_prompt=True)["input_ids"]
+    assert template.encode_batch([longer, text.prompt]) == [expected, first]
+    rows[1]["chosen"] = longer
+    with pytest.raises(DataError, match="row 1: expected a completion of one message"):
+        open_pairs(write(rows, tmp_path, "jsonl"))
+
+
+def test_every_training_takes_data_of_ones_own(weights, tmp_path):
+    pairs = str(write(PAIRS, tmp_path / "pairs", "jsonl"))
+    played = str(write(EPISODES, tmp_path / "played", "datasets"))
+    simpo = config_of("train_simpo", weights, tmp_path / "simpo", pairs=pairs)
+    assert run_here("train_simpo", simpo)["num_pairs"] == len(PAIRS)
+    cloned = config_of("train_bc", weights, tmp_path / "bc", trajectories=played)
+    assert run_here("train_bc", cloned)["num_examples"] == 12
+    critic = config_of("train_critic", weights, tmp_path / "critic", trajectories=played)
+    assert run_here("train_critic", critic)["num_chains"] == 12
+    values = TrainMCConfig(
+        run=cloned.run.__class__(run_dir=str(tmp_path / "mc")),
+        environment=GRID,
+        actor=ActorConfig(str(weights / "actor")),
+        trajectories=played,
+        mc=ValueConfig(gamma=0.9),
+        training=TRAINING,
+    )
+    assert run_here("train_mc", values)["num_decisions"] == 12
