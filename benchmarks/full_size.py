@@ -67,7 +67,7 @@ UPDATES = {
     "training.max_steps": 2,
     "training.batch_size": 1,
     "training.gradient_accumulation_steps": 1,
-    "training.warmup_ratio": 0,  # a critic's head learns first, and then its adapter
+    "training.extra": {"warmup_steps": 0},  # a critic's head learns first, and then its adapter
     "training.save_every_updates": 0,
     "training.log_every_updates": 1,
 }
@@ -94,7 +94,7 @@ STAGES = (
     Stage("collect_rollouts", WORLD | EPISODES),
     Stage(
         "train_critic",
-        WORLD | UPDATES | PLAYED | {"regression.eval_fraction": 0, "compare_with_exact": False},
+        WORLD | UPDATES | PLAYED | {"compare_with_exact": False},
         ("actor.dtype", "critic.dtype"),
     ),
     Stage(

@@ -21,7 +21,7 @@ from lactchain.errors import ConfigError
 from lactchain.models import specs
 from lactchain.models.headed import HeadedModel
 from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
-from lactchain.stages import play, search, train_ilql, train_mc, train_simpo
+from lactchain.stages import play, search, train_critic, train_ilql, train_mc, train_simpo
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.train_ilql import TrainILQLConfig

@@ -15,7 +15,7 @@ from lactchain.config import dump, parse
 from lactchain.environments.language import make_language_env
 from lactchain.models.memory import SHAPES
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import RunConfig
+from lactchain.settings import RunConfig, SamplerConfig, TrainingConfig, recast
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -95,9 +95,8 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     whole = load("run_pipeline/gridworld_tiny")
     prepare, cloning = load("prepare_weights/gridworld_tiny"), load("train_bc/gridworld_tiny")
     assert (prepare.tiny, prepare.warm_start) == (whole.tiny, whole.warm_start)
-    assert (cloning.behavior, cloning.training) == (
-        whole.warm_start.behavior, whole.warm_start.training
-    )  # fmt: skip
+    assert cloning.behavior == whole.warm_start.behavior
+    assert cloning.training == recast(whole.warm_start.training, TrainingConfig)
     critic, simpo = load("train_critic/gridworld_tiny"), load("train_simpo/gridworld_tiny")
     weights = {"model": "weights/tiny-encoder", "dtype": "float32"}
     assert critic.critic == replace(whole.critic.config, **weights)
@@ -117,7 +116,8 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     for config in (prepare, cloning, critic, simpo, pairs, rollouts, evaluation):
         assert config.environment == whole.environment, type(config)
     weights = {"model": "weights/tiny-actor", "dtype": "float32"}
-    assert simpo.actor == pairs.actor == replace(whole.actor, **weights)
+    assert simpo.actor == replace(whole.actor, **weights)
+    assert pairs.actor == recast(simpo.actor, SamplerConfig)
 
 
 def test_the_critic_of_chains_differs_from_that_of_states_in_its_mode_alone():
