@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from training_setups import TRAINING, build_weights, make_critic, make_simpo, open_run
+from training_setups import TRAINING, build_weights, make_cloning, make_critic, make_simpo, open_run
 
 from lactchain.errors import Interrupted
 from lactchain.trainers import base
