@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from training_setups import TRAINING, build_weights, make_critic, make_simpo, open_run
+from training_setups import TRAINING, build_weights, make_cloning, make_critic, make_simpo, open_run
 
 from lactchain.errors import Interrupted
 from lactchain.trainers import base
@@ -47,3 +47,9 @@ def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
             train(trainer)
     assert "saved in" not in str(stop.value)
     assert not list((tmp_path / "run").glob("checkpoints/checkpoint-*"))
+
+
+def test_cloning_computes_in_the_precision_that_the_launch_asked_for(weights, tmp_path):
+    """TRL would switch bfloat16 on."""
+    with open_run(tmp_path / "run") as run:
+        assert make_cloning(weights, run, lora=True).accelerator.mixed_precision == "no"

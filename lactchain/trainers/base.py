@@ -94,6 +94,7 @@ def training_arguments(
         "logging_steps": settings.log_every_updates,
         "logging_nan_inf_filter": False,
         "report_to": list(report_to),
+        "bf16": False,  # TRL would switch it on
         "use_cpu": not on_cuda,
         "dataloader_pin_memory": on_cuda,
         "remove_unused_columns": False,
