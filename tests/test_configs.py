@@ -160,8 +160,8 @@ def test_the_smaller_card_makes_the_same_updates():
 
     def as_one(name):
         whole = load(f"run_pipeline/{name}")
-        critic = replace(whole.critic, config=replace(whole.critic.config, load_in_4bit=False))
-        actor = replace(whole.actor, load_in_4bit=False)
+        critic = replace(whole.critic, config=replace(whole.critic.config, dtype="auto"))
+        actor = replace(whole.actor, dtype="auto")
         stages = {"critic": unsplit(critic), "simpo": unsplit(whole.simpo)}
         return replace(whole, run=RunConfig(), actor=actor, **stages)
 

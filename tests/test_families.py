@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from lactchain.jobs import TrainSimPOConfig
 
+from lactchain.data.preferences import write_pairs
 from lactchain.errors import ConfigError
 from lactchain.models import cascade, families
 from lactchain.models.actor import LanguageActor
@@ -15,9 +15,10 @@ from lactchain.models.families import FAMILIES, context_length, finished_logits
 from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_answer
 from lactchain.models.values import ValueMeaning, ValueModel
-from lactchain.run import Run
-from lactchain.settings import ActorConfig, RunConfig
-from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs, simpo_trainer
+from lactchain.settings import ActorConfig, RunConfig, TrainingConfig
+from lactchain.stages import train_simpo
+from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
 from lactchain.types import Action, PreferencePair
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -80,12 +81,16 @@ def test_what_is_beyond_the_first_context_is_not_trained_on(tmp_path):
     bench.tokenizer.save_pretrained(tmp_path / "phi")
     actor = ActorConfig(str(tmp_path / "phi"), dtype="float32")
     assert context_of(actor) == 256
-    run = RunConfig(str(tmp_path / "run"))
     pairs = [PreferencePair(prompt, "[1, 2]", "[2]") for prompt in ("short", "long " * 60)]
-    with Run.open(run.run_dir, run) as folder:
-        config = TrainSimPOConfig(run=run, actor=actor)
-        trainer, dropped = simpo_trainer(pairs, config, benchmark.GRAMMAR, folder)
-    assert len(trainer.train_dataset) == dropped["over-long"] == 1
+    write_pairs(tmp_path / "pairs.parquet", pairs)
+    run = RunConfig(str(tmp_path / "run"))
+    training = TrainingConfig(max_steps=1, batch_size=1)
+    figures = train_simpo.main(
+        TrainSimPOConfig(
+            run=run, actor=actor, pairs=str(tmp_path / "pairs.parquet"), training=training
+        )
+    )
+    assert figures["num_pairs"] == 2 and figures["num_dropped_rows"] == 1
 
 
 @pytest.mark.parametrize("name", ["Gemma 2", "Granite 3", "Command R", "Mistral 7B v0.3"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lactchain.jobs import RecordingConfig
 from script_setups import config_of, run_here
 
 from lactchain.data.evaluations import read_episodes, read_values
@@ -14,6 +13,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.report import write_report
 from lactchain.inspection.run_view import open_run
 from lactchain.settings import EnvironmentConfig
+from lactchain.stages.make_offline_data import RecordingConfig
 
 PACKAGE = Path(__file__).parent.parent / "lactchain"
 OUTSIDE = sorted(p for p in PACKAGE.rglob("*.py") if PACKAGE / "worlds" not in p.parents)
