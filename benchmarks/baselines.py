@@ -229,7 +229,7 @@ def sb3_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
 
 
 def returns_row(name: str, found: dict[str, Any], target: float | None) -> str:
-    from lactchain.baselines.evaluation import bootstrap_interval, interquartile_mean
+    from seed_statistics import bootstrap_interval, interquartile_mean
 
     low, high = bootstrap_interval(found["returns"])
     cells = [name, f"{found['steps']:,}", *([] if target is None else [str(target)])]

@@ -324,7 +324,6 @@ def cost(results: list[dict]) -> list[str]:
 
 def chart(clocks: dict[str, list[list]], world: str) -> str:
     """Best selecting evaluation so far over steps; mean of the seeds with its interval."""
-    from lactchain.baselines.evaluation import bootstrap_interval
     from lactchain.inspection.plots import band_chart
 
     steps = [s for runs in clocks.values() for points, _ in runs for s, _ in points]

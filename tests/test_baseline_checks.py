@@ -163,9 +163,13 @@ class LateReset(MemberEnvs):
     def step(self, actions):
         after, rewards, terminated, truncated, _ = self.envs.step(actions.ravel())
         step = member_envs.Transition(
-            self.observations, actions, self._members(rewards), self._members(terminated),
-            self._members(truncated), self._members(after),
-        )  # fmt: skip
+            observations=self.observations,
+            actions=actions,
+            rewards=self._members(rewards),
+            terminated=self._members(terminated),
+            truncated=self._members(truncated),
+            next_observations=self._members(after),
+        )
         self.observations = self._members(after)
         self._count(step.rewards, step.terminated | step.truncated)
         return step

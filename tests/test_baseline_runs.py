@@ -203,14 +203,14 @@ def test_killed_it_goes_on_from_its_last_checkpoint_to_the_bit(name, finished, t
     file.write_text(dump(placed(CONFIGS[name], run_dir)))
     code = f"""
 import time
-from lactchain.baselines import evaluation, training
+from lactchain.baselines import settings, training
 from lactchain.config import parse
 save = training.Training.save
 def slow_save(self):
     save(self)
     time.sleep(0.5)
 training.Training.save = slow_save
-training.train(parse(training.Train{name.upper()}Config, ["--config", {str(file)!r}]))
+training.train(parse(settings.Train{name.upper()}Config, ["--config", {str(file)!r}]))
 """
     process = subprocess.Popen([sys.executable, "-c", code])
     checkpoints = run_dir / "checkpoints"
