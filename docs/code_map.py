@@ -7,8 +7,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from lactchain.checkpoints import atomic_write
-
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "code.md"
 BEGIN, END = "<!-- made by docs/code_map.py -->\n", "<!-- end -->\n"
@@ -41,4 +39,4 @@ def says(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    atomic_write(PAGE, with_tables(PAGE.read_text(encoding="utf-8")))
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

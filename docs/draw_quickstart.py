@@ -13,7 +13,6 @@ import textwrap
 from pathlib import Path
 
 from lactchain import open_run
-from lactchain.checkpoints import atomic_write
 from lactchain.inspection import plots
 from lactchain.inspection.markup import Markup, element
 from lactchain.inspection.notebook import show_success, show_trajectory
@@ -95,4 +94,5 @@ def placed(x: int, y: int, picture: Markup) -> Markup:
 
 if __name__ == "__main__":
     folder = sys.argv[1] if len(sys.argv) > 1 else "runs/quickstart"
-    atomic_write(Path(__file__).with_name("quickstart.svg"), draw(open_run(folder)))
+    picture = Path(__file__).with_name("quickstart.svg")
+    picture.write_text(draw(open_run(folder)), encoding="utf-8")

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import gymnasium as gym
 import pytest
-from pages import BY_PATH, PAGES, README, ROOT, Page, names
+from pages import BY_PATH, PAGES, README, RECORDS, ROOT, Page, names
 from run_folders import play, write_run
 from script_setups import SHAPE
 
@@ -39,7 +39,7 @@ PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
 # --- links, paths, settings ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@pytest.mark.parametrize("page", PAGES + RECORDS, ids=str)
 def test_links_lead_to_pages_and_headings(page):
     for path, anchor in page.links:
         target = (ROOT / page.path).parent / path if path else ROOT / page.path
@@ -79,6 +79,7 @@ def test_settings_that_a_page_names_exist(page):
 # --- commands ------------------------------------------------------------------------------------
 
 LINES = "".join("".join(page.blocks("sh")) for page in PAGES).replace("\\\n", " ").splitlines()
+LINES += [line for page in PAGES for line in re.findall(r"`(python scripts/[^`]+)`", page.prose)]
 COMMANDS = [words for line in LINES if (words := shlex.split(line, comments=True))]
 LAUNCHES = [words for words in COMMANDS if any(word.startswith("scripts/") for word in words)]
 
