@@ -118,7 +118,7 @@ def test_other_commands_are_known_ones():
         elif program == "python":
             check_python(*arguments)
         else:
-            assert program in ("source", "export", "hf", "git")
+            assert program in ("source", "export", "hf")
 
 
 def check_python(first: str, *arguments: str) -> None:
