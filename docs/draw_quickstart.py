@@ -1,0 +1,98 @@
+"""Draws docs/quickstart.svg, the picture of the README, from a finished quickstart.
+
+Reads RUN/summary.json, RUN/episodes*.json and the episodes of the first and the last evaluation;
+needs no model.
+
+    make quickstart
+    python docs/draw_quickstart.py
+"""
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+from lactchain import open_run
+from lactchain.inspection import plots
+from lactchain.inspection.markup import Markup, element
+from lactchain.inspection.notebook import show_success, show_trajectory
+from lactchain.inspection.run_view import RunView
+from lactchain.types import Trajectory
+
+WIDTH, HEIGHT = 800, 432
+TEXT_WIDTH = 30  # letters in a line beside a grid
+MAX_COMPLETIONS = 3
+
+
+def draw(run: RunView) -> Markup:
+    """Success over the rounds and by distance; below, one start state before and after.
+
+    Raises:
+        StopIteration: no start state was failed before and solved after.
+    """
+    before, after = episode_before_and_after(run)
+    pictures = [
+        (0, 0, curves(run)),
+        (280, 0, first_svg(show_success(run))),
+        (8, 212, first_svg(show_trajectory(before, run))),
+        (408, 212, first_svg(show_trajectory(after, run))),
+    ]
+    return plots.svg(
+        WIDTH,
+        HEIGHT,
+        element("rect", width=WIDTH, height=HEIGHT, fill="#fff"),
+        element("style", "text { font-family: system-ui, sans-serif; }"),
+        *(placed(*picture) for picture in pictures),
+        plots.text(8, 203, "One start state before training (the flag is the goal)", weight=600),
+        plots.text(408, 203, "The same start state after training", weight=600),
+        *completions(before, 232),
+        *completions(after, 632),
+    )
+
+
+def curves(run: RunView) -> Markup:
+    """Success over the rounds, at all and within two completions."""
+    rounds = run.summary["rounds"]
+    keys = {"goal reached": "success_rate", "within 2": "success_within_2_chains"}
+    numbers = [figures["round"] for figures in rounds]
+    series = {name: (numbers, [row[key] for row in rounds]) for name, key in keys.items()}
+    return plots.line_chart("success rate over the rounds", series, x_label="round")
+
+
+def episode_before_and_after(run: RunView) -> tuple[Trajectory, Trajectory]:
+    """From the most distant start state that was failed before and solved after, the first."""
+    evaluations = [view for name, view in run.stages.items() if name.endswith("/evaluation")]
+    before, after = (
+        {str(t.infos[0]["state"]): t for t in view.trajectories}
+        for view in (evaluations[0], evaluations[-1])
+    )
+    farthest_first = sorted(run.episodes["after"], key=lambda episode: -episode.shortest)
+    states = (str(episode.state) for episode in farthest_first)
+    state = next(s for s in states if after[s].terminated and not before[s].terminated)
+    return before[state], after[state]
+
+
+def completions(trajectory: Trajectory, x: int) -> list[Markup]:
+    """What the policy said, in the lines beside a grid, and how it ended."""
+    said = [f"{n}. {action.text}" for n, action in enumerate(trajectory.actions, 1)]
+    lines = [line for text in said[:MAX_COMPLETIONS] for line in textwrap.wrap(text, TEXT_WIDTH)]
+    if len(said) > MAX_COMPLETIONS:
+        lines.append(f"... and so on, {len(said)} completions")
+    lines.append("goal reached" if trajectory.terminated else "goal not reached")
+    return [plots.text(x, 226 + 15 * n, line, size=10.5) for n, line in enumerate(lines)]
+
+
+def first_svg(html: Markup) -> Markup:
+    """The first picture in a piece of a report."""
+    return Markup(re.search(r"<svg.*?</svg>", html, re.DOTALL).group())
+
+
+def placed(x: int, y: int, picture: Markup) -> Markup:
+    """A picture at a place of another one."""
+    return Markup(picture.replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
+
+
+if __name__ == "__main__":
+    folder = sys.argv[1] if len(sys.argv) > 1 else "runs/quickstart"
+    picture = Path(__file__).with_name("quickstart.svg")
+    picture.write_text(draw(open_run(folder)), encoding="utf-8")
