@@ -33,9 +33,10 @@ log = logging.getLogger(__name__)
 def origin(path: str | Path) -> dict[str, Any]:
     """The run whose folder a path lies in, and its place there; outside of runs None and its name.
 
-    The innermost run counts: a stage of a pipeline is a run of its own.
+    The innermost run counts: a stage of a pipeline is a run of its own. A pipeline links to what its
+    stages have made, which lies where they have put it.
     """
-    path = Path(path).absolute()
+    path = Path(path).resolve()
     for folder in path.parents:
         if (folder / RUN_FILE).is_file():
             run_id = read_json(folder / RUN_FILE).get("run_id")

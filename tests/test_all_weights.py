@@ -98,7 +98,7 @@ def test_a_head_in_float32_is_loaded_as_it_was_saved(weights, tmp_path):
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantised_weights_without_an_adapter_are_not_trained(bits, weights):
-    quantised = {f"load_in_{bits}bit": True}
+    quantised = {"dtype": f"{bits}bit"}
     message = rf"lora: expected an adapter to train on .* in {bits} bits"
     with pytest.raises(ConfigError, match=message):
         load_actor(ActorConfig(str(weights / "actor"), **quantised), trainable=True)

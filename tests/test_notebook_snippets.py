@@ -1,117 +1,29 @@
 """What a notebook needs takes a few lines: each snippet is run, and its lines are counted."""
 
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages import BY_PATH
 from script_setups import build_weights, config_of, run_here
 
 import lactchain
 
-SNIPPETS = {
-    "an environment": (1, 'env = lactchain.language_env("lactchain/GridWorld-v0")'),
-    "a policy of one's own": (
-        8,
-        """
-        class Forward:
-            name = "forward"
-
-            def act(self, observations, seeds):
-                return [lactchain.Action('["move forward"]') for _ in observations]
-
-        policy = Forward()
-        """,
-    ),
-    "a reward of one's own": (
-        5,
-        """
-        class Near:
-            def reward(self, state, action, next_state):
-                return (next_state == 0).mean(axis=-1)
-
-        world = lactchain.GridWorld(size=3, reward=Near())
-        """,
-    ),
-    "a chain of what the quickstart trained": (
-        2,
-        """
-        actor = lactchain.load_policy("runs/quickstart/actor")
-        chain = actor.act(["0 0 up 1 1"], [0])[0].text
-        """,
-    ),
-    "values of states": (
-        2,
-        """
-        critic = lactchain.load_critic("runs/quickstart")
-        values = critic.values(["0 0 up 1 1", "1 0 left 0 1"])
-        """,
-    ),
-    "episodes of any policy": (
-        3,
-        """
-        world = lactchain.EnvironmentConfig(kwargs={"size": 2}, max_chains=4)
-        policy = lactchain.FunctionPolicy(lambda text: '["move forward", "turn left"]')
-        trajectories = lactchain.collect(policy, world, num_episodes=20)
-        """,
-    ),
-    "an evaluation of any policy": (
-        2,
-        """
-        results, figures = lactchain.evaluate(policy, world)
-        success_rate = figures["success_rate"]
-        """,
-    ),
-    "episodes as a frame": (
-        2,
-        """
-        from lactchain.data.trajectories import to_table
-        frame = to_table(trajectories).to_pandas()
-        """,
-    ),
-    "pairs of one's own scores": (
-        4,
-        """
-        from lactchain.data.preferences import Candidates
-        answers = tuple(map(lactchain.Action, ('["turn left"]', '["move forward"]')))
-        scored = [Candidates("0 0 up 1 1", answers, returns=(0.0, 1.0))]
-        pairs, dropped = lactchain.make_pairs(scored, rank="return")
-        """,
-    ),
-    "SimPO on a data set of one's own": (
-        6,
-        """
-        from lactchain.stages.train_simpo import TrainSimPOConfig, main
-
-        run, actor = lactchain.RunConfig("runs/mine"), lactchain.ActorConfig(WEIGHTS)
-        main(TrainSimPOConfig(run, actor=actor, pairs="mine.jsonl"))
-        tuned = lactchain.load_policy("runs/mine")
-        """,
-    ),
-    "a loss of one's own": (
-        15,
-        """
-        from lactchain.models.loading import load_actor
-        from lactchain.trainers.base import save_result, train, training_arguments
-
-        class Hinge(lactchain.SimPOTrainer):
-            def pair_losses(self, chosen_logps, rejected_logps):
-                losses = (1 - chosen_logps + rejected_logps).clamp(min=0)
-                return losses, {"rewards/margins": chosen_logps - rejected_logps}
-
-        config = lactchain.TrainingConfig(max_steps=2)
-        model, tokenizer = load_actor(lactchain.ActorConfig(WEIGHTS), trainable=True)
-        with lactchain.Run.open("runs/hinge", config) as run:
-            args, loss = training_arguments(config, "runs/hinge/ckpt", 0), lactchain.SimPOConfig()
-            train(trainer := Hinge(model, args, DATA, tokenizer, loss, run=run))
-            save_result(trainer, "runs/hinge/actor")
-        """,
-    ),
-    "two runs side by side": (
-        1,
-        'page = lactchain.write_report("runs/quickstart", beside=["runs/mine"])',
-    ),
+MOST_LINES = {
+    "An environment": 1,
+    "A policy of one's own": 8,
+    "A reward of one's own": 5,
+    "A chain of what the quickstart trained": 2,
+    "Values of states": 2,
+    "Episodes of any policy": 3,
+    "An evaluation of any policy": 2,
+    "Episodes as a frame": 2,
+    "Pairs of one's own scores": 4,
+    "SimPO on a data set of one's own": 6,
+    "A loss of one's own": 15,
+    "Two runs side by side": 1,
 }
+SNIPPETS = dict(zip(MOST_LINES, BY_PATH["docs/notebook.md"].blocks("python")[1:], strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +48,9 @@ def names(finished):
 @pytest.mark.parametrize("what", SNIPPETS)
 def test_it_takes_no_more_lines_than_promised(what, finished, names, monkeypatch):
     monkeypatch.chdir(finished[0])
-    most, code = SNIPPETS[what]
-    code = textwrap.dedent(code).strip()
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= most
+    code = SNIPPETS[what]
+    assert what in BY_PATH["docs/notebook.md"].sections
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= MOST_LINES[what]
     exec(compile(code, what, "exec"), names)
 
 

@@ -397,7 +397,7 @@ def _check_trainable(config: ActorConfig | CriticConfig, path: Path) -> None:
     if bits is not None:
         raise ConfigError(
             f"lora: expected an adapter to train on {path} in {bits} bits, whose weights cannot be "
-            f"trained themselves, got null; set lora, or load_in_{bits}bit to false"
+            f"trained themselves, got null; set lora, or another dtype than {bits}bit"
         )
     if config.dtype == "bfloat16":
         log.warning(
