@@ -38,7 +38,7 @@ from lactchain.models.loading import device, load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig, CriticConfig, TrainingConfig
+from lactchain.settings import ActorConfig, CriticConfig
 from lactchain.trainers import base
 from lactchain.trainers.base import (
     LengthGroupedSampler,
@@ -80,10 +80,10 @@ def critic(weights):
     return EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=0.5))
 
 
-def changed(**values):
+def changed(extra=None, **values):
     """The common training settings with some replaced; no warm-up, constant learning rate."""
-    constant = {"lr_scheduler_type": "constant", "warmup_ratio": 0.0}
-    return TrainingConfig(**{**TRAINING.__dict__, **constant, **values})
+    constant = {"lr_scheduler_type": "constant", "warmup_steps": 0}
+    return replace(TRAINING, extra=constant | (extra or {}), **values)
 
 
 def trajectory(rewards, *, terminated, states=STATES):

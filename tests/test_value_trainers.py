@@ -14,7 +14,12 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
 from lactchain.process import seed_everything
-from lactchain.settings import ActorConfig, ILQLConfig, TinyModelConfig, TrainingConfig
+from lactchain.settings import (
+    GuidedActorConfig,
+    ILQLConfig,
+    TinyModelConfig,
+    TrainingConfig,
+)
 from lactchain.trainers.base import save_result, train, training_arguments
 from lactchain.trainers.ilql import ILQLTrainer
 from lactchain.types import Action, ChainGrammar, Trajectory
@@ -254,7 +259,7 @@ def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
     episodes = [stroll(rng, rng.integers(a, min(b, 3) + 1), a, b) for a, b in halves * 60]
     assert not any({CELLS[0], CELLS[4]} <= set(e.observations) for e in episodes)
     seed_everything(0, threads=1)
-    config = ActorConfig(str(tmp_path / "actor"), values=str(tmp_path / "run/values"))
+    config = GuidedActorConfig(str(tmp_path / "actor"), values=str(tmp_path / "run/values"))
     tokenizer = load_tokenizer(tmp_path / "actor", padding_side="left", chat=True)
     template = PromptTemplate(tokenizer)
     view = token_view(episodes, template, tokenizer)
