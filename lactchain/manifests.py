@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 def origin(path: str | Path) -> dict[str, Any]:
     """The run whose folder a path lies in, and its place there; outside of runs None and its name.
 
-    The innermost run counts: a stage of a pipeline is a run of its own. A pipeline links to what its
-    stages have made, which lies where they have put it.
+    The innermost run counts: a stage of a pipeline is a run of its own. A link leads to where the
+    file itself lies.
     """
     path = Path(path).resolve()
     for folder in path.parents:

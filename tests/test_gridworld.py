@@ -5,7 +5,6 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.settings import CollectConfig
 from lactchain.worlds.gridworld.batch import GridWorldVectorEnv
 from lactchain.worlds.gridworld.env import GridWorld
 from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
@@ -214,7 +213,7 @@ def test_a_fixed_start_is_where_episodes_begin_and_values_are_known_everywhere()
     start = {"x": 0, "y": 0, "orientation": UP, "goal_x": 1, "goal_y": 1}
     assert env.start_states() == [start]
     assert [episode.state for episode in all_episodes(env, seed=0)] == [start]
-    played = sampled_episodes(env, CollectConfig(num_episodes=3), seed=0)
+    played = sampled_episodes(env, 3, seed=0)
     assert [episode.state for episode in played] == [start] * 3
     assert len(env.view_states()) == 12
     free = LanguageEnv(GridWorld(size=3))

@@ -34,6 +34,7 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
+from lactchain import process
 from lactchain.config import dump, parse
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
@@ -499,7 +500,8 @@ def play(monkeypatch, lines: list[str], config: PlayConfig) -> float:
 
 
 def test_a_dry_run_of_a_player_asks_for_nothing(monkeypatch, capsys):
-    assert play(monkeypatch, [], PlayConfig(GRID, dry_run=True)) == {}
+    monkeypatch.setattr(process, "_dry_run", True)
+    assert play(monkeypatch, [], PlayConfig(GRID)) == {}
     assert "no language model is loaded" in capsys.readouterr().out
 
 

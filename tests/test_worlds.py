@@ -25,7 +25,7 @@ ALLOWED = {
                     "GridWorldVectorEnv"},  # public names
     "settings.py": {"lactchain/GridWorld-v0"},  # the default
     "models/loading.py": {"gridworld"},  # the default's preset, in an error message
-    "jobs.py": {"a name such as maze/data-v0"},  # a name of a data set, in an error message
+    "stages/make_offline_data.py": {"a name such as maze/data-v0"},  # of a data set
 }  # fmt: skip
 
 
