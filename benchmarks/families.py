@@ -5,7 +5,7 @@ has its chat template, and what is computed here is held against the library's o
 `generate`. With `--write` the result becomes the table in docs/model_families.md.
 """
 
-import sys
+import argparse
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -192,9 +192,12 @@ def page_with(rows: str) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="put the table on the page")
+    write = parser.parse_args().write
     rows = table([measured(family) for family in FAMILIES])
     print(rows)
-    if "--write" in sys.argv[1:]:
+    if write:
         PAGE.write_text(page_with(rows), "utf-8")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from lactchain.baselines import training
 from lactchain.config import load
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
+from lactchain.files import read_json
 from lactchain.models.actor import POLICY_FILE, LanguageActor, at_weights
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
@@ -86,7 +86,7 @@ def result_of(path: str | Path, name: str) -> Path:
 
 def _noted(run: Path, name: str) -> str | None:
     file = run / "summary.json"
-    noted = json.loads(file.read_text("utf-8")).get(name) if file.is_file() else None
+    noted = read_json(file).get(name) if file.is_file() else None
     return noted.get("adapter") or noted.get("model") if isinstance(noted, dict) else noted
 
 

@@ -72,6 +72,10 @@ def test_folders_that_hold_nothing_of_the_kind_are_refused(simpo, tmp_path):
             load(tmp_path / "none")
     with pytest.raises(DataError, match="this run has saved no critic; name one that has"):
         lactchain.load_critic(simpo.run.run_dir)
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(DataError, match="summary.json: damaged"):
+        lactchain.load_critic(tmp_path)
 
 
 def test_critics_and_values_are_found_in_their_runs(weights, tmp_path):

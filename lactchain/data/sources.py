@@ -123,7 +123,7 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
         return _saved_dataset(path).to_list()
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if texts := [file for file in files if file.suffix in (".jsonl", ".json") and file.is_file()]:
-        beside = {file.with_suffix(".parquet") for file in texts}  # the tallies of our files
+        beside = {file.with_suffix(".parquet") for file in texts}  # tallies of older versions
         if not beside & set(files):
             return [row for file in texts for row in _json_lines(file)]
     try:

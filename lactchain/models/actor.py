@@ -12,6 +12,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
+from lactchain.files import read_json
 from lactchain.models.adapters import SEAL_FILE, merged
 from lactchain.models.answers import Completion
 from lactchain.models.automaton import build_automaton
@@ -201,15 +202,14 @@ def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
         DataError: the folder does not say so.
     """
     file = directory / POLICY_FILE
+    stored = read_json(
+        file,
+        "expected an actor that train_bc or train_simpo saved; name another as actor.model, or by "
+        "LanguageActor.from_config",
+    )
     try:
-        stored = json.loads(file.read_text("utf-8"))
         grammar = stored["grammar"] | {"action_names": tuple(stored["grammar"]["action_names"])}
         return at_weights(GuidedActorConfig(**stored["actor"]), directory), ChainGrammar(**grammar)
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{file}: no such file; expected an actor that train_bc or train_simpo saved; name "
-            "another as actor.model, or by LanguageActor.from_config"
-        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error!r})") from error
 
@@ -218,5 +218,5 @@ def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
     """The actor whose weights, or whose adapter, are in a folder."""
     if not (directory / SEAL_FILE).is_file():
         return replace(config, model=str(directory), adapter=None)
-    base = json.loads((directory / SEAL_FILE).read_text("utf-8"))["base"]
+    base = read_json(directory / SEAL_FILE)["base"]
     return replace(config, model=base, adapter=str(directory))
