@@ -33,12 +33,13 @@ SETTINGS: dict[str, Any] = {
     "critic.training.num_epochs": 5,
     "critic.training.gradient_accumulation_steps": 1,
     "simpo.preferences.min_margin": 0.02,
-    "simpo.training.num_epochs": 2,
+    "simpo.simpo.nll_weight": 5.0,
+    "simpo.training.num_epochs": 3,
     "simpo.training.gradient_accumulation_steps": 2,
     "evaluation.num_samples": 512,
-    "num_rounds": 6,
+    "num_rounds": 9,
     "learning_rate_decay": 0.85,
-    "nll_weight_growth": 1.35,
+    "nll_weight_growth": 1.2,
     "target": {"success_rate": 0.97},
 }
 

@@ -297,6 +297,9 @@ class PreferenceConfig(Bounded):
 
     num_states: AtLeast1 = 4096
     """Start states, drawn uniformly from the state space (founding document)."""
+    share_after_answer: Share = 0.0
+    """Share of these states that give way to what follows one answer of the actor's: texts of the
+    middle of an episode, such as those that tell of a bump, are practised too."""
     num_candidates: Annotated[int, Bound(at_least=2)] = 8
     """K, answers of the current actor to each state, at least 2."""
     states_per_shard: AtLeast1 = 256

@@ -8,7 +8,7 @@ import pytest
 
 import lactchain
 from lactchain import Action, Critic, EnvironmentConfig, FunctionPolicy, Policy, PreferenceConfig
-from lactchain.data.candidates import sample_candidates
+from lactchain.data.candidates import questions, sample_candidates
 from lactchain.data.rollouts import Rollouts
 
 WORLDS = {
@@ -107,6 +107,23 @@ def test_a_critic_of_chains_ranks_by_its_values_less_their_mean():
     [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action")
     values = np.array([known[text, action.text] for action in found.actions])
     np.testing.assert_allclose(found.advantages, values - values.mean())
+
+
+def test_a_share_of_the_states_is_asked_as_the_policys_own_answer_leaves_them():
+    facing_up = {"x": 0, "y": 0, "orientation": 0, "goal_x": 3, "goal_y": 3}
+    beside_the_goal = facing_up | {"x": 3, "y": 2, "orientation": 2}
+    rollouts = Rollouts(EnvironmentConfig(template="{x} {y} {orientation}{feedback}"))
+    policy = FunctionPolicy(lambda text: '["move forward"]')
+    states = [facing_up, facing_up | {"y": 1}, beside_the_goal, facing_up]
+    texts, asked = questions(policy, rollouts, states, 0.75, seed=0)
+    bumped = " You bumped into the edge of the map or a wall."
+    assert texts == ["0 0 up" + bumped, "0 0 up", "3 2 down", "0 0 up"]
+    # the step on the goal would end its episode; the last one is not in the share
+    assert asked == [facing_up, facing_up, beside_the_goal, facing_up]
+    assert questions(policy, rollouts, states, 0.0, seed=0) == (rollouts.observe(states), states)
+    settings = PreferenceConfig(num_states=960, share_after_answer=0.5, min_margin=0.0)
+    pairs, _ = lactchain.make_preferences(OneAnswer('["move forward"]'), None, rollouts, settings)
+    assert any(pair.prompt.endswith(bumped) for pair in pairs)
 
 
 def test_without_files_an_evaluation_and_pairs_come_out_as_with_them(tmp_path):

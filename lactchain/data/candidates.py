@@ -22,6 +22,7 @@ def sample_candidates(
     critic: Critic | None,
     gamma: float,
     discount_per: str,
+    observations: Sequence[str] | None = None,
 ) -> list[Candidates]:
     """K answers to each of S states; without a critic they have returns and no advantages.
 
@@ -31,8 +32,9 @@ def sample_candidates(
     Args:
         critic: V(s), or Q(s, chain) less the mean over the K answers, which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
+        observations: what the states show (S,); None: what they show when an episode begins.
     """
-    observations = rollouts.observe(states)
+    observations = rollouts.observe(states) if observations is None else observations
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
@@ -57,6 +59,30 @@ def sample_candidates(
         )
         for i, state in enumerate(states)
     ]
+
+
+def questions(
+    policy: Policy,
+    rollouts: Rollouts,
+    states: Sequence[State],
+    share_after_answer: float,
+    seed: int,
+) -> tuple[list[str], list[State]]:
+    """S texts to answer, and the states that they show, the first share of them one answer later.
+
+    The policy's own answer leads there; a state whose episode it would end is asked itself.
+    """
+    texts, asked = rollouts.observe(states), list(states)
+    count = round(share_after_answer * len(states))
+    if count:
+        with rollouts.measure("generate"):
+            actions = policy.act(
+                texts[:count], [derive_seed(seed, "first", i) for i in range(count)]
+            )
+        for i, outcome in enumerate(rollouts.outcomes(states[:count], actions, seed)):
+            if not outcome.terminated:
+                texts[i], asked[i] = outcome.observations[1], outcome.infos[1]["state"]
+    return texts, asked
 
 
 def _advantages(

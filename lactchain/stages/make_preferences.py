@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lactchain.data.candidates import sample_candidates
+from lactchain.data.candidates import questions, sample_candidates
 from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import (
     DROP_REASONS,
@@ -118,15 +118,19 @@ def make_preferences(
 
     def make(shard: int) -> tuple[list[PreferencePair], Counter[str]]:
         before = rollouts.tally.copy()
+        part = states[shard * per_shard : (shard + 1) * per_shard]
+        shard_seed = derive_seed(seed, "candidates", shard)
+        texts, asked = questions(policy, rollouts, part, settings.share_after_answer, shard_seed)
         candidates = sample_candidates(
             policy,
             rollouts,
-            states[shard * per_shard : (shard + 1) * per_shard],
+            asked,
             settings.num_candidates,
-            derive_seed(seed, "candidates", shard),
+            shard_seed,
             critic,
             settings.gamma if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
+            texts,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _answer_counts(candidates, env)
