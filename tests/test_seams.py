@@ -122,7 +122,9 @@ def test_a_share_of_the_states_is_asked_as_the_policys_own_answer_leaves_them():
     assert asked == [facing_up, facing_up, beside_the_goal, facing_up]
     assert questions(policy, rollouts, states, 0.0, seed=0) == (rollouts.observe(states), states)
     settings = PreferenceConfig(num_states=960, share_after_answer=0.5, min_margin=0.0)
-    pairs, _ = lactchain.make_preferences(OneAnswer('["move forward"]'), None, rollouts, settings)
+    either = ('["move forward"]', '["turn left", "move forward"]')
+    draws = FunctionPolicy(lambda text, seed: either[seed % 2], draws=True)
+    pairs, _ = lactchain.make_preferences(draws, None, rollouts, settings)
     assert any(pair.prompt.endswith(bumped) for pair in pairs)
 
 
