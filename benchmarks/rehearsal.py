@@ -7,7 +7,8 @@ and has been taught a little of what that knows (`taught_models.py`). Both are b
 Every script then runs in FOLDER as the README starts it, by `accelerate launch` and the files that
 are for GPUs. Of its shipped configuration three things change: counts; the dtype that
 `auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang
-et al. 2022, "Tensor Programs V").
+et al. 2022, "Tensor Programs V"). The pipeline runs beside the other stages, each on one core; if a
+stage has two processes, one comes after the other.
 
     python benchmarks/rehearsal.py                     # make rehearsal
     python benchmarks/rehearsal.py --processes 2 --kill
@@ -23,9 +24,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -120,6 +120,8 @@ STAGES = (
     ),
     Stage("report", {}, dtypes=(), launched=False),
 )
+BESIDE = ("run_pipeline", "report")
+"""These need nothing of the stages before them."""
 
 
 def build_models(folder: Path) -> None:
@@ -192,8 +194,11 @@ def run_dir(stage: Stage) -> str | None:
     return config.get("run", {}).get("run_dir")
 
 
-def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> None:
+def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> dict[str, Any]:
     """Runs a stage to its end, killed once on its way if so asked.
+
+    Returns:
+        Its row: seconds, and what its processes used of the cores (a killed start not counted).
 
     Raises:
         SystemExit: it failed; its log is named.
@@ -201,40 +206,30 @@ def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> None:
     log = folder / "logs" / f"{stage.script}.log"
     log.parent.mkdir(exist_ok=True)
     words = command(stage, processes)
+    start = time.perf_counter()
     with log.open("w") as file:
         if kill and stage.killed_at is not None:
             place = folder / run_dir(stage)
             _kill_when(lambda: any(place.glob(stage.killed_at)), words, folder, file)
-        code = subprocess.run(
-            words,
-            cwd=folder,
-            env=_environment(),
-            stdout=file,
-            stderr=file,
-            stdin=subprocess.DEVNULL,
-        ).returncode
-    if code != 0:
-        sys.exit(f"{stage.script}: exit code {code}; see {log}:\n{log.read_text()[-2000:]}")
+        process = _start(words, folder, file)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        what = f"{stage.script}: exit code {process.returncode}; see {log}"
+        print(what, flush=True)
+        sys.exit(f"{what}:\n{log.read_text()[-2000:]}")
+    seconds = time.perf_counter() - start
+    print(f"{stage.script}: {seconds:.0f} s", flush=True)
+    return _row(stage.script, seconds, used)
 
 
-@contextmanager
-def measured(stage: str, rows: list[dict[str, Any]]) -> Iterator[None]:
-    """Adds a row with the seconds of the block, and what its processes used of the cores."""
-    wall, cpu = time.perf_counter(), _cpu_seconds()
-    yield
-    seconds = {"seconds": time.perf_counter() - wall, "CPU seconds": _cpu_seconds() - cpu}
-    rows.append({"stage": stage, **seconds})
-    print(f"{stage}: {seconds['seconds']:.0f} s", flush=True)
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _row(stage: str, seconds: float, used: resource.struct_rusage) -> dict[str, Any]:
+    return {"stage": stage, "seconds": seconds, "CPU seconds": used.ru_utime + used.ru_stime}
 
 
 def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: IO[str]) -> None:
     """Starts a command, and kills it and all its processes once it has come so far."""
-    process = _start(words, folder, log)
+    process = _start(words, folder, log, start_new_session=True)
     while process.poll() is None and not reached():
         time.sleep(0.1)
     if process.poll() is not None:
@@ -243,7 +238,9 @@ def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log:
     process.wait()
 
 
-def _start(words: list[str], folder: Path, log: IO[str]) -> subprocess.Popen:
+def _start(
+    words: list[str], folder: Path, log: IO[str], start_new_session: bool = False
+) -> subprocess.Popen:
     return subprocess.Popen(
         words,
         cwd=folder,
@@ -251,7 +248,7 @@ def _start(words: list[str], folder: Path, log: IO[str]) -> subprocess.Popen:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        start_new_session=True,
+        start_new_session=start_new_session,
     )
 
 
@@ -279,18 +276,23 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=names, help="these stages, on former results")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
-    rows: list[dict[str, Any]] = []
-    with measured("build models", rows):
-        build_models(folder / "weights")
-    for stage in STAGES:
-        if arguments.only and stage.script not in arguments.only:
-            continue
-        if place := run_dir(stage):
-            shutil.rmtree(folder / place, ignore_errors=True)
-        with measured(stage.script, rows):
-            rehearse(stage, folder, arguments.processes, arguments.kill)
+    start = time.perf_counter()
+    build_models(folder / "weights")
+    built = time.perf_counter() - start
+    rows = [_row("build models", built, resource.getrusage(resource.RUSAGE_CHILDREN))]
+    chosen = [stage for stage in STAGES if not arguments.only or stage.script in arguments.only]
+    for place in filter(None, map(run_dir, chosen)):
+        shutil.rmtree(folder / place, ignore_errors=True)
+
+    def in_turn(lane: Sequence[Stage]) -> list[dict[str, Any]]:
+        return [rehearse(stage, folder, arguments.processes, arguments.kill) for stage in lane]
+
+    lanes = [[s for s in chosen if (s.script in BESIDE) == beside] for beside in (True, False)]
+    with ThreadPoolExecutor(2 // arguments.processes) as pool:
+        rows += [row for rows in pool.map(in_turn, lanes) for row in rows]
+    cpu = sum(row["CPU seconds"] for row in rows)
+    rows.append({"stage": "all", "seconds": time.perf_counter() - start, "CPU seconds": cpu})
     columns = ("seconds", "CPU seconds")
-    rows.append({"stage": "all", **{name: sum(row[name] for row in rows) for name in columns}})
     table("Rehearsal", [row | {name: f"{row[name]:.0f}" for name in columns} for row in rows])
     if not arguments.only:
         verdicts = learnt(folder)
