@@ -40,7 +40,7 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._num_actions = len(self.tables.action_names)
         self._next_state = self.tables.next_state.ravel()
         self._rewards = self.tables.rewards.ravel()
-        self._bumped = np.tile(self.tables.bumped, (len(self.tables.goals), 1)).ravel()
+        self._bumped = self.tables.bumped.ravel()
         self._streams = self._copy_streams()
         self._num_episodes = np.zeros(num_envs, dtype=np.uint64)
         self.states = np.full(num_envs, self.tables.start_states[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from lactchain.environments.arguments import at_least_one
 from lactchain.environments.views import TextView
@@ -86,7 +87,9 @@ class GridWorld(gym.Env[np.ndarray, int]):
         render_mode: str | None = None,
     ) -> None:
         self.tables = GridTables(size, width, height, walls, start, goal, turn_right, reward)
-        self.observation_space, self.action_space = self.tables.spaces
+        extent = [self.tables.width, self.tables.height]
+        self.observation_space = spaces.MultiDiscrete([*extent, 4, *extent])
+        self.action_space = spaces.Discrete(len(self.tables.action_names))
         self.max_steps = at_least_one("max_steps", max_steps)
         self.render_mode = render_mode
         # Plain lists: a look-up of one element is several times faster than in an array.
@@ -126,7 +129,7 @@ class GridWorld(gym.Env[np.ndarray, int]):
         self.num_steps += 1
         terminated = self._terminal[self.state]
         truncated = self.num_steps >= self.max_steps and not terminated
-        bumped = self._bumped[before % self.tables.num_poses][action]
+        bumped = self._bumped[before][action]
         reward = self._rewards[before][action]
         return self._observation(), reward, terminated, truncated, self._info(bumped)
 

@@ -14,7 +14,7 @@ from lactchain.inspection import maps, plots
 from lactchain.inspection.maps import Grid
 from lactchain.inspection.markup import Markup, details, element, gallery, join
 from lactchain.types import Trajectory
-from lactchain.worlds.gridworld.tables import ORIENTATIONS, STATE_FIELDS
+from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
 
 MAX_GOALS = 3
 
@@ -97,7 +97,7 @@ class GridWorldPicture(Picture):
 
 
 def _is_state(state: Mapping[str, Any] | None) -> bool:
-    return state is not None and state.keys() >= {*STATE_FIELDS}
+    return state is not None and state.keys() >= {*GridTables.fields}
 
 
 def _some_goals(states: Sequence[State]) -> list[tuple[int, int]]:

@@ -8,12 +8,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.tabled import tabled_view
 from lactchain.environments.views import TextView
 from lactchain.inspection.maps import Grid
+from lactchain.worlds.cells import cell_view
 from lactchain.worlds.gridworld.env import GridWorld
 from lactchain.worlds.gridworld.picture import GridWorldPicture
-from lactchain.worlds.gridworld.tables import ORIENTATIONS, STATE_FIELDS, GridTables
+from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
 
 
 def gridworld_view(world: GridWorld) -> TextView:
@@ -24,7 +24,7 @@ def gridworld_view(world: GridWorld) -> TextView:
     as 4x4), info (the description of the world).
     """
     tables = world.tables
-    return tabled_view(
+    return cell_view(
         action_names=tables.action_names,
         template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
         describe=_describe,
@@ -35,8 +35,8 @@ def gridworld_view(world: GridWorld) -> TextView:
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
-    fields = dict(zip(STATE_FIELDS, observation.tolist(), strict=True))
     tables = _tables(env)
+    fields = tables.state_fields(env.unwrapped.state)
     fields["orientation"] = ORIENTATIONS[fields["orientation"]]
     fields["goal_right"] = fields["goal_x"] - fields["x"]
     fields["goal_down"] = fields["goal_y"] - fields["y"]

@@ -146,4 +146,4 @@ class Maze(gym.Env[np.ndarray, int]):
         return self._observation(), reward, terminated, failed and not terminated, info
 
     def _observation(self) -> np.ndarray:
-        return self.tables.cells[self.state].copy()
+        return self.tables.observations[self.state].copy()
