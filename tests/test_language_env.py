@@ -327,6 +327,18 @@ def test_other_options_reach_the_environment():
     assert len(texts) > 1
 
 
+@pytest.mark.parametrize(
+    ("env_id", "finished"), [("FrozenLake-v1", [5, 15]), ("CliffWalking-v1", [47]), (TAXI, [0])]
+)
+def test_an_episode_of_gymnasiums_worlds_cannot_begin_where_it_is_over(env_id, finished):
+    env = language_env(env_id, WORLDS[env_id])
+    for state in finished:
+        with pytest.raises(ValueError, match=f"episode is not over, got {{'state': {state}}}"):
+            env.reset(options={"state": {"state": state}})
+    for state in env.view_states():
+        assert env.reset(options={"state": state})[1]["state"] == state
+
+
 def test_a_state_that_does_not_exist_is_refused():
     for env_id in ("FrozenLake-v1", "lactchain/GridWorld-v0"):
         env = language_env(env_id)

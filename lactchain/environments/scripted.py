@@ -11,7 +11,7 @@ import numpy as np
 
 from lactchain.environments.exact import optimal_chains
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import model_of
+from lactchain.environments.views import tabular_model
 from lactchain.types import Action, ChainGrammar, Policy
 
 MOST_LISTED = 12  # actions whose numbers a person is told
@@ -62,7 +62,7 @@ class OptimalChains:
 
     def __init__(self, env: LanguageEnv) -> None:
         grammar = env.grammar
-        model = model_of(env.view, env.env)
+        model = tabular_model(env.env, env.view)
         chains = optimal_chains(model, grammar.max_chain_length)
         self._answers: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):
