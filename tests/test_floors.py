@@ -8,13 +8,11 @@ from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
 from lactchain.settings import EnvironmentConfig
-from lactchain.worlds.maze.floors import maze_returns, open_moves, uniform_moves
-from lactchain.worlds.maze.policies import OpenMoves
+from lactchain.worlds.maze.policies import OpenMoves, maze_returns, open_moves, uniform_moves
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.floors import wordle_return
-from lactchain.worlds.wordle.policies import FittingWords
+from lactchain.worlds.wordle.policies import FittingWords, wordle_return
 from lactchain.worlds.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")

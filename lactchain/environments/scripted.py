@@ -5,7 +5,7 @@ All satisfy `lactchain.types.Policy`: each row of a batch draws from its own see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -153,13 +153,29 @@ class HumanPolicy:
         return Action(line)
 
 
-def random_chains(env: LanguageEnv) -> RandomChains:
-    """Random chains of an environment."""
-    return RandomChains(env.grammar)
-
-
 POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
     "optimal": OptimalChains,
-    "random": random_chains,
+    "random": lambda env: RandomChains(env.grammar),
 }
 """Those of every world by the names that configurations use; `TextView.policies` has the others."""
+
+
+def sample_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:
+    """Observations and answers of episodes played with random chains.
+
+    Each episode begins with an answer that is no chain, so that what the environment says to that
+    is among the texts.
+
+    Args:
+        seed: of the first episode; the others count on from it.
+    """
+    policy = RandomChains(env.grammar)
+    for episode in range(seed, seed + num_episodes):
+        observation, _ = env.reset(seed=episode)
+        seeds = range(episode * env.max_chains, (episode + 1) * env.max_chains)
+        for answer in ["", *(action.text for action in policy.act([""] * len(seeds), seeds))]:
+            yield from (observation, answer)
+            observation, _, terminated, truncated, _ = env.step(answer)
+            if terminated or truncated:
+                break
+        yield observation

@@ -1,4 +1,4 @@
-"""A scripted policy of the maze."""
+"""Scripted policies of the maze, and what such policies earn: the floors of a learned one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lactchain.types import Action, ChainGrammar
-from lactchain.worlds.maze.words import ACTION_NAMES, open_moves
+from lactchain.worlds.maze.tables import MazeTables
+from lactchain.worlds.maze.words import ACTION_NAMES, read_open_moves
 
 
 class OpenMoves:
@@ -33,5 +34,27 @@ class OpenMoves:
         return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
 
     def _answer(self, text: str, seed: int) -> Action:
-        moves = open_moves(text)
+        moves = read_open_moves(text)
         return Action(self.grammar.render([int(np.random.default_rng(seed).choice(moves))]))
+
+
+def uniform_moves(tables: MazeTables) -> np.ndarray:
+    """The policy (S, 4) that draws any move."""
+    return np.full(tables.bumped.shape, 1 / tables.bumped.shape[1])
+
+
+def open_moves(tables: MazeTables) -> np.ndarray:
+    """The policy (S, 4) that draws any move that no wall stops."""
+    return ~tables.bumped / (~tables.bumped).sum(axis=1, keepdims=True)
+
+
+def maze_returns(tables: MazeTables, policy: np.ndarray, max_moves: int = 100) -> np.ndarray:
+    """Expected return (N,), undiscounted, from each cell but the goal, of a policy (S, 4) of moves.
+
+    V_0 = −1, the move that is not played any more; V_k(s) = Σ_a π(a|s) (r(s, a) + V_{k−1}(s')).
+    """
+    values = np.where(tables.terminal, 0.0, -1.0)
+    for _ in range(max_moves):
+        outcomes = tables.rewards + values[tables.next_state]
+        values = np.where(tables.terminal, 0.0, (policy * outcomes).sum(axis=1))
+    return values[tables.model.non_terminal]
