@@ -2,35 +2,19 @@
 
 An environment that speaks and hears text itself needs no view: `LanguageEnv(env)` will do.
 `TextView` says how another one is put into words; the worlds in `lactchain.worlds` have theirs.
-`LanguageEnv` plays the chains. A view of another environment is a few lines:
+`LanguageEnv` plays the chains. `docs/extending.md` writes a view, and registers the environment
+with it, so that every configuration can name its `id`.
 
-    import gymnasium as gym
-    from lactchain.environments.language import LanguageEnv, TextView
-
-    def describe(env, observation, info):
-        position, velocity = observation
-        return {"position": f"{position:.2f}", "speed": f"{velocity:+.3f}"}
-
-    def make():
-        view = TextView(
-            action_names=("push left", "wait", "push right"),
-            template="The car is at {position}, its speed is {speed}.{feedback}",
-            describe=describe,
-        )
-        return LanguageEnv(gym.make("MountainCar-v0"), view)
-
-    gym.register("my/MountainCarText-v0", entry_point=make)
-
-Registered, it can be named as `id` in every configuration; `my_module:my/MountainCarText-v0` also
-imports the module. A view that says how to read, set and list states as well (`get_state`,
-`set_state`, `states`) can be asked for several answers to one state, which is what preference pairs
-are made of.
+A view that says how to read, set and list states as well (`get_state`, `set_state`, `states`) can
+be asked for several answers to one state, which is what preference pairs are made of.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import string
+import warnings
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,13 +23,17 @@ from gymnasium import spaces
 
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.gym_rules import check_observation, check_reset, check_step
-from lactchain.environments.history import History
 from lactchain.environments.views import State, TextView, view_of
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
+_TOO_LONG = (
+    "history: expected texts of at most {} characters; of longer ones the oldest observations and"
+    " answers are left out: set history to the number to keep, or max_text_length of LanguageEnv"
+    " to more"
+)
 
 
 class LanguageEnv(gym.Env[str, str]):
@@ -96,9 +84,6 @@ class LanguageEnv(gym.Env[str, str]):
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
     breaks Gymnasium's rules: wrong tuples or types, rewards that are not finite, observations
     outside their space.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": []}
@@ -150,7 +135,7 @@ class LanguageEnv(gym.Env[str, str]):
         self._over = True
         self._num_chains = 0
         self._last: tuple[Any, dict[str, Any]] = (None, {})
-        self._remembered = History(history, max_text_length)
+        self._remembered: deque[str] = deque(maxlen=history or None)
 
     @property
     def grammar(self) -> ChainGrammar:
@@ -201,7 +186,7 @@ class LanguageEnv(gym.Env[str, str]):
         self._over = False
         self._num_chains = 0
         self._remembered.clear()
-        self._remembered.add(self._describe())
+        self._remembered.append(self._describe())
         info = self._info()
         return self._recall(info), info
 
@@ -210,7 +195,7 @@ class LanguageEnv(gym.Env[str, str]):
         if self._over:
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
-        self._remembered.add(self._printable(action))
+        self._remembered.append(self._printable(action))
         answer = self._read(action)
         if isinstance(answer, Rejection):
             reward, terminated, truncated, info = self._refuse(action, answer)
@@ -225,7 +210,7 @@ class LanguageEnv(gym.Env[str, str]):
                 self._remembered.clear()
                 said = ending
                 info["shows_state"] = False
-        self._remembered.add(said)
+        self._remembered.append(said)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
         return self._recall(info), reward - self.chain_cost, terminated, truncated, info
@@ -235,10 +220,15 @@ class LanguageEnv(gym.Env[str, str]):
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
-        """The text of all that is remembered; counts what it has no room for."""
-        text, num_left_out = self._remembered.text()
-        if num_left_out:
-            info["num_left_out"] = num_left_out
+        """All that is remembered, each on lines of its own; counts the oldest that it lacks."""
+        *earlier, text = self._remembered
+        for number, item in enumerate(reversed(earlier)):
+            longer = "\n".join((item.removesuffix("\n"), text))
+            if len(longer) > self.observation_space.max_length:
+                warnings.warn(_TOO_LONG.format(self.observation_space.max_length), stacklevel=3)
+                info["num_left_out"] = len(earlier) - number
+                break
+            text = longer
         return text
 
     def _read(self, text: str) -> Chain | Rejection:
@@ -361,15 +351,5 @@ def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
 
 def language_arguments(config: EnvironmentConfig) -> dict[str, Any]:
     """The arguments of `language_env`, and so of `lactchain/Language-v0`, of a configuration."""
-    return {
-        "env_id": config.id,
-        "env_kwargs": config.kwargs,
-        "template": config.template,
-        "action_names": config.action_names,
-        "extractor": config.extractor,
-        "max_chain_length": config.max_chain_length,
-        "max_chains": config.max_chains,
-        "history": config.history,
-        "invalid_penalty": config.invalid_penalty,
-        "chain_cost": config.chain_cost,
-    }
+    arguments = dict(vars(config))
+    return {"env_id": arguments.pop("id"), "env_kwargs": arguments.pop("kwargs")} | arguments

@@ -130,9 +130,6 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
     Raises `ConfigError` if these do not fit together: a prompt that leaves no room for
     `max_new_tokens` in the model's context, more `top_k` than tokens. Raises `EnvironmentFault`
     when the reward or a logit is not finite, or a perturbation makes something else of logits.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}

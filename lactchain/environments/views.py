@@ -151,8 +151,7 @@ def shipped_view(world: gym.Env) -> TextView:
         return TextView((), "{observation}{feedback}", _describe_text)
     raise ConfigError(
         f"{world}: no text view is shipped for this environment; give its class a method text_view,"
-        " or write a TextView and register a LanguageEnv with it (see"
-        " lactchain.environments.language)"
+        " or write a TextView and register a LanguageEnv with it (see docs/extending.md)"
     )
 
 

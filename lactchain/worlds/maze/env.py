@@ -58,9 +58,6 @@ class Maze(gym.Env[np.ndarray, int]):
     - `render_mode`: "ansi" or None.
 
     Raises `ValueError` if an argument does not fit or the goal cannot be reached.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}

@@ -6,24 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lactchain.types import Action, ChainGrammar
+from lactchain.environments.language import LanguageEnv
+from lactchain.types import Action
+from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.tables import MazeTables
-from lactchain.worlds.maze.words import ACTION_NAMES, read_open_moves
+from lactchain.worlds.maze.words import read_open_moves
 
 
 class OpenMoves:
     """In a maze, a random move among those that no wall stops; reads only what the text says.
 
     Raises:
-        ValueError: the grammar is not of a maze.
+        ValueError: the environment is not a maze.
     """
 
     name = "legal random"
 
-    def __init__(self, grammar: ChainGrammar) -> None:
-        if len(grammar.action_names) != len(ACTION_NAMES):
-            raise ValueError(f"world: expected a maze, got one with {grammar.action_names}")
-        self.grammar = grammar
+    def __init__(self, env: LanguageEnv) -> None:
+        if not isinstance(env.env.unwrapped, Maze):
+            raise ValueError(f"world: expected a maze, got {env.env.unwrapped}")
+        self.grammar = env.grammar
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws from `seeds[b]` alone.

@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import TextView
 from lactchain.inspection.grids import CellPicture
 from lactchain.inspection.maps import Grid
@@ -41,7 +40,7 @@ def maze_view(world: Maze) -> TextView:
         invalid_wipes_history=True,
         ending=_ending,
         max_chains=world.max_moves + 1,
-        policies={"legal": _open_moves},
+        policies={"legal": OpenMoves},
         picture=_picture(world.tables),
     )
 
@@ -75,10 +74,6 @@ def _succeeded(env: gym.Env) -> bool:
 
 def _ending(env: gym.Env) -> str:
     return "Success\n" if env.unwrapped.succeeded else "Failure\n"
-
-
-def _open_moves(env: LanguageEnv) -> OpenMoves:
-    return OpenMoves(env.grammar)
 
 
 def _picture(tables: MazeTables) -> CellPicture:

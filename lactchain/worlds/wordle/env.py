@@ -70,9 +70,6 @@ class Wordle(gym.Env[np.ndarray, int]):
     - `render_mode`: "ansi" or None.
 
     Raises `ValueError` or `DataError` if a word has other than five letters a-z.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}
