@@ -21,8 +21,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
+from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
-from lactchain.environments.gym_rules import check_observation, check_reset, check_step
 from lactchain.environments.views import State, TextView, view_of
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig

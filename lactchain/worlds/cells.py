@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.arguments import rewards_of
+from lactchain.environments.checks import rewards_of
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.views import State, TextView, reset_into
 from lactchain.types import Reward
@@ -35,15 +35,6 @@ class CellTables:
         terminal: (S,), whether the agent stands on the goal.
         start_states: the states that an episode may start in, ascending.
     """
-
-    fields: tuple[str, ...]
-    place: str
-    observations: np.ndarray
-    next_state: np.ndarray
-    bumped: np.ndarray
-    rewards: np.ndarray
-    terminal: np.ndarray
-    start_states: np.ndarray
 
     @cached_property
     def model(self) -> TabularModel:

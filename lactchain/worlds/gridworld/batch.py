@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.environments.arguments import start_state
+from lactchain.environments.checks import start_state
 from lactchain.streams import draw, stream
 from lactchain.worlds.gridworld.env import GridWorld
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lactchain.environments.arguments import at_least_one
+from lactchain.environments.checks import at_least_one
 from lactchain.types import Reward
 from lactchain.worlds.cells import CellTables, check_ways, find, neighbours, numbers, tabulate
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv
-from lactchain.types import Action
+from lactchain.environments.scripted import RowPolicy
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.words import read_open_moves
 
 
-class OpenMoves:
+class OpenMoves(RowPolicy):
     """In a maze, a random move among those that no wall stops; reads only what the text says.
 
     Raises:
@@ -27,17 +25,10 @@ class OpenMoves:
             raise ValueError(f"world: expected a maze, got {env.env.unwrapped}")
         self.grammar = env.grammar
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone.
-
-        Raises:
-            ValueError: a text does not tell the walls.
-        """
-        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str, seed: int) -> Action:
-        moves = read_open_moves(text)
-        return Action(self.grammar.render([int(np.random.default_rng(seed).choice(moves))]))
+    def answer(self, text: str, seed: int) -> str:
+        """A drawn move."""
+        move = np.random.default_rng(seed).choice(read_open_moves(text))
+        return self.grammar.render([int(move)])
 
 
 def uniform_moves(tables: MazeTables) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.environments.arguments import rewards_of, start_state
+from lactchain.environments.checks import rewards_of, start_state
 from lactchain.streams import draw, stream
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.words import NUM_LETTERS, SOLVED

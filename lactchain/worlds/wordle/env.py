@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.arguments import at_least_one, rewards_of
+from lactchain.environments.checks import at_least_one, rewards_of
 from lactchain.environments.views import TextView
 from lactchain.types import Reward
 from lactchain.worlds.wordle.words import (

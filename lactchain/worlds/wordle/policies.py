@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv
-from lactchain.types import Action
+from lactchain.environments.scripted import RowPolicy
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.words import SOLVED, WordTables, read_board
 
 
-class FittingWords:
+class FittingWords(RowPolicy):
     """In Wordle, a random word among those that fit all feedback.
 
     Args:
@@ -35,15 +34,8 @@ class FittingWords:
         self._tables = env.env.unwrapped.tables
         self._best: dict[bytes, int] = {}
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone.
-
-        Raises:
-            ValueError: a text does not tell the game so far.
-        """
-        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str, seed: int) -> Action:
+    def answer(self, text: str, seed: int) -> str:
+        """A word that fits the game so far."""
         fits = self._tables.fitting(*read_board(text))
         if not self.informed:
             word = int(np.random.default_rng(seed).choice(np.flatnonzero(fits)))
@@ -51,7 +43,7 @@ class FittingWords:
             word = self._best[key]
         else:
             word = self._best[key] = self._most_informative(np.flatnonzero(fits))
-        return Action(self.grammar.render([word]))
+        return self.grammar.render([word])
 
     def _most_informative(self, words: np.ndarray) -> int:
         patterns = self._tables.patterns[np.ix_(words, words)]
