@@ -197,12 +197,12 @@ class LanguageEnv(gym.Env[str, str]):
         self._num_chains += 1
         self._remembered.append(self._printable(action))
         answer = self._read(action)
-        if isinstance(answer, Rejection):
+        if isinstance(answer, Chain):
+            reward, terminated, truncated, info = self._play(self._actions(answer))
+            feedback = self.view.bump_feedback if any(info["bumped"]) else ""
+        else:
             reward, terminated, truncated, info = self._refuse(action, answer)
             feedback = INVALID_FEEDBACK
-        else:
-            reward, terminated, truncated, info = self._play(answer)
-            feedback = self.view.bump_feedback if any(info["bumped"]) else ""
         said = self._describe(feedback)
         if terminated or truncated:
             ending = self.view.ending(self.env)
@@ -242,28 +242,21 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _refuse(self, text: str, rejection: Rejection) -> tuple[float, bool, bool, dict[str, Any]]:
         """What happens on text that is no chain: the world's own rule, or nothing."""
-        reward, terminated, truncated = self.invalid_penalty, False, False
+        reward, terminated, truncated, info = self.invalid_penalty, False, False, self._info()
         if self.view.step_takes_text:
-            result = self.env.step(text)
-            check_step(result, self.env)
-            observation, reward, terminated, truncated, env_info = result
-            check_observation(observation, self.env)
-            self._last = observation, env_info
+            reward, terminated, truncated, info = self._play([text])
             if self.view.invalid_wipes_history:
                 self._remembered.clear()
-        info = self._info() | {
-            "invalid_action": True,
-            "invalid_reason": rejection.reason,
-            "success": bool(terminated) and self.view.success(self.env),
-        }
-        return float(reward), bool(terminated), bool(truncated), info
+        none_played = {"executed": [], "rewards": [], "bumped": [], "positions": []}
+        invalid = {"invalid_action": True, "invalid_reason": rejection.reason}
+        return float(reward), terminated, truncated, info | none_played | invalid
 
-    def _play(self, chain: Chain) -> tuple[float, bool, bool, dict[str, Any]]:
+    def _play(self, actions: Sequence[int | str]) -> tuple[float, bool, bool, dict[str, Any]]:
         """Plays actions until they are exhausted or the episode ends."""
         executed, rewards, bumped, positions = [], [], [], []
         terminated = truncated = False
         state = self._state()
-        for action in self._actions(chain):
+        for action in actions:
             result = self.env.step(action)
             check_step(result, self.env)
             observation, reward, terminated, truncated, env_info = result

@@ -82,6 +82,11 @@ class CellTables:
         """The inverse of `state_number`; JSON can hold it."""
         return dict(zip(self.fields, self.observations[state].tolist(), strict=True))
 
+    def outcome(self, state: int, action: int) -> tuple[float, bool, int]:
+        """The reward of an action in a state, whether it bumps, and the state that follows."""
+        cell = state, action
+        return self.rewards.item(cell), self.bumped.item(cell), self.next_state.item(cell)
+
     def starts(self, chosen: np.ndarray | bool) -> np.ndarray:
         """The states, out of chosen ones (S,), in which an episode is not over, ascending.
 

@@ -13,6 +13,8 @@ from lactchain.environments.checks import start_state
 from lactchain.streams import draw, stream
 from lactchain.worlds.gridworld.env import GridWorld
 
+_STATE = ("states", "num_steps", "streams", "num_episodes")
+
 
 class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many copies of `GridWorld` stepped as one numpy batch, in the same process.
@@ -41,8 +43,8 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._next_state = self.tables.next_state.ravel()
         self._rewards = self.tables.rewards.ravel()
         self._bumped = self.tables.bumped.ravel()
-        self._streams = self._copy_streams()
-        self._num_episodes = np.zeros(num_envs, dtype=np.uint64)
+        self.streams = self._copy_streams()
+        self.num_episodes = np.zeros(num_envs, dtype=np.uint64)
         self.states = np.full(num_envs, self.tables.start_states[0])
         self.num_steps = np.zeros(num_envs, dtype=np.int64)
 
@@ -59,11 +61,11 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         seeds = None if seed is None or isinstance(seed, int | np.integer) else list(seed)
         super().reset(seed=seeds[0] if seeds else seed)
         if seeds is not None:  # each copy is copy 0 of its own seed, as a single environment is
-            self._streams = np.array([stream(s, 0) for s in seeds], dtype=np.uint64)
+            self.streams = np.array([stream(s, 0) for s in seeds], dtype=np.uint64)
         elif seed is not None:
-            self._streams = self._copy_streams()
+            self.streams = self._copy_streams()
         if seed is not None:
-            self._num_episodes[:] = 0
+            self.num_episodes[:] = 0
         state = start_state(options)
         if state is None:
             self._restart(np.arange(self.num_envs))
@@ -96,26 +98,21 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def get_state(self) -> dict[str, Any]:
         """Everything that the next steps depend on."""
-        return {
-            "states": self.states.copy(),
-            "num_steps": self.num_steps.copy(),
-            "streams": self._streams.copy(),
-            "num_episodes": self._num_episodes.copy(),
-        }
+        return {name: getattr(self, name).copy() for name in _STATE}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `get_state` was called."""
-        self.states, self.num_steps = state["states"].copy(), state["num_steps"].copy()
-        self._streams, self._num_episodes = state["streams"].copy(), state["num_episodes"].copy()
+        for name in _STATE:
+            setattr(self, name, state[name].copy())
 
     def _copy_streams(self) -> np.ndarray:
         return stream(self.np_random_seed, np.arange(self.num_envs, dtype=np.uint64))
 
     def _restart(self, copies: np.ndarray) -> None:
         starts = self.tables.start_states
-        drawn = draw(self._streams[copies], self._num_episodes[copies], len(starts))
+        drawn = draw(self.streams[copies], self.num_episodes[copies], len(starts))
         self.states[copies] = starts[drawn.astype(np.int64)]
-        self._num_episodes[copies] += np.uint64(1)
+        self.num_episodes[copies] += np.uint64(1)
         self.num_steps[copies] = 0
 
 

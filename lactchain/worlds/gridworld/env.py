@@ -89,11 +89,6 @@ class GridWorld(gym.Env[np.ndarray, int]):
         self.action_space = spaces.Discrete(len(self.tables.action_names))
         self.max_steps = at_least_one("max_steps", max_steps)
         self.render_mode = render_mode
-        # Plain lists: a look-up of one element is several times faster than in an array.
-        self._next_state = self.tables.next_state.tolist()
-        self._rewards = self.tables.rewards.tolist()
-        self._bumped = self.tables.bumped.tolist()
-        self._terminal = self.tables.terminal.tolist()
         self._stream = stream(self.np_random_seed, 0)
         self._num_episodes = 0
         self.state = int(self.tables.start_states[0])
@@ -119,15 +114,12 @@ class GridWorld(gym.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Plays one action."""
-        before = self.state
         if not 0 <= action < len(self.tables.action_names):
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        self.state = self._next_state[before][action]
+        reward, bumped, self.state = self.tables.outcome(self.state, action)
         self.num_steps += 1
-        terminated = self._terminal[self.state]
+        terminated = self.tables.terminal.item(self.state)
         truncated = self.num_steps >= self.max_steps and not terminated
-        bumped = self._bumped[before][action]
-        reward = self._rewards[before][action]
         return self._observation(), reward, terminated, truncated, self._info(bumped)
 
     def render(self) -> str:
