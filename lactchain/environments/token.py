@@ -1,14 +1,7 @@
 """One token is one step: the generation of a sentence, around any causal language model.
 
 The model is injected as a `NextToken`, numpy in and numpy out, so that nothing here knows what it
-runs on; `lactchain.models.next_token` makes one of a causal language model:
-
-    from lactchain import ActorConfig
-    from lactchain.environments.token import TokenEnv
-    from lactchain.models.next_token import CausalNextToken
-
-    model = CausalNextToken.from_config(ActorConfig("weights/tiny-actor"))
-    env = TokenEnv(model, prompts=["..."], reward=lambda text, logprob: float("goal" in text))
+runs on; `lactchain.models.next_token` makes one of a causal language model.
 """
 
 from __future__ import annotations
@@ -51,19 +44,15 @@ class NextToken(Protocol):
 
     def encode(self, prompt: str) -> list[int]:
         """The token ids of a prompt."""
-        ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """What token ids of a sentence read as."""
-        ...
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Logits (V,) of the token that follows."""
-        ...
 
     def close(self) -> None:
         """Frees the model."""
-        ...
 
 
 Reward = Callable[[str, float], float]
