@@ -5,8 +5,7 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.worlds.gridworld.batch import GridWorldVectorEnv
-from lactchain.worlds.gridworld.env import GridWorld
+from lactchain.worlds.gridworld.env import GridWorld, GridWorldVectorEnv
 from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
 
 FORWARD, LEFT, RIGHT = 0, 1, 2

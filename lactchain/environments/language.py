@@ -73,13 +73,9 @@ class LanguageEnv(gym.Env[str, str]):
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
       both `Text`: its actions are the very words of the answer.
     - `view`: how it is put into words; None: the one shipped for it.
-    - `template`, `action_names`: replace the view's.
-    - `extractor`: json_list, json_object, code_block or utterance.
-    - `max_chain_length`: longest legal chain, in actions. `max_chains`: time limit, in answers;
-      None: the view's own.
-    - `history`: how many observations and answers an observation holds; 0: all of the episode. Of
-      more than `max_text_length` characters the oldest are left out, counted and warned of.
-    - `invalid_penalty`: reward of an answer that is no chain. `chain_cost`: cost of an answer.
+    - `max_text_length`: longest observation, in characters; of a longer `history` the oldest are
+      left out, counted and warned of.
+    - All others: the fields of `EnvironmentConfig`.
 
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
     breaks Gymnasium's rules: wrong tuples or types, rewards that are not finite, observations
@@ -253,30 +249,24 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _play(self, actions: Sequence[int | str]) -> tuple[float, bool, bool, dict[str, Any]]:
         """Plays actions until they are exhausted or the episode ends."""
-        executed, rewards, bumped, positions = [], [], [], []
-        terminated = truncated = False
-        state = self._state()
+        info, terminated, truncated = self._info(), False, False
         for action in actions:
             result = self.env.step(action)
             check_step(result, self.env)
             observation, reward, terminated, truncated, env_info = result
-            before, state = state, self._state()
-            executed.append(action if isinstance(action, str) else self.view.action_names[action])
-            rewards.append(float(reward))
-            bumped.append(state is not None and state == before)
-            positions.append(self.view.position(self.env))
+            before, state = info["state"], self._state()
+            said = action if isinstance(action, str) else self.view.action_names[action]
+            info["state"] = state
+            info["executed"].append(said)
+            info["rewards"].append(float(reward))
+            info["bumped"].append(state is not None and state == before)
+            info["positions"].append(self.view.position(self.env))
             if terminated or truncated:
                 break
         check_observation(observation, self.env)
         self._last = observation, env_info
-        info = self._info() | {
-            "executed": executed,
-            "rewards": rewards,
-            "bumped": bumped,
-            "positions": positions,
-            "success": bool(terminated) and self.view.success(self.env),
-        }
-        return sum(rewards), bool(terminated), bool(truncated), info
+        info["success"] = bool(terminated) and self.view.success(self.env)
+        return sum(info["rewards"]), bool(terminated), bool(truncated), info
 
     def _actions(self, chain: Chain) -> Sequence[int | str]:
         """What the environment itself is given."""
