@@ -1,14 +1,13 @@
 """Exact values, against numbers worked out by hand and against play in the environment itself."""
 
+from itertools import product
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from lactchain.data.exact_values import can_enumerate
 from lactchain.environments.exact import (
-    all_chains,
-    chain_values,
-    optimal_chain,
     optimal_chains,
     optimal_values,
     pad_chains,
@@ -24,6 +23,12 @@ from lactchain.worlds.gridworld.env import GridWorld
 FORWARD, LEFT = 0, 1
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
 CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations
+
+
+def all_chains(num_actions, longest):
+    """Every chain of 1 to `longest` actions, short ones first."""
+    lengths = range(1, longest + 1)
+    return pad_chains([c for n in lengths for c in product(range(num_actions), repeat=n)])
 
 
 def random_policy(num_states, chains, invalid, seed=0):
@@ -78,9 +83,8 @@ def test_optimal_chains_walk_the_shortest_path_in_the_environment(kwargs):
         world.reset(options={"state": state})
         ends = [world.step(action)[2] for action in chain]
         assert ends == [False] * (len(chain) - 1) + [True]
-    first = model.non_terminal_states[5]
-    assert optimal_chain(model, first, 2) == chains[5][:2]
-    assert model.row(first) == 5
+    assert optimal_chains(model, 2) == [chain[:2] for chain in chains]
+    assert model.row(model.non_terminal_states[5]) == 5
 
 
 def test_gymnasium_worlds_have_their_known_values():
@@ -194,8 +198,6 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
         values = played + invalid * (penalty - cost + gamma * values)
     exact = policy_values(model, chains, probabilities, gamma, discount_per, penalty, cost)
     np.testing.assert_allclose(exact, values, rtol=1e-9, atol=1e-12)
-    per_chain = chain_values(model, exact, chains, gamma, discount_per, cost)
-    np.testing.assert_allclose(per_chain, rewards + discounts * exact[successors])
 
 
 def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
@@ -234,11 +236,10 @@ def test_a_policy_of_single_optimal_actions_has_the_optimal_values():
     np.testing.assert_allclose(values, optimal_values(model, 0.95), rtol=1e-10)
 
 
-def test_all_chains_are_counted_and_padded():
+def test_chains_of_different_lengths_are_padded():
     assert all_chains(2, 2).tolist() == [
         [0, -1], [1, -1], [0, 0], [0, 1], [1, 0], [1, 1]
     ]  # fmt: skip
-    assert all_chains(2, 9).shape == (1022, 9)
 
 
 def test_what_has_no_answer_is_refused():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lactchain.environments.extractors import Chain, CodeBlock, Rejection, make_extractor
+from lactchain.environments.extractors import Chain, Rejection, make_extractor
 
 NAMES = ("move forward", "turn left")
 LIST = make_extractor("json_list", NAMES, 4)
@@ -97,9 +97,10 @@ def test_an_illegal_answer_is_never_mended_with_legal_words_nearby(text):
 
 
 def test_a_code_block_without_action_names_is_the_action():
-    answer = CodeBlock().parse("```python\nprint(1)\n```")
-    assert answer == Chain((), (0, 22), "print(1)", ("print(1)",))
-    assert CodeBlock().grammar.action_names == ()
+    extractor = make_extractor("code_block", ())
+    answer = extractor.parse("```python\nprint(1)\n\nprint(2)\n```")
+    assert answer == Chain((), (0, 32), ("print(1)\n\nprint(2)",))
+    assert extractor.grammar.action_names == ()
 
 
 def test_names_that_no_answer_can_carry_are_refused():
@@ -148,7 +149,7 @@ def check_parse(text):
         start, end = answer.span
         span = text[start:end]
         names = [NAMES[action] for action in answer.actions]
-        assert 1 <= len(names) <= extractor.max_chain_length
+        assert 1 <= len(names) <= extractor.grammar.max_chain_length
         assert all(name in span for name in names)
         assert text[end:].strip() in ("", "```")
         if extractor is CODE:

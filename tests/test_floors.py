@@ -8,13 +8,11 @@ from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
 from lactchain.settings import EnvironmentConfig
-from lactchain.worlds.maze.floors import maze_returns, open_moves, uniform_moves
-from lactchain.worlds.maze.policies import OpenMoves
+from lactchain.worlds.maze.policies import OpenMoves, maze_returns, open_moves, uniform_moves
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.floors import wordle_return
-from lactchain.worlds.wordle.policies import FittingWords
+from lactchain.worlds.wordle.policies import FittingWords, wordle_return
 from lactchain.worlds.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
@@ -67,7 +65,7 @@ def test_open_moves_never_meet_a_wall_however_much_is_seen(template):
     env = language_env(
         MAZE.id, template=template, extractor="utterance", history=1 if template is None else 40
     )
-    policy = OpenMoves(env.grammar)
+    policy = OpenMoves(env)
     for state in env.view_states():
         text, _ = env.reset(options={"state": state})
         for seed in range(10):
@@ -84,7 +82,7 @@ def test_played_returns_of_random_moves_are_the_exact_ones():
     tables = MazeTables("u")
     for make, policy in (
         (lambda env: RandomChains(env.grammar), uniform_moves),
-        (lambda env: OpenMoves(env.grammar), open_moves),
+        (OpenMoves, open_moves),
     ):
         played = returns(layout, make, from_every_cell(80))
         exact = maze_returns(tables, policy(tables), max_moves=12).mean()
@@ -135,11 +133,11 @@ def test_a_word_that_fits_agrees_with_all_marks():
 def test_policies_refuse_other_worlds():
     grid = language_env()
     with pytest.raises(ValueError, match="world: expected a maze"):
-        OpenMoves(grid.grammar)
+        OpenMoves(grid)
     with pytest.raises(ValueError, match="world: expected Wordle"):
         FittingWords(grid)
     with pytest.raises(ValueError, match="observation: expected a sentence on walls"):
-        OpenMoves(language_env(MAZE.id).grammar).act(["somewhere"], [0])
+        OpenMoves(language_env(MAZE.id)).act(["somewhere"], [0])
 
 
 def test_a_person_is_not_told_hundreds_of_numbers():

@@ -5,8 +5,7 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.worlds.gridworld.batch import GridWorldVectorEnv
-from lactchain.worlds.gridworld.env import GridWorld
+from lactchain.worlds.gridworld.env import GridWorld, GridWorldVectorEnv
 from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
 
 FORWARD, LEFT, RIGHT = 0, 1, 2
@@ -112,7 +111,7 @@ def test_founding_rewards_and_rewards_of_ones_own():
         ({"walls": [(1, 0), (0, 1)], "goal": (0, 0)}, "no way between"),
         ({"walls": [(1, 0), (0, 1)], "start": (0, 0, 0), "goal": (3, 3)}, "no way between"),
         ({"walls": [(4, 0)]}, "walls: expected x, y in a 4x4 grid"),
-        ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected a free cell"),
+        ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected x, y of a free cell in a 4x4 grid"),
         ({"start": (0, 0)}, "start: expected"),
         ({"start": (0, 0, 4)}, "start: expected"),
         ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import textwrap
 
 import gymnasium as gym
 import numpy as np
@@ -303,10 +302,18 @@ def test_an_environment_that_breaks_the_api_is_told_which_rule(on_reset, on_step
         env.step('["a"]')
 
 
-def test_the_view_of_the_documentation_works_by_its_registered_id():
-    example = language.__doc__.split(":\n\n", 1)[1].split("\n\nRegistered", 1)[0]
+def describe_car(env, observation, info):
+    return {"position": f"{observation[0]:.2f}"}
+
+
+def car_in_text():
+    view = TextView(("push left", "wait", "push right"), "The car is at {position}.", describe_car)
+    return LanguageEnv(gym.make("MountainCar-v0"), view)
+
+
+def test_a_view_of_another_environment_works_by_its_registered_id():
+    gym.register("my/MountainCarText-v0", entry_point=car_in_text)
     try:
-        exec(compile(textwrap.dedent(example), "the documentation", "exec"), {})
         env = make_language_env(EnvironmentConfig(id="my/MountainCarText-v0", max_chains=3))
         text, info = env.reset(seed=1)
         assert text.startswith("The car is at -0.")
@@ -325,6 +332,18 @@ def test_other_options_reach_the_environment():
     env = LanguageEnv(GridWorld())
     texts = {env.reset(seed=0, options={"copy": copy})[0] for copy in range(5)}
     assert len(texts) > 1
+
+
+@pytest.mark.parametrize(
+    ("env_id", "finished"), [("FrozenLake-v1", [5, 15]), ("CliffWalking-v1", [47]), (TAXI, [0])]
+)
+def test_an_episode_of_gymnasiums_worlds_cannot_begin_where_it_is_over(env_id, finished):
+    env = language_env(env_id, WORLDS[env_id])
+    for state in finished:
+        with pytest.raises(ValueError, match=f"episode is not over, got {{'state': {state}}}"):
+            env.reset(options={"state": {"state": state}})
+    for state in env.view_states():
+        assert env.reset(options={"state": state})[1]["state"] == state
 
 
 def test_a_state_that_does_not_exist_is_refused():

@@ -179,7 +179,7 @@ def test_start_and_goal_can_be_chosen():
         ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
         (
             {"layout": ["00100"], "goal": (0, 0)},
-            r"layout: expected a way from every start to the goal \(0, 0\), .* none from \(0, 3\)",
+            r"layout: expected every goal to be reachable .* between \(0, 0\) and \(0, 3\)",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from run_folders import (
 
 from lactchain.data.trajectories import write_trajectories
 from lactchain.inspection.notebook import open_run, show_run, show_trajectory
-from lactchain.worlds.wordle.picture import COLOURS
+from lactchain.worlds.wordle.view import COLOURS
 
 
 def run_notebook(root, run_dir, monkeypatch) -> list[str]:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from lactchain import process
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
-from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import sample_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_fingerprint

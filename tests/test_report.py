@@ -50,7 +50,7 @@ from lactchain.inspection.run_view import chain_records, open_run
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages.report import ReportConfig
 from lactchain.types import PreferencePair
-from lactchain.worlds.wordle.picture import COLOURS, game_of
+from lactchain.worlds.wordle.view import COLOURS, game_of
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
 TAGS = {

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.config import differences
-from lactchain.environments.corpus import sample_texts
 from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import sample_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest

@@ -10,11 +10,10 @@ order of `TabularModel.non_terminal_states`, which is the order of a text view's
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -79,53 +78,6 @@ class TabularModel:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
 
 
-def model_of_transitions(
-    transitions: Mapping[Any, Any], starts: list[int], good: np.ndarray | None = None
-) -> TabularModel:
-    """The model of `P[state][action] = [(probability, next state, reward, terminated), ...]`.
-
-    It holds the states that can be reached from a start. `good` says which states are good ones to
-    end in; None: all of them.
-    """
-    reached, ended = _explore(transitions, starts)
-    numbers = {state: number for number, state in enumerate(sorted(reached))}
-    num_actions = len(transitions[starts[0]])
-    num_outcomes = max(len(outcomes) for s in reached for outcomes in transitions[s].values())
-    shape = (len(numbers), num_actions, num_outcomes)
-    next_state = np.broadcast_to(np.arange(shape[0])[:, None, None], shape).copy()
-    probability, reward = np.zeros(shape), np.zeros(shape)
-    probability[:, :, 0] = 1.0
-    for state in reached - ended:
-        for action, outcomes in transitions[state].items():
-            for k, (p, successor, r, _) in enumerate(outcomes):
-                cell = numbers[state], action, k
-                next_state[cell], probability[cell], reward[cell] = numbers[successor], p, r
-    terminal = np.array([state in ended for state in numbers])
-    return TabularModel(
-        next_state=next_state,
-        probability=probability,
-        reward=reward,
-        terminal=terminal,
-        goal=terminal if good is None else terminal & good[list(numbers)],
-        states=tuple({"state": state} for state in numbers),
-    )
-
-
-def _explore(transitions: Mapping[Any, Any], starts: list[int]) -> tuple[set[int], set[int]]:
-    """All states within reach of a start, and those in which an episode ends."""
-    reached, ended, frontier = set(starts), set(), list(starts)
-    while frontier:
-        for outcomes in transitions[frontier.pop()].values():
-            for _, successor, _, terminated in outcomes:
-                state = int(successor)
-                if terminated:
-                    ended.add(state)
-                elif state not in reached:
-                    frontier.append(state)
-                reached.add(state)
-    return reached, ended
-
-
 def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
     """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
 
@@ -177,24 +129,6 @@ def optimal_chains(model: TabularModel, max_chain_length: int) -> list[tuple[int
     return chains
 
 
-def optimal_chain(
-    model: TabularModel, state: Mapping[str, int], max_chain_length: int
-) -> tuple[int, ...]:
-    """The chain of `optimal_chains` for one non-terminal state."""
-    return optimal_chains(model, max_chain_length)[model.row(state)]
-
-
-def all_chains(num_actions: int, max_chain_length: int) -> np.ndarray:
-    """Every chain of 1 to `max_chain_length` actions, short ones first (C, L), padded with −1."""
-    return pad_chains(
-        [
-            chain
-            for length in range(1, max_chain_length + 1)
-            for chain in itertools.product(range(num_actions), repeat=length)
-        ]
-    )
-
-
 def pad_chains(chains: Sequence[Sequence[int]]) -> np.ndarray:
     """Chains of different lengths as one array (C, L), padded with −1."""
     padded = np.full((len(chains), max(map(len, chains))), -1)
@@ -224,7 +158,7 @@ def policy_values(
     With `discount_per="chain"`, γ^j becomes 1 and γ^k becomes γ. Time limits are ignored.
 
     Args:
-        chains: (C, L), padded with −1; see `all_chains`, `pad_chains`.
+        chains: (C, L), padded with −1; see `pad_chains`.
         probabilities: (N, C); what is missing to 1 in a row is the probability of an invalid
             answer, which leaves the state as it is and counts as one action.
 
@@ -238,12 +172,19 @@ def policy_values(
     expected = invalid * invalid_penalty - chain_cost
     transition = np.zeros(num_states * num_states)
     rows, columns = np.nonzero(probabilities)
-    start = _Particles(rows, columns, model.non_terminal[rows], probabilities[rows, columns])
-    for step, ended, earned, rewards in _play(model, chains, start):
+    playing = _Particles(rows, columns, model.non_terminal[rows], probabilities[rows, columns])
+    lengths = (chains >= 0).sum(axis=1)
+    for step in range(chains.shape[1] + 1):  # all chains side by side, one action at a time
         reward_discount, value_discount = _discounts(gamma, step, discount_per)
-        expected += reward_discount * np.bincount(earned.rows, rewards, num_states)
+        exhausted = lengths[playing.columns] == step
+        ended, playing = playing.where(exhausted), playing.where(~exhausted)
         cells = ended.rows * num_states + model.row_of_state[ended.states]
         np.add.at(transition, cells, value_discount * ended.weights)
+        actions = chains[playing.columns, min(step, chains.shape[1] - 1)]
+        weights = playing.weights[:, None] * model.probability[playing.states, actions]
+        rewards = (weights * model.reward[playing.states, actions]).sum(axis=1)
+        expected += reward_discount * np.bincount(playing.rows, rewards, num_states)
+        playing = _spread(model, playing, actions, weights, len(chains))
     system = np.eye(num_states) - transition.reshape(num_states, num_states)
     system -= gamma * np.diag(invalid)
     try:
@@ -252,33 +193,6 @@ def policy_values(
         raise ValueError(
             "gamma: expected less than 1, since this policy can go on for ever"
         ) from error
-
-
-def chain_values(
-    model: TabularModel,
-    values: np.ndarray,
-    chains: np.ndarray,
-    gamma: float,
-    discount_per: DiscountPer = "action",
-    chain_cost: float = 0.0,
-) -> np.ndarray:
-    """Q(s, c) (N, C) of every chain in every state, followed by states worth `values` (N,).
-
-    Q(s, c) = E[Σ_j γ^j r_j + γ^k V(s')] − chain_cost, V = 0 in terminal states; Q − V is the
-    advantage that ranks chains.
-    """
-    shape = len(model.non_terminal), len(chains)
-    rows, columns = (index.ravel() for index in np.indices(shape))
-    start = _Particles(rows, columns, model.non_terminal[rows], np.ones(len(rows)))
-    totals = np.full(shape[0] * shape[1], -float(chain_cost))
-    for step, ended, earned, rewards in _play(model, chains, start):
-        reward_discount, value_discount = _discounts(gamma, step, discount_per)
-        cells = earned.rows * shape[1] + earned.columns
-        totals += reward_discount * np.bincount(cells, rewards, len(totals))
-        cells = ended.rows * shape[1] + ended.columns
-        worth = ended.weights * values[model.row_of_state[ended.states]]
-        totals += value_discount * np.bincount(cells, worth, len(totals))
-    return totals.reshape(shape)
 
 
 class _Particles(NamedTuple):
@@ -296,48 +210,31 @@ class _Particles(NamedTuple):
         return _Particles(*(field[mask] for field in self))
 
 
-def _play(
-    model: TabularModel, chains: np.ndarray, particles: _Particles
-) -> Iterator[tuple[int, _Particles, _Particles, np.ndarray]]:
-    """Plays all chains side by side, one action at a time.
-
-    Yields, for step = 0, 1, ...: the number of actions played so far, the particles whose chain is
-    now exhausted, those that go on, and what these earn by their next action, times their weight.
-    """
-    lengths = (chains >= 0).sum(axis=1)
-    for step in range(chains.shape[1] + 1):
-        exhausted = lengths[particles.columns] == step
-        ended, going = particles.where(exhausted), particles.where(~exhausted)
-        actions = chains[going.columns, min(step, chains.shape[1] - 1)]
-        weights = going.weights[:, None] * model.probability[going.states, actions]
-        rewards = (weights * model.reward[going.states, actions]).sum(axis=1)
-        yield step, ended, going, rewards
-        particles = _merge(_spread(model, going, actions, weights), model, len(chains))
-
-
 def _spread(
-    model: TabularModel, particles: _Particles, actions: np.ndarray, weights: np.ndarray
+    model: TabularModel,
+    particles: _Particles,
+    actions: np.ndarray,
+    weights: np.ndarray,
+    num_chains: int,
 ) -> _Particles:
-    """One particle for each outcome that is possible and does not end the episode."""
-    num_outcomes = weights.shape[1]
+    """One particle for each outcome (P, K) that is possible and does not end the episode.
+
+    Those of one chain that meet in one state are added up, so that they do not multiply.
+    """
+    num_states, _, num_outcomes = model.next_state.shape
     spread = _Particles(
         np.repeat(particles.rows, num_outcomes),
         np.repeat(particles.columns, num_outcomes),
         model.next_state[particles.states, actions].ravel(),
         weights.ravel(),
     )
-    return spread.where(~model.terminal[spread.states] & (spread.weights > 0))
-
-
-def _merge(particles: _Particles, model: TabularModel, num_chains: int) -> _Particles:
-    """Adds up the particles of one chain that met in one state, so that they do not multiply."""
-    num_states, _, num_outcomes = model.next_state.shape
+    spread = spread.where(~model.terminal[spread.states] & (spread.weights > 0))
     if num_outcomes == 1:
-        return particles
-    keys = (particles.rows * num_chains + particles.columns) * num_states + particles.states
+        return spread
+    keys = (spread.rows * num_chains + spread.columns) * num_states + spread.states
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    weights = np.bincount(inverse, particles.weights, len(unique))
-    return particles.where(first)._replace(weights=weights)
+    weights = np.bincount(inverse, spread.weights, len(unique))
+    return spread.where(first)._replace(weights=weights)
 
 
 def _discounts(gamma: float, step: int, discount_per: DiscountPer) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from lactchain.types import ChainGrammar
 
@@ -37,13 +37,11 @@ class Chain:
     Attributes:
         actions: action numbers, at least one; empty where actions have no names.
         span: start and end of the answer in the text.
-        code: content of the code block, for extractors that read one.
         utterances: the actions as they were said, where they have no names: any text is one then.
     """
 
     actions: tuple[int, ...]
     span: tuple[int, int]
-    code: str | None = None
     utterances: tuple[str, ...] = ()
 
 
@@ -53,19 +51,6 @@ class Rejection:
 
     reason: Reason
     detail: str = ""
-
-
-class Extractor(Protocol):
-    """Reads an answer; total and linear in the length of the text."""
-
-    @property
-    def grammar(self) -> ChainGrammar:
-        """The answers that constrained decoding may produce; all of them are accepted."""
-        ...
-
-    def parse(self, text: str) -> Chain | Rejection:
-        """The chain that the text answers, or why there is none."""
-        ...
 
 
 # JSON's own white space and strings (RFC 8259). Loops are unrolled so that a failing match
@@ -82,20 +67,20 @@ _FENCE = "```"
 _UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f]|{_FENCE}')
 
 
-class _NamedActions:
-    """What the extractors share: the vocabulary, the longest chain, the final checks."""
+class Extractor:
+    """Reads answers of one format; a subclass knows which.
+
+    Attributes:
+        grammar: the answers that constrained decoding may produce; all of them are accepted.
+    """
 
     _opening: str
     _separator: str
     _closing: str
 
-    def __init__(self, action_names: Sequence[str], max_chain_length: int = 9) -> None:
-        if max_chain_length < 1:
-            raise ValueError(f"max_chain_length: expected at least 1, got {max_chain_length}")
-        self.action_names = tuple(action_names)
-        self.max_chain_length = max_chain_length
+    def __init__(self, action_names: Sequence[str], max_chain_length: int) -> None:
         self._numbers: dict[str, int] = {}
-        for number, name in enumerate(self.action_names):
+        for number, name in enumerate(action_names):
             if _UNSPEAKABLE.search(name) or name != name.strip() or not name:
                 raise ValueError(
                     "action_names: expected words without quotes, backslashes, control characters,"
@@ -103,48 +88,30 @@ class _NamedActions:
                 )
             if self._numbers.setdefault(name, number) != number:
                 raise ValueError(f"action_names: expected each name once, got {name!r} twice")
-
-    @property
-    def grammar(self) -> ChainGrammar:
-        """The answers that constrained decoding may produce; all of them are accepted."""
-        return ChainGrammar(
-            self.action_names,
-            self.max_chain_length,
-            self._opening,
-            self._separator,
-            self._closing,
+        self.grammar = ChainGrammar(
+            tuple(action_names), max_chain_length, self._opening, self._separator, self._closing
         )
 
-    def _chain(
-        self, names: Sequence[str], span: tuple[int, int], code: str | None = None
-    ) -> Chain | Rejection:
-        """The chain of these names, if they are a legal one."""
-        if not names:
+    def parse(self, text: str) -> Chain | Rejection:
+        """The chain that the text answers, or why there is none."""
+        raise NotImplementedError
+
+    def _chain(self, said: Sequence[str], span: tuple[int, int]) -> Chain | Rejection:
+        """The chain of these actions, if they are a legal one."""
+        longest = self.grammar.max_chain_length
+        if not said:
             return Rejection("empty", "expected at least one action")
-        if len(names) > self.max_chain_length:
-            return Rejection(
-                "too_long", f"expected at most {self.max_chain_length} actions, got {len(names)}"
-            )
-        if not self.action_names:
-            return Chain((), span, code, tuple(map(self._unescaped, names)))
-        numbers = tuple(map(self._numbers.get, names))
-        if None in numbers:
-            return Rejection("illegal_action", f"{names[numbers.index(None)][:40]!r}")
-        return Chain(numbers, span, code)
-
-    def _unescaped(self, name: str) -> str:
-        """What the letters of an action without a name stand for."""
-        return name
+        if len(said) > longest:
+            return Rejection("too_long", f"expected at most {longest} actions, got {len(said)}")
+        if not self._numbers:
+            return Chain((), span, tuple(said))
+        actions = tuple(map(self._numbers.get, said))
+        if None in actions:
+            return Rejection("illegal_action", f"{said[actions.index(None)][:40]!r}")
+        return Chain(actions, span)
 
 
-class _JsonActions(_NamedActions):
-    """Actions that are JSON strings."""
-
-    def _unescaped(self, name: str) -> str:
-        return json.loads(f'"{name}"')
-
-
-class JsonList(_JsonActions):
+class JsonList(Extractor):
     """A JSON list of action names at the end of the text: `["move forward", "turn left"]`.
 
     The list may stand in a fenced block. Names are read literally: a name spelled with escapes is
@@ -152,22 +119,31 @@ class JsonList(_JsonActions):
     """
 
     _opening, _separator, _closing = '["', '", "', '"]'
+    _bracket, _kind, _content = "[", "list", "list of strings"
 
     def parse(self, text: str) -> Chain | Rejection:
         """The chain that the text answers, or why there is none."""
-        start = text.find("[")
+        start = text.find(self._bracket)
         if start < 0:
-            return Rejection("no_answer", "expected a JSON list")
-        scanned = _scan_list(text, start)
+            return Rejection("no_answer", f"expected a JSON {self._kind}")
+        scanned = self._scan(text, start)
         if scanned is None:
-            return Rejection("malformed", "expected a JSON list of strings")
-        names, end = scanned
+            return Rejection("malformed", f"expected a JSON {self._content}")
+        if isinstance(scanned, Rejection):
+            return scanned
+        strings, end = scanned
         if not _is_terminal(text, start, end):
-            return Rejection("not_terminal", "expected the list (or its fence) at the end")
-        return self._chain(names, (start, end))
+            return Rejection("not_terminal", f"expected the {self._kind} (or its fence) at the end")
+        if not self._numbers:
+            strings = [json.loads(f'"{string}"') for string in strings]
+        return self._chain(strings, (start, end))
+
+    def _scan(self, text: str, start: int) -> tuple[list[str], int] | Rejection | None:
+        """The strings of the answer at `start`, undecoded, and where it ends."""
+        return _scan_list(text, start)
 
 
-class JsonObject(_JsonActions):
+class JsonObject(JsonList):
     """The founding answer: `{"explain": "why", "moves": ["move forward"]}`.
 
     Keys come in any order, each at most once; `explain` may be left out, any other key is
@@ -175,22 +151,30 @@ class JsonObject(_JsonActions):
     """
 
     _opening, _separator, _closing = '{"explain": "", "moves": ["', '", "', '"]}'
+    _bracket, _kind, _content = "{", "object", 'object with "explain" and "moves"'
 
-    def parse(self, text: str) -> Chain | Rejection:
-        """The chain that the text answers, or why there is none."""
-        start = text.find("{")
-        if start < 0:
-            return Rejection("no_answer", "expected a JSON object")
-        scanned = _scan_object(text, start)
-        if isinstance(scanned, Rejection):
-            return scanned
-        names, end = scanned
-        if not _is_terminal(text, start, end):
-            return Rejection("not_terminal", "expected the object (or its fence) at the end")
-        return self._chain(names, (start, end))
+    def _scan(self, text: str, start: int) -> tuple[list[str], int] | Rejection | None:
+        values: dict[str, list[str] | str] = {}
+        position = start + 1
+        while key := _KEY.match(text, position):
+            name = key[1]
+            if name in values:
+                return Rejection("duplicate_key", name)
+            scan = _scan_list if name == "moves" else _scan_string
+            scanned = scan(text, key.end())
+            if scanned is None:
+                return None
+            values[name], position = scanned
+            after = _AFTER_VALUE.match(text, position)
+            if after is None:
+                return None
+            position = after.end()
+            if after[1] == "}":
+                return (values["moves"], position) if "moves" in values else None
+        return None
 
 
-class CodeBlock(_NamedActions):
+class CodeBlock(Extractor):
     """A fenced code block at the end of the text.
 
     With action names, each line of the block is one of them. Without, the code itself is the
@@ -198,9 +182,6 @@ class CodeBlock(_NamedActions):
     """
 
     _opening, _separator, _closing = f"{_FENCE}\n", "\n", f"\n{_FENCE}"
-
-    def __init__(self, action_names: Sequence[str] = (), max_chain_length: int = 9) -> None:
-        super().__init__(action_names, max_chain_length)
 
     def parse(self, text: str) -> Chain | Rejection:
         """The chain, or the code, that the text answers, or why there is none."""
@@ -218,46 +199,32 @@ class CodeBlock(_NamedActions):
         code = text[newline + 1 : close]
         if not code.strip():
             return Rejection("empty", "expected code")
-        if not self.action_names:
-            return Chain((), (start, end), code, (code,))
-        return self._chain(code.split("\n"), (start, end), code)
+        return self._chain(code.split("\n") if self._numbers else [code], (start, end))
 
 
-class Utterance(_NamedActions):
+class Utterance(Extractor):
     """The whole text is one action, ended by a line break, which may be missing: `move up`.
 
     Nothing may stand before or after it. Where actions have no names, any text is one.
 
     Args:
         action_names: the actions.
-        max_chain_length: an utterance is one action whatever is given.
         spelling: brings what was said into the letters of a name, in a world that is lenient.
     """
 
     _opening, _separator, _closing = "", "", "\n"
 
-    def __init__(
-        self,
-        action_names: Sequence[str] = (),
-        max_chain_length: int = 1,
-        spelling: Callable[[str], str] = str,
-    ) -> None:
+    def __init__(self, action_names: Sequence[str], spelling: Callable[[str], str]) -> None:
         super().__init__(action_names, max_chain_length=1)
         self._spelling = spelling
 
     def parse(self, text: str) -> Chain | Rejection:
         """The single action that the text is, or why it is none."""
         said = text.removesuffix("\n")
-        name = self._spelling(said) if self.action_names else said
-        return self._chain([name], (0, len(said)))
+        return self._chain([self._spelling(said) if self._numbers else said], (0, len(said)))
 
 
-_EXTRACTORS = {
-    "json_list": JsonList,
-    "json_object": JsonObject,
-    "code_block": CodeBlock,
-    "utterance": Utterance,
-}
+_EXTRACTORS = {"json_list": JsonList, "json_object": JsonObject, "code_block": CodeBlock}
 
 
 def make_extractor(
@@ -265,22 +232,22 @@ def make_extractor(
     action_names: Sequence[str],
     max_chain_length: int = 9,
     spelling: Callable[[str], str] = str,
-) -> JsonList | JsonObject | CodeBlock | Utterance:
+) -> Extractor:
     """The extractor of that name: json_list, json_object, code_block or utterance.
 
     Args:
-        name: see above.
         action_names: the actions; none: any text is one.
-        max_chain_length: longest legal chain.
+        max_chain_length: longest legal chain; an utterance is one action whatever is given.
         spelling: see `Utterance`; the other formats are read letter for letter.
 
     Raises:
         ValueError: there is no such extractor, or an action's name cannot stand in its format.
     """
-    if name not in _EXTRACTORS:
-        raise ValueError(f"extractor: expected one of {sorted(_EXTRACTORS)}, got {name!r}")
     if name == "utterance":
-        return Utterance(action_names, max_chain_length, spelling)
+        return Utterance(action_names, spelling)
+    if name not in _EXTRACTORS:
+        known = sorted([*_EXTRACTORS, "utterance"])
+        raise ValueError(f"extractor: expected one of {known}, got {name!r}")
     return _EXTRACTORS[name](action_names, max_chain_length)
 
 
@@ -304,29 +271,6 @@ def _scan_string(text: str, start: int) -> tuple[str, int] | None:
     """The JSON string at `start`, undecoded, and where it ends; None if malformed."""
     string = _TEXT.match(text, start)
     return (string[1], string.end()) if string else None
-
-
-def _scan_object(text: str, start: int) -> tuple[list[str], int] | Rejection:
-    """The moves of the founding JSON object at `start`, undecoded, and where it ends."""
-    malformed = Rejection("malformed", 'expected a JSON object with "explain" and "moves"')
-    values: dict[str, list[str] | str] = {}
-    position = start + 1
-    while key := _KEY.match(text, position):
-        name = key[1]
-        if name in values:
-            return Rejection("duplicate_key", name)
-        scan = _scan_list if name == "moves" else _scan_string
-        scanned = scan(text, key.end())
-        if scanned is None:
-            return malformed
-        values[name], position = scanned
-        after = _AFTER_VALUE.match(text, position)
-        if after is None:
-            return malformed
-        position = after.end()
-        if after[1] == "}":
-            return (values["moves"], position) if "moves" in values else malformed
-    return malformed
 
 
 def _is_terminal(text: str, start: int, end: int) -> bool:

@@ -2,50 +2,38 @@
 
 An environment that speaks and hears text itself needs no view: `LanguageEnv(env)` will do.
 `TextView` says how another one is put into words; the worlds in `lactchain.worlds` have theirs.
-`LanguageEnv` plays the chains. A view of another environment is a few lines:
+`LanguageEnv` plays the chains. `docs/extending.md` writes a view, and registers the environment
+with it, so that every configuration can name its `id`.
 
-    import gymnasium as gym
-    from lactchain.environments.language import LanguageEnv, TextView
-
-    def describe(env, observation, info):
-        position, velocity = observation
-        return {"position": f"{position:.2f}", "speed": f"{velocity:+.3f}"}
-
-    def make():
-        view = TextView(
-            action_names=("push left", "wait", "push right"),
-            template="The car is at {position}, its speed is {speed}.{feedback}",
-            describe=describe,
-        )
-        return LanguageEnv(gym.make("MountainCar-v0"), view)
-
-    gym.register("my/MountainCarText-v0", entry_point=make)
-
-Registered, it can be named as `id` in every configuration; `my_module:my/MountainCarText-v0` also
-imports the module. A view that says how to read, set and list states as well (`get_state`,
-`set_state`, `states`) can be asked for several answers to one state, which is what preference pairs
-are made of.
+A view that says how to read, set and list states as well (`get_state`, `set_state`, `states`) can
+be asked for several answers to one state, which is what preference pairs are made of.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import string
+import warnings
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
 
+from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
-from lactchain.environments.gym_rules import check_observation, check_reset, check_step
-from lactchain.environments.history import History
 from lactchain.environments.views import State, TextView, view_of
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
+_TOO_LONG = (
+    "history: expected texts of at most {} characters; of longer ones the oldest observations and"
+    " answers are left out: set history to the number to keep, or max_text_length of LanguageEnv"
+    " to more"
+)
 
 
 class LanguageEnv(gym.Env[str, str]):
@@ -85,20 +73,13 @@ class LanguageEnv(gym.Env[str, str]):
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
       both `Text`: its actions are the very words of the answer.
     - `view`: how it is put into words; None: the one shipped for it.
-    - `template`, `action_names`: replace the view's.
-    - `extractor`: json_list, json_object, code_block or utterance.
-    - `max_chain_length`: longest legal chain, in actions. `max_chains`: time limit, in answers;
-      None: the view's own.
-    - `history`: how many observations and answers an observation holds; 0: all of the episode. Of
-      more than `max_text_length` characters the oldest are left out, counted and warned of.
-    - `invalid_penalty`: reward of an answer that is no chain. `chain_cost`: cost of an answer.
+    - `max_text_length`: longest observation, in characters; of a longer `history` the oldest are
+      left out, counted and warned of.
+    - All others: the fields of `EnvironmentConfig`.
 
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
     breaks Gymnasium's rules: wrong tuples or types, rewards that are not finite, observations
     outside their space.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": []}
@@ -150,7 +131,7 @@ class LanguageEnv(gym.Env[str, str]):
         self._over = True
         self._num_chains = 0
         self._last: tuple[Any, dict[str, Any]] = (None, {})
-        self._remembered = History(history, max_text_length)
+        self._remembered: deque[str] = deque(maxlen=history or None)
 
     @property
     def grammar(self) -> ChainGrammar:
@@ -201,7 +182,7 @@ class LanguageEnv(gym.Env[str, str]):
         self._over = False
         self._num_chains = 0
         self._remembered.clear()
-        self._remembered.add(self._describe())
+        self._remembered.append(self._describe())
         info = self._info()
         return self._recall(info), info
 
@@ -210,14 +191,14 @@ class LanguageEnv(gym.Env[str, str]):
         if self._over:
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
-        self._remembered.add(self._printable(action))
+        self._remembered.append(self._printable(action))
         answer = self._read(action)
-        if isinstance(answer, Rejection):
+        if isinstance(answer, Chain):
+            reward, terminated, truncated, info = self._play(self._actions(answer))
+            feedback = self.view.bump_feedback if any(info["bumped"]) else ""
+        else:
             reward, terminated, truncated, info = self._refuse(action, answer)
             feedback = INVALID_FEEDBACK
-        else:
-            reward, terminated, truncated, info = self._play(answer)
-            feedback = self.view.bump_feedback if any(info["bumped"]) else ""
         said = self._describe(feedback)
         if terminated or truncated:
             ending = self.view.ending(self.env)
@@ -225,7 +206,7 @@ class LanguageEnv(gym.Env[str, str]):
                 self._remembered.clear()
                 said = ending
                 info["shows_state"] = False
-        self._remembered.add(said)
+        self._remembered.append(said)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
         return self._recall(info), reward - self.chain_cost, terminated, truncated, info
@@ -235,10 +216,15 @@ class LanguageEnv(gym.Env[str, str]):
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
-        """The text of all that is remembered; counts what it has no room for."""
-        text, num_left_out = self._remembered.text()
-        if num_left_out:
-            info["num_left_out"] = num_left_out
+        """All that is remembered, each on lines of its own; counts the oldest that it lacks."""
+        *earlier, text = self._remembered
+        for number, item in enumerate(reversed(earlier)):
+            longer = "\n".join((item.removesuffix("\n"), text))
+            if len(longer) > self.observation_space.max_length:
+                warnings.warn(_TOO_LONG.format(self.observation_space.max_length), stacklevel=3)
+                info["num_left_out"] = len(earlier) - number
+                break
+            text = longer
         return text
 
     def _read(self, text: str) -> Chain | Rejection:
@@ -252,48 +238,35 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _refuse(self, text: str, rejection: Rejection) -> tuple[float, bool, bool, dict[str, Any]]:
         """What happens on text that is no chain: the world's own rule, or nothing."""
-        reward, terminated, truncated = self.invalid_penalty, False, False
+        reward, terminated, truncated, info = self.invalid_penalty, False, False, self._info()
         if self.view.step_takes_text:
-            result = self.env.step(text)
-            check_step(result, self.env)
-            observation, reward, terminated, truncated, env_info = result
-            check_observation(observation, self.env)
-            self._last = observation, env_info
+            reward, terminated, truncated, info = self._play([text])
             if self.view.invalid_wipes_history:
                 self._remembered.clear()
-        info = self._info() | {
-            "invalid_action": True,
-            "invalid_reason": rejection.reason,
-            "success": bool(terminated) and self.view.success(self.env),
-        }
-        return float(reward), bool(terminated), bool(truncated), info
+        none_played = {"executed": [], "rewards": [], "bumped": [], "positions": []}
+        invalid = {"invalid_action": True, "invalid_reason": rejection.reason}
+        return float(reward), terminated, truncated, info | none_played | invalid
 
-    def _play(self, chain: Chain) -> tuple[float, bool, bool, dict[str, Any]]:
+    def _play(self, actions: Sequence[int | str]) -> tuple[float, bool, bool, dict[str, Any]]:
         """Plays actions until they are exhausted or the episode ends."""
-        executed, rewards, bumped, positions = [], [], [], []
-        terminated = truncated = False
-        state = self._state()
-        for action in self._actions(chain):
+        info, terminated, truncated = self._info(), False, False
+        for action in actions:
             result = self.env.step(action)
             check_step(result, self.env)
             observation, reward, terminated, truncated, env_info = result
-            before, state = state, self._state()
-            executed.append(action if isinstance(action, str) else self.view.action_names[action])
-            rewards.append(float(reward))
-            bumped.append(state is not None and state == before)
-            positions.append(self.view.position(self.env))
+            before, state = info["state"], self._state()
+            said = action if isinstance(action, str) else self.view.action_names[action]
+            info["state"] = state
+            info["executed"].append(said)
+            info["rewards"].append(float(reward))
+            info["bumped"].append(state is not None and state == before)
+            info["positions"].append(self.view.position(self.env))
             if terminated or truncated:
                 break
         check_observation(observation, self.env)
         self._last = observation, env_info
-        info = self._info() | {
-            "executed": executed,
-            "rewards": rewards,
-            "bumped": bumped,
-            "positions": positions,
-            "success": bool(terminated) and self.view.success(self.env),
-        }
-        return sum(rewards), bool(terminated), bool(truncated), info
+        info["success"] = bool(terminated) and self.view.success(self.env)
+        return sum(info["rewards"]), bool(terminated), bool(truncated), info
 
     def _actions(self, chain: Chain) -> Sequence[int | str]:
         """What the environment itself is given."""
@@ -361,15 +334,5 @@ def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
 
 def language_arguments(config: EnvironmentConfig) -> dict[str, Any]:
     """The arguments of `language_env`, and so of `lactchain/Language-v0`, of a configuration."""
-    return {
-        "env_id": config.id,
-        "env_kwargs": config.kwargs,
-        "template": config.template,
-        "action_names": config.action_names,
-        "extractor": config.extractor,
-        "max_chain_length": config.max_chain_length,
-        "max_chains": config.max_chains,
-        "history": config.history,
-        "invalid_penalty": config.invalid_penalty,
-        "chain_cost": config.chain_cost,
-    }
+    arguments = dict(vars(config))
+    return {"env_id": arguments.pop("id"), "env_kwargs": arguments.pop("kwargs")} | arguments

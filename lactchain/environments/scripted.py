@@ -1,17 +1,17 @@
-"""Policies that need no model: random, optimal, mixtures, the person at the keyboard.
+"""Policies that need no model, and the texts that random play meets.
 
 All satisfy `lactchain.types.Policy`: each row of a batch draws from its own seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from lactchain.environments.exact import optimal_chains
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import model_of
+from lactchain.environments.views import tabular_model
 from lactchain.types import Action, ChainGrammar, Policy
 
 MOST_LISTED = 12  # actions whose numbers a person is told
@@ -19,7 +19,23 @@ MOST_LISTED = 12  # actions whose numbers a person is told
 _MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its parts
 
 
-class RandomChains:
+class RowPolicy:
+    """A policy that answers row by row; a subclass says what, in `answer`."""
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """Answers B observations; row b draws from `seeds[b]` alone."""
+        return [Action(self.answer(*row)) for row in zip(observations, seeds, strict=True)]
+
+    def answer(self, text: str, seed: int) -> str:
+        """What is said to one observation.
+
+        Raises:
+            ValueError: the text does not state what the policy goes by.
+        """
+        raise NotImplementedError
+
+
+class RandomChains(RowPolicy):
     """Chains of random actions, their length uniform in 1, …, `max_chain_length`.
 
     Args:
@@ -33,18 +49,15 @@ class RandomChains:
         self.grammar = grammar
         self.max_chain_length = max_chain_length or grammar.max_chain_length
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone."""
-        return [self._answer(seed) for _, seed in zip(observations, seeds, strict=True)]
-
-    def _answer(self, seed: int) -> Action:
+    def answer(self, text: str, seed: int) -> str:
+        """A drawn chain."""
         rng = np.random.default_rng(seed)
         length = rng.integers(1, self.max_chain_length + 1)
         chain = rng.integers(len(self.grammar.action_names), size=length)
-        return Action(self.grammar.render(chain.tolist()))
+        return self.grammar.render(chain.tolist())
 
 
-class OptimalChains:
+class OptimalChains(RowPolicy):
     """The shortest path to the goal from the state that the text states, cut to a legal chain.
 
     Reads the text alone: the environment serves only to render all its states, once, and is left
@@ -62,7 +75,7 @@ class OptimalChains:
 
     def __init__(self, env: LanguageEnv) -> None:
         grammar = env.grammar
-        model = model_of(env.view, env.env)
+        model = tabular_model(env.env, env.view)
         chains = optimal_chains(model, grammar.max_chain_length)
         self._answers: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):
@@ -73,18 +86,11 @@ class OptimalChains:
                         f"template: expected a text for each state, but several read {text!r}"
                     )
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; the seeds do not matter.
-
-        Raises:
-            ValueError: a text states no state of the environment.
-        """
-        return [self._answer(text) for text, _ in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str) -> Action:
+    def answer(self, text: str, seed: int) -> str:
+        """The chain of the state that the text states."""
         if text not in self._answers:
             raise ValueError(f"observation: expected a state of the environment, got {text!r}")
-        return Action(self._answers[text])
+        return self._answers[text]
 
 
 class Mixture:
@@ -116,7 +122,7 @@ class Mixture:
         return [answers[b] for b in range(len(observations))]
 
 
-class HumanPolicy:
+class HumanPolicy(RowPolicy):
     """The person at the keyboard.
 
     Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
@@ -135,31 +141,44 @@ class HumanPolicy:
         names = enumerate(grammar.action_names)
         self._named = {name.replace(" ", ""): number for number, name in names}
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Asks for B answers, one after the other; the seeds do not matter."""
-        return [self._answer(text) for text, _ in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str) -> Action:
+    def answer(self, text: str, seed: int) -> str:
+        """What is typed, in the format of an answer."""
         names = self.grammar.action_names
         legend = [f"{number} {name}" for number, name in enumerate(names[:MOST_LISTED])]
         legend += ["..."] * (len(names) > MOST_LISTED)
         line = self.ask(f"{text}\n[{', '.join(legend)}] > ")
         numbers = {str(number): number for number in range(len(names))}
         if line.replace(" ", "") in self._named:
-            return Action(self.grammar.render([self._named[line.replace(" ", "")]]))
+            return self.grammar.render([self._named[line.replace(" ", "")]])
         words = line.split()
         if words and all(word in numbers for word in words):
-            return Action(self.grammar.render([numbers[word] for word in words]))
-        return Action(line)
-
-
-def random_chains(env: LanguageEnv) -> RandomChains:
-    """Random chains of an environment."""
-    return RandomChains(env.grammar)
+            return self.grammar.render([numbers[word] for word in words])
+        return line
 
 
 POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
     "optimal": OptimalChains,
-    "random": random_chains,
+    "random": lambda env: RandomChains(env.grammar),
 }
 """Those of every world by the names that configurations use; `TextView.policies` has the others."""
+
+
+def sample_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:
+    """Observations and answers of episodes played with random chains.
+
+    Each episode begins with an answer that is no chain, so that what the environment says to that
+    is among the texts.
+
+    Args:
+        seed: of the first episode; the others count on from it.
+    """
+    policy = RandomChains(env.grammar)
+    for episode in range(seed, seed + num_episodes):
+        observation, _ = env.reset(seed=episode)
+        seeds = range(episode * env.max_chains, (episode + 1) * env.max_chains)
+        for answer in ["", *(action.text for action in policy.act([""] * len(seeds), seeds))]:
+            yield from (observation, answer)
+            observation, _, terminated, truncated, _ = env.step(answer)
+            if terminated or truncated:
+                break
+        yield observation

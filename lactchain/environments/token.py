@@ -1,14 +1,7 @@
 """One token is one step: the generation of a sentence, around any causal language model.
 
 The model is injected as a `NextToken`, numpy in and numpy out, so that nothing here knows what it
-runs on; `lactchain.models.next_token` makes one of a causal language model:
-
-    from lactchain import ActorConfig
-    from lactchain.environments.token import TokenEnv
-    from lactchain.models.next_token import CausalNextToken
-
-    model = CausalNextToken.from_config(ActorConfig("weights/tiny-actor"))
-    env = TokenEnv(model, prompts=["..."], reward=lambda text, logprob: float("goal" in text))
+runs on; `lactchain.models.next_token` makes one of a causal language model.
 """
 
 from __future__ import annotations
@@ -51,19 +44,15 @@ class NextToken(Protocol):
 
     def encode(self, prompt: str) -> list[int]:
         """The token ids of a prompt."""
-        ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """What token ids of a sentence read as."""
-        ...
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Logits (V,) of the token that follows."""
-        ...
 
     def close(self) -> None:
         """Frees the model."""
-        ...
 
 
 Reward = Callable[[str, float], float]
@@ -130,9 +119,6 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
     Raises `ConfigError` if these do not fit together: a prompt that leaves no room for
     `max_new_tokens` in the model's context, more `top_k` than tokens. Raises `EnvironmentFault`
     when the reward or a logit is not finite, or a perturbation makes something else of logits.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}

@@ -10,7 +10,7 @@ import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -129,15 +129,6 @@ class TextView:
             raise ConfigError(f"template: {error}") from error
 
 
-@runtime_checkable
-class SpokenWorld(Protocol):
-    """An environment that knows how it is put into words."""
-
-    def text_view(self) -> TextView:
-        """The view of this environment."""
-        ...
-
-
 def view_of(env: gym.Env) -> TextView:
     """The view of an environment, wrapped or not.
 
@@ -154,33 +145,24 @@ def shipped_view(world: gym.Env) -> TextView:
     Raises:
         ConfigError: there is none.
     """
-    if isinstance(world, SpokenWorld):
+    if hasattr(world, "text_view"):
         return world.text_view()
     if isinstance(world.observation_space, spaces.Text):
         return TextView((), "{observation}{feedback}", _describe_text)
     raise ConfigError(
         f"{world}: no text view is shipped for this environment; give its class a method text_view,"
-        " or write a TextView and register a LanguageEnv with it (see"
-        " lactchain.environments.language)"
+        " or write a TextView and register a LanguageEnv with it (see docs/extending.md)"
     )
 
 
-def tabular_model(env: gym.Env) -> TabularModel:
-    """The exact dynamics of a small world.
+def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
+    """The exact dynamics of a small world as its view has them; None: the view shipped for it.
 
     Raises:
-        ConfigError: the environment has no view.
-        ValueError: nobody knows its dynamics.
+        ConfigError: there is no view.
+        ValueError: nobody knows the dynamics.
     """
-    return model_of(view_of(env), env)
-
-
-def model_of(view: TextView, env: gym.Env) -> TabularModel:
-    """The exact dynamics of an environment as a view has them.
-
-    Raises:
-        ValueError: it has none.
-    """
+    view = view or view_of(env)
     if view.model is None:
         why = f": {view.unmodelled}" if view.unmodelled else ""
         raise ValueError(f"view: expected an exact model, that of {env.unwrapped} has none{why}")

@@ -12,11 +12,11 @@ from lactchain.worlds import toy_text as toy_text
 gymnasium.register(
     "lactchain/GridWorld-v0",
     entry_point="lactchain.worlds.gridworld.env:GridWorld",
-    vector_entry_point="lactchain.worlds.gridworld.batch:GridWorldVectorEnv",
+    vector_entry_point="lactchain.worlds.gridworld.env:GridWorldVectorEnv",
 )
 gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.worlds.maze.env:Maze")
 gymnasium.register(
     "lactchain/Wordle-v0",
     entry_point="lactchain.worlds.wordle.env:Wordle",
-    vector_entry_point="lactchain.worlds.wordle.batch:WordleVectorEnv",
+    vector_entry_point="lactchain.worlds.wordle.env:WordleVectorEnv",
 )

@@ -12,7 +12,7 @@ from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 
-from lactchain.environments.exact import TabularModel, model_of_transitions
+from lactchain.environments.exact import TabularModel
 from lactchain.environments.views import State, TextView, shipped_view
 
 _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
@@ -26,14 +26,12 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
     """
     goal_y, goal_x = np.argwhere(world.desc == b"G")[0].tolist()
     rows = "\n".join(row.tobytes().decode() for row in world.desc)
-    return TextView(
+    return _view(
+        world,
         action_names=("left", "down", "right", "up"),
         template="A frozen lake; S, F are safe, H is a hole, G the goal:\n{map}\n"
         "You are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
         describe=partial(_cell, world.ncol, {"goal_x": goal_x, "goal_y": goal_y, "map": rows}),
-        get_state=_state,
-        set_state=_reset_into,
-        states=_states,
         model=_lake_model,
         position=partial(_position, world.ncol),
         success=_on_the_goal,
@@ -44,15 +42,12 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
 def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
     """CliffWalking in words. Fields: x, y, goal_x, goal_y."""
     height, width = world.shape
-    return TextView(
+    return _view(
+        world,
         action_names=("up", "right", "down", "left"),
         template=f"A {width}x{height} grid with a cliff along the lower edge, between its corners."
         "\nYou are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
         describe=partial(_cell, width, {"goal_x": width - 1, "goal_y": height - 1}),
-        get_state=_state,
-        set_state=_reset_into,
-        states=_states,
-        model=_model,
         position=partial(_position, width),
     )
 
@@ -65,21 +60,28 @@ def taxi_view(world: TaxiEnv) -> TextView:
     may want to go elsewhere on the way (`fickle_passenger`) is not in Gymnasium's table: such a
     world has no exact model.
     """
-    fickle = world.fickle_passenger
-    return TextView(
+    fickle = {
+        "model": None,
+        "unmodelled": "the table of Taxi does not hold fickle_passenger; set it to false",
+    }
+    return _view(
+        world,
         action_names=("south", "north", "east", "west", "pick up", "drop off"),
         template="The taxi is at ({x}, {y}). The passenger {passenger} and wants to go to"
         " {destination}.{feedback}",
         describe=_ride,
-        get_state=_state,
-        set_state=_reset_into,
-        states=_states,
-        model=None if fickle else _model,
-        unmodelled="the table of Taxi does not hold fickle_passenger; set it to false"
-        if fickle
-        else "",
         position=_taxi_position,
+        **(fickle if world.fickle_passenger else {}),
     )
+
+
+def _view(world: gym.Env, **fields: Any) -> TextView:
+    """What the views share: the state is the number `s`, the dynamics are the table `P`."""
+    outcomes = (outcome for row in world.P.values() for every in row.values() for outcome in every)
+    finished = frozenset(int(state) for _, state, _, terminated in outcomes if terminated)
+    set_state = partial(_reset_into, finished)
+    defaults = {"get_state": _state, "set_state": set_state, "states": _states, "model": _model}
+    return TextView(**defaults | fields)
 
 
 def _cell(
@@ -119,20 +121,63 @@ def _states(env: gym.Env) -> list[State]:
     return _model(env).non_terminal_states
 
 
-def _reset_into(env: gym.Env, state: State) -> tuple[int, dict[str, Any]]:
-    """Toy_text environments keep their state in `s`."""
+def _reset_into(finished: frozenset[int], env: gym.Env, state: State) -> tuple[int, dict[str, Any]]:
     number = state["state"]
-    if number not in env.observation_space:
-        raise ValueError(f"state: expected a state in {env.observation_space}, got {state}")
+    if number not in env.observation_space or number in finished:
+        raise ValueError(
+            f"state: expected a state in {env.observation_space} in which the episode is not over,"
+            f" got {state}"
+        )
     _, info = env.reset()
     env.unwrapped.s = number
     return number, info
 
 
 def _model(env: gym.Env, good: np.ndarray | None = None) -> TabularModel:
-    """Gymnasium's table `P`; `good` says which states are good ones to end in."""
+    """The model of `P[state][action] = [(probability, next state, reward, terminated), ...]`.
+
+    It holds the states that can be reached from a start. `good` says which states are good ones to
+    end in; None: all of them.
+    """
+    transitions = env.unwrapped.P
     starts = np.flatnonzero(env.unwrapped.initial_state_distrib).tolist()
-    return model_of_transitions(env.unwrapped.P, starts, good)
+    reached, ended = _explore(transitions, starts)
+    numbers = {state: number for number, state in enumerate(sorted(reached))}
+    num_actions = len(transitions[starts[0]])
+    num_outcomes = max(len(outcomes) for s in reached for outcomes in transitions[s].values())
+    shape = (len(numbers), num_actions, num_outcomes)
+    next_state = np.broadcast_to(np.arange(shape[0])[:, None, None], shape).copy()
+    probability, reward = np.zeros(shape), np.zeros(shape)
+    probability[:, :, 0] = 1.0
+    for state in reached - ended:
+        for action, outcomes in transitions[state].items():
+            for k, (p, successor, r, _) in enumerate(outcomes):
+                cell = numbers[state], action, k
+                next_state[cell], probability[cell], reward[cell] = numbers[successor], p, r
+    terminal = np.array([state in ended for state in numbers])
+    return TabularModel(
+        next_state=next_state,
+        probability=probability,
+        reward=reward,
+        terminal=terminal,
+        goal=terminal if good is None else terminal & good[list(numbers)],
+        states=tuple({"state": state} for state in numbers),
+    )
+
+
+def _explore(transitions: Mapping[Any, Any], starts: list[int]) -> tuple[set[int], set[int]]:
+    """All states within reach of a start, and those in which an episode ends."""
+    reached, ended, frontier = set(starts), set(), list(starts)
+    while frontier:
+        for outcomes in transitions[frontier.pop()].values():
+            for _, successor, _, terminated in outcomes:
+                state = int(successor)
+                if terminated:
+                    ended.add(state)
+                elif state not in reached:
+                    frontier.append(state)
+                reached.add(state)
+    return reached, ended
 
 
 def _lake_model(env: gym.Env) -> TabularModel:

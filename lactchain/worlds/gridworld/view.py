@@ -1,19 +1,25 @@
-"""The grid world in words, and what else may be asked of it."""
+"""The grid world in words and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.tabled import tabled_view
-from lactchain.environments.views import TextView
+from lactchain.environments.pictures import Picture
+from lactchain.environments.views import State, TextView
+from lactchain.inspection import maps, plots
 from lactchain.inspection.maps import Grid
+from lactchain.inspection.markup import Markup, details, element, gallery, join
+from lactchain.types import Trajectory
+from lactchain.worlds.cells import cell_view
 from lactchain.worlds.gridworld.env import GridWorld
-from lactchain.worlds.gridworld.picture import GridWorldPicture
-from lactchain.worlds.gridworld.tables import ORIENTATIONS, STATE_FIELDS, GridTables
+from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
+
+MAX_GOALS = 3
 
 
 def gridworld_view(world: GridWorld) -> TextView:
@@ -24,7 +30,7 @@ def gridworld_view(world: GridWorld) -> TextView:
     as 4x4), info (the description of the world).
     """
     tables = world.tables
-    return tabled_view(
+    return cell_view(
         action_names=tables.action_names,
         template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
         describe=_describe,
@@ -35,8 +41,8 @@ def gridworld_view(world: GridWorld) -> TextView:
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
-    fields = dict(zip(STATE_FIELDS, observation.tolist(), strict=True))
     tables = _tables(env)
+    fields = tables.state_fields(env.unwrapped.state)
     fields["orientation"] = ORIENTATIONS[fields["orientation"]]
     fields["goal_right"] = fields["goal_x"] - fields["x"]
     fields["goal_down"] = fields["goal_y"] - fields["y"]
@@ -49,3 +55,91 @@ def _tables(env: gym.Env) -> GridTables:
 
 def _position(env: gym.Env) -> list[int]:
     return _tables(env).observations[env.unwrapped.state, :3].tolist()
+
+
+@dataclass(frozen=True)
+class GridWorldPicture(Picture):
+    """Pictures on one grid."""
+
+    grid: Grid
+
+    def values(
+        self, states: Sequence[State], critic: Sequence[float], exact: Sequence[float] | None
+    ) -> Markup:
+        """Some of the goals, the first one unfolded."""
+        if not all(map(_is_state, states)):
+            return Markup("")
+        return join(
+            details(f"goal at {goal}", self._goal(states, critic, exact, goal), is_open=n == 0)
+            for n, goal in enumerate(_some_goals(states))
+        )
+
+    def episode(
+        self,
+        trajectory: Trajectory,
+        states: Sequence[State] = (),
+        values: Sequence[float] = (),
+    ) -> Markup:
+        """Chain by chain."""
+        begun = [info.get("state") for info in trajectory.infos[:-1]]
+        if not begun or not all(map(_is_state, begun)):
+            return Markup("")
+        starts = [(state["x"], state["y"], state["orientation"]) for state in begun]
+        paths = [info.get("positions", []) for info in trajectory.infos[1:]]
+        goal = begun[0]["goal_x"], begun[0]["goal_y"]
+        return maps.rollout(self.grid, starts, paths, goal)
+
+    def _goal(
+        self,
+        states: Sequence[State],
+        critic: Sequence[float],
+        exact: Sequence[float] | None,
+        goal: tuple[int, int],
+    ) -> Markup:
+        """Rows: critic, exact, error; columns: orientations."""
+        both = [*critic, *(exact or ())]
+        limits = min(both), max(both)
+        bars = [maps.colour_bar("value", limits)]
+        rows = [self._row("critic", states, critic, goal, limits)]
+        if exact is not None:
+            errors = np.subtract(critic, exact).tolist()
+            largest = max(map(abs, errors)) or 1.0
+            around = -largest, largest
+            bars.append(maps.colour_bar("error = critic − exact", around, plots.DIVERGING))
+            rows += [
+                self._row("exact", states, exact, goal, limits),
+                self._row("error", states, errors, goal, around, plots.DIVERGING),
+            ]
+        return element("div", gallery(bars), *rows, class_="card")
+
+    def _row(
+        self,
+        name: str,
+        states: Sequence[State],
+        values: Sequence[float],
+        goal: tuple[int, int],
+        limits: tuple[float, float],
+        palette: Sequence[plots.Shade] = plots.SEQUENTIAL,
+    ) -> Markup:
+        """One map for each orientation."""
+        values_at: list[dict[tuple[int, int], float]] = [{} for _ in ORIENTATIONS]
+        for state, value in zip(states, values, strict=True):
+            if (state["goal_x"], state["goal_y"]) == goal:
+                values_at[state["orientation"]][state["x"], state["y"]] = value
+        return gallery(
+            [
+                maps.value_map(f"{name}, facing {heading}", self.grid, cells, limits, goal, palette)
+                for heading, cells in zip(ORIENTATIONS, values_at, strict=True)
+            ]
+        )
+
+
+def _is_state(state: Mapping[str, Any] | None) -> bool:
+    return state is not None and state.keys() >= {*GridTables.fields}
+
+
+def _some_goals(states: Sequence[State]) -> list[tuple[int, int]]:
+    """A few of the goals, evenly spread."""
+    goals = sorted({(state["goal_x"], state["goal_y"]) for state in states})
+    places = np.linspace(0, len(goals) - 1, min(MAX_GOALS, len(goals)))
+    return [goals[round(place)] for place in places]

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.arguments import at_least_one
+from lactchain.environments.checks import at_least_one
 from lactchain.environments.views import TextView
 from lactchain.types import Reward
 from lactchain.worlds.maze.tables import MazeTables
@@ -58,9 +58,6 @@ class Maze(gym.Env[np.ndarray, int]):
     - `render_mode`: "ansi" or None.
 
     Raises `ValueError` if an argument does not fit or the goal cannot be reached.
-
-    ## Version History
-    - v0: first version.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 4}
@@ -81,18 +78,13 @@ class Maze(gym.Env[np.ndarray, int]):
         self.action_space = spaces.Discrete(4)
         self.failure_terminates = failure_terminates
         self.render_mode = render_mode
-        # Plain lists: a look-up of one element is several times faster than in an array.
-        self._next_state = self.tables.next_state.tolist()
-        self._rewards = self.tables.rewards.tolist()
-        self._bumped = self.tables.bumped.tolist()
-        self._terminal = self.tables.terminal.tolist()
         self.state = int(self.tables.start_states[0])
         self.num_moves = 0
 
     @property
     def succeeded(self) -> bool:
         """Whether the agent is on the goal."""
-        return self._terminal[self.state]
+        return self.tables.terminal.item(self.state)
 
     @property
     def failed(self) -> bool:
@@ -115,14 +107,13 @@ class Maze(gym.Env[np.ndarray, int]):
         """Plays one move; text that is none counts as one, and costs four."""
         if not isinstance(action, str) and not 0 <= action < 4:
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        before = self.state
         self.num_moves += 1
         if self.failed:
             return self._outcome(-1.0)
         if isinstance(action, str):
             return self._outcome(STUMBLE_REWARD)
-        self.state = self._next_state[before][action]
-        return self._outcome(self._rewards[before][action], self._bumped[before][action])
+        reward, bumped, self.state = self.tables.outcome(self.state, action)
+        return self._outcome(reward, bumped)
 
     def render(self) -> str:
         """The maze in characters: `@` the agent, `G` the goal, `#` walls."""
@@ -146,4 +137,4 @@ class Maze(gym.Env[np.ndarray, int]):
         return self._observation(), reward, terminated, failed and not terminated, info
 
     def _observation(self) -> np.ndarray:
-        return self.tables.cells[self.state].copy()
+        return self.tables.observations[self.state].copy()

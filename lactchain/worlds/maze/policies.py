@@ -1,37 +1,53 @@
-"""A scripted policy of the maze."""
+"""Scripted policies of the maze, and what such policies earn: the floors of a learned one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from lactchain.types import Action, ChainGrammar
-from lactchain.worlds.maze.words import ACTION_NAMES, open_moves
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.scripted import RowPolicy
+from lactchain.worlds.maze.env import Maze
+from lactchain.worlds.maze.tables import MazeTables
+from lactchain.worlds.maze.words import read_open_moves
 
 
-class OpenMoves:
+class OpenMoves(RowPolicy):
     """In a maze, a random move among those that no wall stops; reads only what the text says.
 
     Raises:
-        ValueError: the grammar is not of a maze.
+        ValueError: the environment is not a maze.
     """
 
     name = "legal random"
 
-    def __init__(self, grammar: ChainGrammar) -> None:
-        if len(grammar.action_names) != len(ACTION_NAMES):
-            raise ValueError(f"world: expected a maze, got one with {grammar.action_names}")
-        self.grammar = grammar
+    def __init__(self, env: LanguageEnv) -> None:
+        if not isinstance(env.env.unwrapped, Maze):
+            raise ValueError(f"world: expected a maze, got {env.env.unwrapped}")
+        self.grammar = env.grammar
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone.
+    def answer(self, text: str, seed: int) -> str:
+        """A drawn move."""
+        move = np.random.default_rng(seed).choice(read_open_moves(text))
+        return self.grammar.render([int(move)])
 
-        Raises:
-            ValueError: a text does not tell the walls.
-        """
-        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
 
-    def _answer(self, text: str, seed: int) -> Action:
-        moves = open_moves(text)
-        return Action(self.grammar.render([int(np.random.default_rng(seed).choice(moves))]))
+def uniform_moves(tables: MazeTables) -> np.ndarray:
+    """The policy (S, 4) that draws any move."""
+    return np.full(tables.bumped.shape, 1 / tables.bumped.shape[1])
+
+
+def open_moves(tables: MazeTables) -> np.ndarray:
+    """The policy (S, 4) that draws any move that no wall stops."""
+    return ~tables.bumped / (~tables.bumped).sum(axis=1, keepdims=True)
+
+
+def maze_returns(tables: MazeTables, policy: np.ndarray, max_moves: int = 100) -> np.ndarray:
+    """Expected return (N,), undiscounted, from each cell but the goal, of a policy (S, 4) of moves.
+
+    V_0 = −1, the move that is not played any more; V_k(s) = Σ_a π(a|s) (r(s, a) + V_{k−1}(s')).
+    """
+    values = np.where(tables.terminal, 0.0, -1.0)
+    for _ in range(max_moves):
+        outcomes = tables.rewards + values[tables.next_state]
+        values = np.where(tables.terminal, 0.0, (policy * outcomes).sum(axis=1))
+    return values[tables.model.non_terminal]

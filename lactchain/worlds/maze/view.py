@@ -8,11 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.language import LanguageEnv
-from lactchain.environments.tabled import tabled_view
 from lactchain.environments.views import TextView
 from lactchain.inspection.grids import CellPicture
 from lactchain.inspection.maps import Grid
+from lactchain.worlds.cells import STEPS, cell_view
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.policies import OpenMoves
 from lactchain.worlds.maze.tables import MOVES, MazeTables
@@ -30,7 +29,7 @@ def maze_view(world: Maze) -> TextView:
     Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
     (a sentence), sides (the walls as letters, `R L A B`).
     """
-    return tabled_view(
+    return cell_view(
         action_names=ACTION_NAMES,
         template="The goal is at position {goal_row}, {goal_column}."
         " Your current position is at position {row}, {column}. {walls}\n",
@@ -41,7 +40,7 @@ def maze_view(world: Maze) -> TextView:
         invalid_wipes_history=True,
         ending=_ending,
         max_chains=world.max_moves + 1,
-        policies={"legal": _open_moves},
+        policies={"legal": OpenMoves},
         picture=_picture(world.tables),
     )
 
@@ -66,7 +65,7 @@ def _tables(env: gym.Env) -> MazeTables:
 
 
 def _position(env: gym.Env) -> list[int]:
-    return _tables(env).cells[env.unwrapped.state, ::-1].tolist()
+    return _tables(env).observations[env.unwrapped.state, ::-1].tolist()
 
 
 def _succeeded(env: gym.Env) -> bool:
@@ -77,14 +76,10 @@ def _ending(env: gym.Env) -> str:
     return "Success\n" if env.unwrapped.succeeded else "Failure\n"
 
 
-def _open_moves(env: LanguageEnv) -> OpenMoves:
-    return OpenMoves(env.grammar)
-
-
 def _picture(tables: MazeTables) -> CellPicture:
     height, width = tables.free.shape
     walls = frozenset((x, y) for y, x in np.argwhere(~tables.free).tolist())
-    moves = tuple((right, down) for down, right in MOVES)
+    moves = tuple(STEPS[move] for move in MOVES)
     return CellPicture(Grid(width, height, walls, tables.goal[::-1]), _cell, moves)
 
 

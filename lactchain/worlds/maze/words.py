@@ -6,18 +6,22 @@ import numpy as np
 
 ACTION_NAMES = ("move up", "move down", "move left", "move right")
 
-_SIDES = ((3, "to your right"), (2, "to your left"), (0, "above you"), (1, "below you"))
-_SIDE_LETTERS = ((3, "R"), (2, "L"), (0, "A"), (1, "B"))
+_SIDES = (
+    (3, "to your right", "R"),
+    (2, "to your left", "L"),
+    (0, "above you", "A"),
+    (1, "below you", "B"),
+)
 
 
 def wall_letters(sides: np.ndarray) -> str:
     """The walls on the four sides, a letter each, `-` for none."""
-    return " ".join(letter for action, letter in _SIDE_LETTERS if sides[action]) or "-"
+    return " ".join(letter for action, _, letter in _SIDES if sides[action]) or "-"
 
 
 def wall_sentence(sides: np.ndarray) -> str:
     """LMRL-Gym's words for the walls on the four sides, in its order."""
-    walls = [name for action, name in _SIDES if sides[action]]
+    walls = [name for action, name, _ in _SIDES if sides[action]]
     if not walls:
         return "There are no walls near you."
     if len(walls) == 1:
@@ -25,7 +29,7 @@ def wall_sentence(sides: np.ndarray) -> str:
     return f"There are walls {', '.join(walls)}."
 
 
-def open_moves(text: str) -> list[int]:
+def read_open_moves(text: str) -> list[int]:
     """The moves that no wall stops, read from the last sentence on walls in an observation.
 
     Raises:
@@ -34,4 +38,4 @@ def open_moves(text: str) -> list[int]:
     _, found, walls = text.rpartition("There ")
     if not found:
         raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
-    return sorted(action for action, name in _SIDES if name not in walls)
+    return sorted(action for action, name, _ in _SIDES if name not in walls)

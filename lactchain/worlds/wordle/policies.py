@@ -1,18 +1,18 @@
-"""Scripted policies of Wordle."""
+"""Scripted policies of Wordle, and what guessing consistent words earns: a floor."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv
-from lactchain.types import Action
+from lactchain.environments.scripted import RowPolicy
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.words import SOLVED, read_board
+from lactchain.worlds.wordle.words import SOLVED, WordTables, read_board
 
 
-class FittingWords:
+class FittingWords(RowPolicy):
     """In Wordle, a random word among those that fit all feedback.
 
     Args:
@@ -34,15 +34,8 @@ class FittingWords:
         self._tables = env.env.unwrapped.tables
         self._best: dict[bytes, int] = {}
 
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws from `seeds[b]` alone.
-
-        Raises:
-            ValueError: a text does not tell the game so far.
-        """
-        return [self._answer(*row) for row in zip(observations, seeds, strict=True)]
-
-    def _answer(self, text: str, seed: int) -> Action:
+    def answer(self, text: str, seed: int) -> str:
+        """A word that fits the game so far."""
         fits = self._tables.fitting(*read_board(text))
         if not self.informed:
             word = int(np.random.default_rng(seed).choice(np.flatnonzero(fits)))
@@ -50,10 +43,38 @@ class FittingWords:
             word = self._best[key]
         else:
             word = self._best[key] = self._most_informative(np.flatnonzero(fits))
-        return Action(self.grammar.render([word]))
+        return self.grammar.render([word])
 
     def _most_informative(self, words: np.ndarray) -> int:
         patterns = self._tables.patterns[np.ix_(words, words)]
         counts = np.stack([np.bincount(row, minlength=SOLVED + 1) for row in patterns])
         remaining = (counts * np.log(np.maximum(counts, 1))).sum(axis=1)
         return int(words[remaining.argmin()])
+
+
+def wordle_return(tables: WordTables, num_tries: int = 6) -> float:
+    """Expected return of guessing a random word among those that fit.
+
+    With n words that fit and t tries left, all pairs of guess g and hidden word h being equally
+    likely, J_t(words) = n⁻² Σ_g Σ_{h ≠ g} (J_{t−1}(words that fit after g is marked by h) − 1).
+    """
+
+    @cache
+    def expected(words: tuple[int, ...], tries: int) -> float:
+        count = len(words)
+        if count == 1 or tries == 0:
+            return 0.0
+        if tries == 1:
+            return (1 - count) / count
+        total = 0.0
+        for patterns in tables.patterns[np.ix_(words, words)].tolist():
+            groups: dict[int, list[int]] = {}
+            for word, pattern in zip(words, patterns, strict=True):
+                groups.setdefault(pattern, []).append(word)
+            groups.pop(SOLVED)
+            for fitting in groups.values():
+                later = expected(tuple(fitting), tries - 1) if len(fitting) > 1 else 0.0
+                total += len(fitting) * (later - 1)
+        return total / count**2
+
+    return expected(tuple(range(len(tables.words))), num_tries)

@@ -1,21 +1,30 @@
-"""Wordle in LMRL-Gym's words, and what else may be asked of it."""
+"""Wordle in LMRL-Gym's words, and in pictures as people know it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from lactchain.environments.pictures import Picture
 from lactchain.environments.views import State, TextView, reset_into
+from lactchain.inspection.markup import Markup, element
+from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.picture import BoardPicture
 from lactchain.worlds.wordle.policies import FittingWords
 from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
+COLOURS = {"g": "#538d4e", "y": "#b59f3b", "b": "#787c7e"}  # right place, elsewhere, absent
+
+_GAME_STATE = {"guesses", "feedback"}
+_TILE = (
+    "display:inline-block;width:1.7em;height:1.7em;line-height:1.7em;margin:1px;text-align:center;"
+    "font-weight:600;color:#fff;background:"
+)
 
 
 def wordle_view(world: Wordle) -> TextView:
@@ -94,3 +103,43 @@ def _letters_together(said: str) -> str:
 
 def _letters_apart(said: str) -> str:
     return " ".join(_letters_together(said))
+
+
+class BoardPicture(Picture):
+    """The board of a game, when it was over."""
+
+    def episode(
+        self,
+        trajectory: Trajectory,
+        states: Sequence[State] = (),
+        values: Sequence[float] = (),
+    ) -> Markup:
+        """The guesses, their letters coloured; invalid ones struck through."""
+        game = game_of(trajectory.infos)
+        if game is None:
+            return Markup("")
+        turns = zip(game["guesses"], game["feedback"], strict=False)
+        return element("div", *(_row(guess, marks) for guess, marks in turns))
+
+
+def game_of(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The game that an episode was, at its end; None if it was something else."""
+    state = infos[-1].get("state")
+    if not isinstance(state, Mapping) or state.keys() != _GAME_STATE:
+        return None
+    turns = list(zip(state["guesses"], state["feedback"], strict=False))
+    regular = all(
+        not marks or (len(g) == len(marks) and {*marks} <= {*COLOURS}) for g, marks in turns
+    )
+    return state if regular else None
+
+
+def _row(guess: str, marks: str) -> Markup:
+    if not marks:
+        struck = element("span", guess or "(nothing)", style="text-decoration:line-through")
+        return element("div", struck, class_="bad")
+    tiles = (
+        element("span", letter.upper(), style=_TILE + COLOURS[mark])
+        for letter, mark in zip(guess, marks, strict=True)
+    )
+    return element("div", *tiles, style="white-space:nowrap")

@@ -25,19 +25,6 @@ _WORDS_FILE = Path(__file__).with_name("five_letter_words.txt")
 _LONGEST_NONSENSE = 200  # letters of an invalid guess that are kept
 
 
-def read_words(path: str | Path) -> tuple[str, ...]:
-    """The words of a file, one a line.
-
-    Raises:
-        DataError: there is no such file, or a line is no word of five letters a-z, or a second one.
-    """
-    try:
-        rows = Path(path).read_text(encoding="utf-8").splitlines()
-        return _checked(rows)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}") from error
-
-
 class WordTables:
     """A list of W words, and how they mark each other.
 
@@ -117,13 +104,18 @@ def read_board(text: str) -> tuple[list[str], list[str]]:
 
 
 def word_list(words: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The words of a file or a list; None: those that are shipped.
+    """The words of a file, one a line, or of a list; None: those that are shipped.
 
     Raises:
-        DataError, ValueError: they are no words of five letters a-z, each once.
+        DataError: there is no such file, or its words are not of five letters a-z, each once.
+        ValueError: those of the list are not.
     """
     if words is None or isinstance(words, str):
-        return read_words(_WORDS_FILE if words is None else words)
+        path = _WORDS_FILE if words is None else Path(words)
+        try:
+            return _checked(path.read_text(encoding="utf-8").splitlines())
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: {error}") from error
     if not isinstance(words, Sequence):
         raise ValueError(f"words: expected a file, or a list of words, got {words!r}")
     try:

@@ -1,0 +1,207 @@
+"""Worlds of free cells and walls: their dynamics as arrays, and what their views share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from lactchain.environments.checks import rewards_of
+from lactchain.environments.exact import TabularModel
+from lactchain.environments.views import State, TextView, reset_into
+from lactchain.types import Reward
+
+UP, RIGHT, DOWN, LEFT = range(4)
+STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
+"""(dx, dy) of up, right, down, left."""
+
+
+class CellTables:
+    """The dynamics of a deterministic world as arrays, for S states and A actions.
+
+    The environment, the batch and `exact.py` all read them, so the three cannot disagree. A
+    subclass fills them in.
+
+    Attributes:
+        fields: what the D numbers of an observation are called; a state is told by them.
+        place: what they are the fields of, as an error message has it.
+        observations: (S, D), the row that each state is observed as.
+        next_state: (S, A), the state after each action.
+        bumped: (S, A), whether a wall stops the action.
+        rewards: (S, A).
+        terminal: (S,), whether the agent stands on the goal.
+        start_states: the states that an episode may start in, ascending.
+    """
+
+    @cached_property
+    def model(self) -> TabularModel:
+        """The same, as `exact.py` has it."""
+        ended, here = self.terminal[:, None], np.arange(len(self.terminal))[:, None]
+        reward = np.where(ended, 0.0, self.rewards)[:, :, None]
+        return TabularModel(
+            next_state=np.where(ended, here, self.next_state)[:, :, None],
+            probability=np.ones_like(reward),
+            reward=reward,
+            terminal=self.terminal,
+            goal=self.terminal,
+            states=tuple(map(self.state_fields, range(len(self.terminal)))),
+        )
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, ...], int]:
+        return numbers(self.observations)
+
+    def state_number(self, state: Mapping[str, int]) -> int:
+        """The number of a state given by its fields.
+
+        Raises:
+            ValueError: there is no such state in this world.
+        """
+        try:
+            return self._numbers[tuple(state[field] for field in self.fields)]
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"state: expected {', '.join(self.fields)} of {self.place}, got {state}"
+            ) from error
+
+    def open_state(self, state: Mapping[str, int]) -> int:
+        """The number of a state that an episode can be begun in.
+
+        Raises:
+            ValueError: there is no such state in this world, or the agent is on the goal already.
+        """
+        number = self.state_number(state)
+        if self.terminal[number]:
+            raise ValueError(f"state: expected another cell than the goal's, got {state}")
+        return number
+
+    def state_fields(self, state: int) -> dict[str, int]:
+        """The inverse of `state_number`; JSON can hold it."""
+        return dict(zip(self.fields, self.observations[state].tolist(), strict=True))
+
+    def outcome(self, state: int, action: int) -> tuple[float, bool, int]:
+        """The reward of an action in a state, whether it bumps, and the state that follows."""
+        cell = state, action
+        return self.rewards.item(cell), self.bumped.item(cell), self.next_state.item(cell)
+
+    def starts(self, chosen: np.ndarray | bool) -> np.ndarray:
+        """The states, out of chosen ones (S,), in which an episode is not over, ascending.
+
+        Raises:
+            ValueError: there are none.
+        """
+        states = np.flatnonzero(~self.terminal & chosen)
+        if len(states) == 0:
+            raise ValueError("start: expected a free cell other than the goal, and there is none")
+        return states
+
+
+def numbers(rows: np.ndarray) -> dict[tuple[int, ...], int]:
+    """The number of each row of an array (N, D)."""
+    return {tuple(row): number for number, row in enumerate(rows.tolist())}
+
+
+def find(name: str, row: Any, rows: Mapping[tuple[int, ...], int], expected: str) -> int:
+    """The number of a row that the argument of this name tells.
+
+    Args:
+        expected: what `rows` are, in words.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    try:
+        return rows[tuple(row)]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{name}: expected {expected}, got {row}") from error
+
+
+def neighbours(free: np.ndarray) -> np.ndarray:
+    """Numbers (C, 4) of the cells up, right, down and left of each free one; −1 where none is free.
+
+    Args:
+        free: (height, width), whether a cell is free. Those that are, C, are counted row by row.
+    """
+    numbers = np.where(free, free.cumsum().reshape(free.shape) - 1, -1)
+    bordered = np.pad(numbers, 1, constant_values=-1)  # a border saves the range checks
+    row, column = np.argwhere(free).T + 1
+    return np.stack([bordered[row + down, column + right] for right, down in STEPS], axis=1)
+
+
+def check_ways(name: str, near: np.ndarray, wanted: np.ndarray, cells: np.ndarray) -> None:
+    """Raises `ValueError` unless there are ways between all cells (B,) that are wanted.
+
+    Args:
+        name: the argument that says where walls are.
+        near: (C, 4), see `neighbours`.
+        cells: (C, 2), what to call them.
+    """
+    reached = np.zeros(len(near) + 1, dtype=bool)
+    reached[-1] = True  # stands for all that is not free
+    first = frontier = wanted.min(keepdims=True)
+    while len(frontier):
+        reached[frontier] = True
+        around = np.unique(near[frontier])
+        frontier = around[~reached[around]]
+    apart = wanted[~reached[wanted]]
+    if len(apart):
+        one, other = (tuple(cells[found[0]].tolist()) for found in (first, apart))
+        raise ValueError(
+            f"{name}: expected every goal to be reachable from every start, but there is no way"
+            f" between {one} and {other}"
+        )
+
+
+def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -> np.ndarray:
+    """Rewards (S, A) of every action in every state.
+
+    Args:
+        observations: (S, D), the row that each state is observed as.
+        next_state: (S, A), the number of the state that follows.
+
+    Raises:
+        ValueError: the scheme gives other than finite numbers.
+    """
+    columns = [
+        rewards_of(scheme, observations, np.full(len(after), action), observations[after])
+        for action, after in enumerate(next_state.T)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def cell_view(**fields: Any) -> TextView:
+    """A view whose states, starts and model are those of the world's tables.
+
+    The world has its `CellTables` as `tables` and the number of the state that it is in as `state`.
+
+    Args:
+        fields: all other attributes of the view.
+    """
+    return TextView(
+        get_state=_state,
+        set_state=reset_into,
+        states=_states,
+        starts=_starts,
+        model=_model,
+        **fields,
+    )
+
+
+def _state(env: gym.Env) -> State:
+    return env.unwrapped.tables.state_fields(env.unwrapped.state)
+
+
+def _states(env: gym.Env) -> list[State]:
+    return _model(env).non_terminal_states
+
+
+def _starts(env: gym.Env) -> list[State]:
+    tables = env.unwrapped.tables
+    return list(map(tables.state_fields, tables.start_states))
+
+
+def _model(env: gym.Env) -> TabularModel:
+    return env.unwrapped.tables.model
