@@ -29,7 +29,7 @@ from lactchain.errors import Interrupted
 from lactchain.models.loading import load_actor
 from lactchain.process import launch, stop_requested
 from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
+from lactchain.settings import ActorConfig, TrainingConfig
 from lactchain.trainers import base
 from lactchain.trainers.base import save_result, train
 
@@ -42,8 +42,6 @@ FSDP2 = {
     "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
 }
-
-LORA = LoraSettings(r=2)
 
 
 def announce_accelerators() -> None:
@@ -126,9 +124,9 @@ def comparable(
         gradient_accumulation_steps=accumulation,
         learning_rate=3e-3,
         save_every_updates=2,
-        log_every_updates=1,
+        extra={"logging_steps": 1},
     )
-    with patch.multiple(training_setups, NUM_ROWS=16, LORA=LORA), open_run(run_dir) as run:
+    with patch.multiple(training_setups, NUM_ROWS=16, DROPOUT=0.0), open_run(run_dir) as run:
         yield MAKERS[kind](weights, run, settings=settings, **options)
 
 

@@ -71,7 +71,7 @@ def test_bad_gradient_of_a_finite_loss_stops_before_the_step(weights, run_dir):
 def test_overflowing_loss_with_finite_gradient_stops_before_the_step(weights, run_dir):
     """(v - R)^2 overflows long before its derivative does."""
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True, terminated=True, td_lambda=1.0)
+        trainer = make_critic(weights, run, lora=True, terminated=True)
         renew = trainer.train_dataset.renew
         trainer.train_dataset.renew = lambda targets: renew(targets + 1e25)
         with pytest.raises(NonFiniteError, match="the loss is not finite"):

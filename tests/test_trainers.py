@@ -83,7 +83,7 @@ def critic(weights):
 def changed(extra=None, **values):
     """The common training settings with some replaced; no warm-up, constant learning rate."""
     constant = {"lr_scheduler_type": "constant", "warmup_steps": 0}
-    return replace(TRAINING, extra=constant | (extra or {}), **values)
+    return replace(TRAINING, extra=TRAINING.extra | constant | (extra or {}), **values)
 
 
 def trajectory(rewards, *, terminated, states=STATES):
@@ -306,18 +306,7 @@ def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated)
     actual = sorted(zip(read, table.targets(values).tolist(), strict=True))
     assert [text for text, _ in actual] == [text for text, _ in expected]
     np.testing.assert_allclose([x for _, x in actual], [x for _, x in expected])
-    assert table.needs_values(1.0) is not terminated
-
-
-def test_lambda_targets_match_hand_computed_numbers(critic):
-    table = EpisodeTable.from_trajectories([trajectory([1.0, 2.0], terminated=True)], critic)
-    values = torch.tensor([10.0, 20.0, 30.0])
-    # last: 2; first: 1 + .5 * (.5 * 20 + .5 * 2)
-    assert table.targets(values, 0.5).tolist() == [6.5, 2.0]
-    cut = EpisodeTable.from_trajectories([trajectory([1.0, 2.0], terminated=False)], critic)
-    # last: 2 + .5 * 30 = 17; first: 1 + .5 * (.5 * 20 + .5 * 17)
-    assert cut.targets(values, 0.5).tolist() == [10.25, 17.0]
-    assert table.needs_values(0.5)
+    assert table.needs_values is not terminated
 
 
 def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weights):
@@ -411,9 +400,7 @@ def test_simpo_learns_to_prefer_the_chosen_answers(weights, run_dir):
 def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run_dir):
     settings = changed(num_epochs=60, batch_size=16, gradient_accumulation_steps=1)
     with open_run(run_dir) as run:
-        trainer = make_critic(
-            weights, run, lora=False, settings=settings, terminated=True, td_lambda=1.0
-        )
+        trainer = make_critic(weights, run, lora=False, settings=settings, terminated=True)
         # The reward is the state's first number, so one-step episodes have exact returns.
         one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable.from_trajectories(one_step[::2], trainer.critic)
@@ -448,7 +435,7 @@ def test_accumulated_small_batches_equal_one_large_batch(kind, weights, tmp_path
             extra={"optim": "sgd", "max_grad_norm": 1e9},
         )
         with open_run(tmp_path / f"run-{batch_size}") as run:
-            options = {"terminated": True, "td_lambda": 1.0} if kind == "critic" else {}
+            options = {"terminated": True} if kind == "critic" else {}
             trainer = MAKERS[kind](weights, run, lora=False, settings=settings, **options)
             if kind == "simpo":
                 trainer.settings = type(trainer.settings)(nll_weight=0.0)
@@ -512,7 +499,7 @@ def test_trained_model_can_be_copied(kind, weights, run_dir):
 
 def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True, td_lambda=0.5)
+        trainer = make_critic(weights, run, lora=True)
         seen = []
         renew = trainer.train_dataset.renew
         trainer.train_dataset.renew = lambda targets: (seen.append(targets), renew(targets))
@@ -522,7 +509,7 @@ def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, r
 
 
 def test_targets_without_bootstrap_are_computed_once_and_not_stored(weights, run_dir):
-    options = {"lora": True, "terminated": True, "td_lambda": 1.0}
+    options = {"lora": True, "terminated": True}
     train_here("critic", weights, run_dir, options)
     folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
     assert not (folder / "targets.safetensors").exists()

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from lactchain.budget import Phase
     from lactchain.stages.train_simpo import TrainSimPOConfig
 
+GAMMA_OF_RETURNS = 0.99
+"""Discount of an action where there is no critic, which would bring its own."""
+
 COLLAPSED_INVALID_RATE = 0.3
 COLLAPSED_CHAIN_LENGTH = 1.2
 log = logging.getLogger(__name__)
@@ -128,7 +131,7 @@ def make_preferences(
             settings.num_candidates,
             shard_seed,
             critic,
-            settings.gamma if critic is None else critic.gamma,
+            GAMMA_OF_RETURNS if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             texts,
         )

@@ -29,7 +29,6 @@ from lactchain.settings import (
     PlayerConfig,
     PositiveShare,
     PreferenceConfig,
-    RegressionConfig,
     RunConfig,
     SimPOConfig,
     TinyModelConfig,
@@ -61,7 +60,6 @@ class CriticStageConfig:
 
     config: CriticConfig = CriticConfig()
     collect: CollectConfig = CollectConfig()
-    regression: RegressionConfig = RegressionConfig()
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic of the first round as train_critic does."""
@@ -188,7 +186,6 @@ class Rounds:
             actor=recast(self.actor, PlayerConfig, decoding="constrained"),
             critic=replace(settings.config, model=self.encoder, checkpoint=self.critic),
             collect=settings.collect,
-            regression=settings.regression,
             training=settings.training,
             compare_with_exact=settings.compare_with_exact and number == 1,
         )

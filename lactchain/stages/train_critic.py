@@ -27,7 +27,6 @@ from lactchain.settings import (
     CriticConfig,
     EnvironmentConfig,
     PlayerConfig,
-    RegressionConfig,
     RunConfig,
     TrainingConfig,
 )
@@ -55,7 +54,6 @@ class TrainCriticConfig:
     trajectories: str | None = None
     """Folder or file of episodes (see `lactchain.data.sources`); null: the actor plays its own."""
     collect: CollectConfig = CollectConfig()
-    regression: RegressionConfig = RegressionConfig()
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
@@ -114,7 +112,6 @@ def critic_trainer(
             config.training, run.path("checkpoints"), seed, report_to=config.run.report_to
         ),
         EpisodeTable.from_trajectories(training, critic),
-        config.regression,
         run=run,
         eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
     )

@@ -91,7 +91,6 @@ def training_arguments(
         "save_strategy": "steps",
         "save_steps": settings.save_every_updates or NEVER,
         "save_total_limit": None,  # it rotates before the new checkpoint is verified
-        "logging_steps": settings.log_every_updates,
         "logging_nan_inf_filter": False,
         "report_to": list(report_to),
         "bf16": False,  # TRL would switch it on
@@ -116,6 +115,7 @@ def training_arguments(
         "warmup_steps": 0.1,  # below 1 transformers takes it for a share of the steps
         "optim": "adamw_torch",
         "disable_tqdm": False,
+        "logging_steps": 10,
         "per_device_eval_batch_size": settings.batch_size,
     }
     arguments = arguments_class(**{**defaults, **fixed, **settings.extra})

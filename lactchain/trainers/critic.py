@@ -1,8 +1,8 @@
 """The critic's regression on returns: episodes → values in return units.
 
 `EpisodeTable` flattens episodes into rows (a text, a target) and knows how the targets follow from
-the critic's own values of later states: not at all for Monte-Carlo returns of episodes that
-terminated; at the last state of episodes that were cut; everywhere for TD(λ).
+the critic's own values: not at all in episodes that terminated; at the last state of those that
+were cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
-from lactchain.settings import RegressionConfig
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import Trajectory
 
@@ -76,18 +75,19 @@ class EpisodeTable:
     def __len__(self) -> int:
         return int(self.is_row.sum())
 
-    def needs_values(self, td_lambda: float) -> bool:
+    @property
+    def needs_values(self) -> bool:
         """Whether the targets depend on the critic."""
-        return td_lambda < 1.0 or bool((self.cut_t & (self.discount_t > 0)).any())
+        return bool((self.cut_t & (self.discount_t > 0)).any())
 
     def row_inputs(self) -> Tensor:
         """Which input each row reads, (N,)."""
         return self.input_tm1[self.is_row]
 
-    def targets(self, values: Tensor, td_lambda: float = 1.0) -> Tensor:
-        """λ-returns of the rows, (N,), given the values of the inputs (U,); 1 is Monte Carlo."""
+    def targets(self, values: Tensor) -> Tensor:
+        """Monte-Carlo returns of the rows, (N,); cut episodes end with the inputs' values (U,)."""
         v_t = values.double()[self.input_t]
-        return lambda_returns(self.r_t, self.discount_t, v_t, td_lambda, self.cut_t)[self.is_row]
+        return lambda_returns(self.r_t, self.discount_t, v_t, 1.0, self.cut_t)[self.is_row]
 
     def scores(self, values: Tensor) -> dict[str, float]:
         """How well the values of the inputs (U,) predict Monte-Carlo returns, over all rows."""
@@ -199,11 +199,11 @@ class RegressionCollator:
 
 
 class CriticTrainer(HeadedTrainer):
-    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
+    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`).
 
-    Targets that depend on the critic (the bootstrap of episodes that were cut, TD(λ)) are computed
-    anew at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within
-    an epoch goes on with the same numbers.
+    Where episodes were cut, targets depend on the critic. They are computed anew at the beginning
+    of each epoch, and kept in every checkpoint, so that a run resumed within an epoch goes on with
+    the same numbers.
 
     With `aggregate` rows of equal text become one, see `RegressionRows`.
 
@@ -217,7 +217,6 @@ class CriticTrainer(HeadedTrainer):
         critic: EmbeddingCritic,
         args: TrainingArguments,
         table: EpisodeTable,
-        settings: RegressionConfig,
         *,
         run: Run,
         eval_table: EpisodeTable | None = None,
@@ -225,7 +224,6 @@ class CriticTrainer(HeadedTrainer):
         **kwargs: Any,
     ) -> None:
         self.critic = critic
-        self.settings = settings
         self.table = table
         super().__init__(
             model=critic,
@@ -262,12 +260,10 @@ class CriticTrainer(HeadedTrainer):
     def set_epoch(self, epoch: int) -> None:
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
         super().set_epoch(epoch)
-        td_lambda = self.settings.td_lambda
         if epoch == self._targets_epoch:
             return
-        if self.table.needs_values(td_lambda):
-            values = self.values(self.table.inputs)
-            self.train_dataset.renew(self.table.targets(values, td_lambda))
+        if self.table.needs_values:
+            self.train_dataset.renew(self.table.targets(self.values(self.table.inputs)))
         elif self._targets_epoch < 0:
             self.train_dataset.renew(self.table.targets(torch.zeros(len(self.table.inputs))))
         self._targets_epoch = epoch
@@ -305,7 +301,7 @@ class CriticTrainer(HeadedTrainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        if self.args.should_save and self.table.needs_values(self.settings.td_lambda):
+        if self.args.should_save and self.table.needs_values:
             directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             save_file(
                 {"targets": self.train_dataset.targets},
@@ -315,7 +311,7 @@ class CriticTrainer(HeadedTrainer):
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(checkpoint, model)
-        if self.table.needs_values(self.settings.td_lambda):
+        if self.table.needs_values:
             with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
                 self._targets_epoch = int(file.metadata()["epoch"])
