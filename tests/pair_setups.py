@@ -30,7 +30,7 @@ from lactchain.models.loading import load_actor
 from lactchain.process import launch, stop_requested
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, TrainingConfig
-from lactchain.trainers import base
+from lactchain.trainers import guards
 from lactchain.trainers.base import save_result, train
 
 GROUP = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
@@ -136,7 +136,7 @@ def interrupt(kind: str, weights: Path, run_dir: Path, **options: Any) -> dict[s
         stop_within(trainer, update=6)
         with pytest.raises(Interrupted) as stop:
             train(trainer)
-    base.stop_requested = stop_requested
+    guards.stop_requested = stop_requested
     GradientState._reset_state()  # as in a new process: that one was left between micro-batches
     with comparable(kind, weights, run_dir, 2, **options) as trainer:
         train(trainer)
@@ -163,7 +163,7 @@ def stop_within(trainer: Any, update: int) -> None:
         loss = training_step(*args)
         last = distributed.rank() == distributed.world_size() - 1
         if last and trainer.state.global_step == update - 1:
-            base.stop_requested = lambda: signal.SIGTERM
+            guards.stop_requested = lambda: signal.SIGTERM
         return loss
 
     trainer.training_step = interrupted

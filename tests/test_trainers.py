@@ -39,14 +39,10 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig
-from lactchain.trainers import base
-from lactchain.trainers.base import (
-    LengthGroupedSampler,
-    metric_key,
-    train,
-    training_arguments,
-)
+from lactchain.trainers import guards
+from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import cloning_rows
+from lactchain.trainers.callbacks import metric_key
 from lactchain.trainers.critic import (
     EpisodeTable,
     RegressionRows,
@@ -549,7 +545,7 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
 
 def test_batches_of_similar_length_hold_every_row_once():
     lengths = np.random.default_rng(0).integers(1, 100, size=1003)
-    sampler = LengthGroupedSampler(lengths, batch_size=10, seed=0)
+    sampler = guards.LengthGroupedSampler(lengths, batch_size=10, seed=0)
     order = list(sampler)
     assert sorted(order) == list(range(1003))
     assert order == list(sampler)
@@ -614,12 +610,12 @@ def test_a_signal_while_targets_are_computed_saves_what_was_trained(weights, run
     with open_run(run_dir) as run:
         trainer = make_critic(weights, run, **options)
         stop = {3: signal.SIGTERM}
-        monkeypatch.setattr(base, "stop_requested", lambda: 0)
+        monkeypatch.setattr(guards, "stop_requested", lambda: 0)
         values = trainer.values
 
         def interrupted(inputs):
             number = stop.pop(trainer.state.global_step, 0)
-            monkeypatch.setattr(base, "stop_requested", lambda: number)
+            monkeypatch.setattr(guards, "stop_requested", lambda: number)
             return values(inputs)
 
         trainer.values = interrupted
@@ -635,7 +631,7 @@ def test_a_signal_in_an_evaluation_ends_it_at_once(weights, run_dir, monkeypatch
     with open_run(run_dir) as run:
         trainer = make_critic(weights, run, lora=True, settings=changed(max_steps=2))
         train(trainer)
-        monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGINT)
+        monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGINT)
         with pytest.raises(Interrupted, match="after step 2.*give the same command") as stop:
             trainer.evaluate(trainer.table)
     assert stop.value.exit_code == 130

@@ -39,9 +39,8 @@ from lactchain.settings import (
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
-from lactchain.trainers.ilql import ILQLTrainer
-from lactchain.trainers.mc import MonteCarloTrainer
 from lactchain.trainers.simpo import SimPOTrainer, preference_rows
+from lactchain.trainers.token_values import ILQLTrainer, MonteCarloTrainer
 from lactchain.types import Action, PreferencePair, Trajectory
 
 SHAPE = TinyModelConfig(

@@ -5,19 +5,15 @@ states go round the whole state space. Shards are shared out among the processes
 holds does not depend on their number; a restarted run keeps the finished ones.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.run import Run
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Policy, Trajectory
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ def play_into(
     return trajectories, metrics
 
 
-def memory(config: CollectRolloutsConfig) -> Iterator["Phase"]:
+def memory(config: CollectRolloutsConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import answers
 

@@ -6,9 +6,8 @@ and temperature are the actor's: greedy and free by default, with --actor.decodi
 scored as alternatives.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
@@ -17,11 +16,8 @@ from lactchain.data.evaluations import write_answer_values, write_episodes
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Policy
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ def evaluate_into(
     return summary
 
 
-def memory(config: EvaluateConfig) -> Iterator["Phase"]:
+def memory(config: EvaluateConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import answers
 

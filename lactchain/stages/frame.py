@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from lactchain.console import figures
 from lactchain.process import is_dry_run, seed_everything
 from lactchain.run import Run
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+
+Phases = Iterator["Phase"]
+"""What of a stage is estimated before a model is loaded (`lactchain.budget`)."""
 
 
 def run_stage(
     title: str,
     config: Any,
     work: Callable[[Any, Run], dict[str, Any]],
-    memory: Callable[[Any], Iterable[Any]] | None = None,
+    memory: Callable[[Any], Phases] | None = None,
     after: Callable[[Run], None] | None = None,
 ) -> dict[str, Any]:
     """Does the work of a stage in its run folder, unless that is done, and prints its figures.
@@ -23,8 +29,7 @@ def run_stage(
         title: of the table of figures.
         config: of the stage, with its folder in `run`.
         work: makes the summary, and everything else in the folder.
-        memory: the phases that are estimated before a model is loaded (`lactchain.budget`), and
-            printed instead of all work in a dry run.
+        memory: the phases that are estimated first, and printed instead of all work in a dry run.
         after: what needs the finished folder.
 
     Returns:

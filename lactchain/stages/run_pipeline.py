@@ -10,10 +10,10 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded
@@ -37,13 +37,10 @@ from lactchain.settings import (
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
 
 AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
 """Figures that a target bounds from above; all others are bounded from below."""
@@ -316,7 +313,7 @@ def _report(run: Run) -> None:
         write_report(run.directory)
 
 
-def memory(config: RunPipelineConfig) -> Iterator["Phase"]:
+def memory(config: RunPipelineConfig) -> Phases:
     """The phases of a round, with the adapter that is there from the second one on."""
     from lactchain.budget import ranking
 

@@ -9,11 +9,11 @@ A generation or trial that was cut is done again, and comes out the same.
 Departures from AgileRL's evolution: see lactchain/search/evolution.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lactchain import distributed
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
@@ -26,11 +26,8 @@ from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
 
@@ -223,7 +220,7 @@ def _report(run: Run) -> None:
     write_report(run.directory)
 
 
-def memory(config: SearchConfig) -> Iterator["Phase"]:
+def memory(config: SearchConfig) -> Phases:
     """The phases of a member's generation, if it is a language model."""
     if config.language is None:
         return

@@ -11,7 +11,7 @@ SFTTrainer; only the tokens of the answers are learnt.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +33,12 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Action, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.budget import Phase
     from lactchain.models.meta_models import Batch
     from lactchain.trainers.behavior_cloning import CloningRow
 
@@ -197,7 +196,7 @@ def chosen_episodes(
     return [kept[i] for i in best]
 
 
-def memory(config: TrainBCConfig) -> Iterator["Phase"]:
+def memory(config: TrainBCConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import training_phase
     from lactchain.models.specs import actor_spec

@@ -10,7 +10,7 @@ epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by d
 limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,10 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages.collect_rollouts import play_into
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
-    from lactchain.budget import Phase
     from lactchain.trainers.critic import CriticTrainer
 
 
@@ -148,7 +147,7 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     return {"critic_r2": values.r2, "critic_rmse": values.rmse}
 
 
-def memory(config: TrainCriticConfig) -> Iterator["Phase"]:
+def memory(config: TrainCriticConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import answers, enumeration, training_phase
     from lactchain.data.text_lengths import critic_length

@@ -8,37 +8,26 @@ Departures from LMRL-Gym: (1) an episode that was cut ends with the value of its
 0; (2) hence V is learnt beside Q; (3) what texts share is read once.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain.run import Run
-from lactchain.settings import (
-    ActorConfig,
-    EnvironmentConfig,
-    RunConfig,
-    TrainingConfig,
-    ValueConfig,
-)
-from lactchain.stages.frame import run_stage
-from lactchain.stages.token_values import train_values, value_memory
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
+from lactchain.settings import RunConfig, ValueConfig
+from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.token_values import TrainValuesConfig, train_values, value_memory
 
 
 @dataclass(frozen=True)
-class TrainMCConfig:
+class TrainMCConfig(TrainValuesConfig):
     """Monte-Carlo values of the tokens in recorded episodes."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_mc")
-    environment: EnvironmentConfig = EnvironmentConfig()
-    actor: ActorConfig = ActorConfig()
-    """Where the value model begins: the cloned actor."""
-    trajectories: str = "runs/make_offline_data/trajectories"
-    """Folder or file of episodes (see `lactchain.data.sources`)."""
     mc: ValueConfig = ValueConfig()
-    training: TrainingConfig = TrainingConfig()
+
+    @property
+    def settings(self) -> ValueConfig:
+        """Those of the method."""
+        return self.mc
 
 
 def main(config: TrainMCConfig) -> dict[str, Any]:
@@ -48,11 +37,13 @@ def main(config: TrainMCConfig) -> dict[str, Any]:
 
 def train_mc(config: TrainMCConfig, run: Run) -> dict[str, Any]:
     """The regression on returns, with one head for Q."""
-    from lactchain.trainers.mc import MonteCarloTrainer
+    from lactchain.trainers.token_values import MonteCarloTrainer
 
-    return train_values(config, config.mc, run, MonteCarloTrainer, "mc", num_q_heads=1)
+    return train_values(config, run, MonteCarloTrainer)
 
 
-def memory(config: TrainMCConfig) -> Iterator["Phase"]:
+def memory(config: TrainMCConfig) -> Phases:
     """The phases that are estimated."""
-    yield value_memory(config, config.mc, num_q_heads=1)
+    from lactchain.trainers.token_values import MonteCarloTrainer
+
+    yield value_memory(config, MonteCarloTrainer)
