@@ -10,13 +10,19 @@ from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from lactchain.bounds import AtLeast0, AtLeast1, Bound, Bounded, Positive, Share
+from lactchain.bounds import (
+    AtLeast0,
+    AtLeast1,
+    Bound,
+    Bounded,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Share,
+)
 from lactchain.genes import gene
 
 Config = TypeVar("Config")
-
-NonNegative = Annotated[float, Bound(at_least=0)]
-PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
 
 DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
 """What Minari calls a data set: names between slashes, and a version."""

@@ -326,19 +326,19 @@ def test_episodes_without_decisions_are_left_out(critic):
         EpisodeTable.from_trajectories([empty], critic)
 
 
-def test_aggregated_rows_give_the_same_gradient(critic):
+def test_rows_of_equal_texts_give_the_gradient_of_all_decisions(critic):
     table = EpisodeTable.from_trajectories(episodes(num_rows=200), critic)
     targets = table.targets(torch.zeros(len(table.inputs)))
+    rows = RegressionRows(table)
+    rows.renew(targets)
+    assert len(rows) == len(set(table.row_inputs().tolist())) < 200
+    decisions = (table.row_inputs(), targets, torch.ones(200))
     gradients = []
-    for aggregate in (False, True):
-        rows = RegressionRows(table, aggregate)
-        rows.renew(targets)
-        values = torch.zeros(len(table.inputs), requires_grad=True)
-        read = values[rows._input_of]
-        (rows.weights * (read - rows.targets).square()).mean().backward()
+    for read, target, weight in (decisions, (rows._input_of, rows.targets, rows.weights)):
+        values = torch.zeros(len(table.inputs), dtype=torch.double, requires_grad=True)
+        (weight * (values[read] - target).square()).mean().backward()
         gradients.append(values.grad)
-        assert len(rows) == (len(set(table.row_inputs().tolist())) if aggregate else 200)
-    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
 def test_scores_of_a_perfect_and_of_a_constant_critic(critic):
@@ -400,7 +400,7 @@ def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run
         # The reward is the state's first number, so one-step episodes have exact returns.
         one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable.from_trajectories(one_step[::2], trainer.critic)
-        trainer.train_dataset = RegressionRows(trainer.table, aggregate=True)
+        trainer.train_dataset = RegressionRows(trainer.table)
         train(trainer)
         held_out = EpisodeTable.from_trajectories(one_step[1::2], trainer.critic)
         metrics = trainer.evaluate(held_out)

@@ -6,6 +6,7 @@ transformers loaded already, so that killing it costs next to nothing.
 
 import functools
 import hashlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -91,10 +92,11 @@ def pairs() -> list[PreferencePair]:
 
 def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Trajectory]:
     """Episodes of one to three chains, whose reward is the first number of the state."""
-    rng, found, rows, num_rows = random.Random(0), [], 0, num_rows or NUM_ROWS
+    states = itertools.cycle(random.Random(0).sample(STATES, len(STATES)))
+    found, rows, num_rows = [], 0, num_rows or NUM_ROWS
     while rows < num_rows:
         steps = min(1 + len(found) % 3, num_rows - rows)
-        visited = tuple(rng.choices(STATES, k=steps + 1))
+        visited = tuple(itertools.islice(states, steps + 1))
         rewards = tuple(float(state[0]) for state in visited[:-1])
         infos = tuple({"rewards": [r], "executed": [MOVES[0]]} for r in rewards)
         actions = (Action(answer(1)),) * steps
@@ -158,7 +160,6 @@ def make_critic(
         args,
         table,
         run=run,
-        aggregate=False,
         keep_checkpoints=keep_checkpoints,
     )
 

@@ -20,7 +20,6 @@ from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, World
 from lactchain.errors import ConfigError
 from lactchain.files import append_json_lines, read_json_lines, write_json_lines
 from lactchain.genes import gene_values
-from lactchain.inspection.report import write_report
 from lactchain.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
@@ -124,7 +123,7 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
             "members are trained one after the other"
         )
     work = partial(search, stages=stages)
-    return run_stage("Search", config, work, memory, after=_report)
+    return run_stage("Search", config, work, memory, report=True)
 
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
@@ -132,9 +131,8 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     from lactchain.search.mutations import check_genes
 
     check_genes(config.subject, config.space.genes)
-    if config.method == "evolution":
-        return evolve(config, run, stages)
-    return try_out(config, run)
+    is_evolution = config.method == "evolution"
+    return evolve(config, run, stages) if is_evolution else try_out(config, run)
 
 
 def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
@@ -214,10 +212,6 @@ def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
         "best/genes": best["genes"],
         "best/trial": best["trial"],
     }
-
-
-def _report(run: Run) -> None:
-    write_report(run.directory)
 
 
 def memory(config: SearchConfig) -> Phases:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.bounds import AtLeast1, Bounded, Share
+from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
 from lactchain.data.episodes import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
@@ -28,7 +28,6 @@ from lactchain.settings import (
     ActorConfig,
     BriefTrainingConfig,
     EnvironmentConfig,
-    PositiveShare,
     RunConfig,
     TrainingConfig,
     check,
