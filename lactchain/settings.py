@@ -382,7 +382,7 @@ class TinyModelConfig(Bounded):
     """Heads of keys and values, shared by groups of attention heads."""
     intermediate_size: AtLeast1 = 384
     """Width of the MLP."""
-    vocab_size: int = 1024
+    vocab_size: Annotated[int, Bound(at_least=261)] = 1024
     """Tokens at most. A small corpus fills fewer, and at least the 256 bytes and the special
     tokens."""
     initializer_range: Positive = 0.02
@@ -402,4 +402,3 @@ class TinyModelConfig(Bounded):
             "a divisor of num_heads",
             self.num_kv_heads,
         )
-        check(self.vocab_size >= 261, "vocab_size", "at least 261", self.vocab_size)

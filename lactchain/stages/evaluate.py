@@ -17,7 +17,6 @@ from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.frame import Phases, run_stage
-from lactchain.types import Policy
 
 
 @dataclass(frozen=True)
@@ -54,25 +53,18 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     seed, samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    summary = evaluate_into(run, actor, rollouts, seed, config.evaluation.num_episodes_per_start)
+    per_start, folder = config.evaluation.num_episodes_per_start, run.path("trajectories")
+    results, summary = evaluate(actor, rollouts, seed, per_start, folder)
+    if distributed.is_main():
+        write_episodes(run.path("episodes.json"), results)
+        if (values := answer_values(actor, rollouts.env)) is not None:
+            write_answer_values(run.path("answer_values.json"), values)
     if samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)
         rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
         summary["sampled_invalid_rate"] = rate
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
-    return summary
-
-
-def evaluate_into(
-    run: Run, policy: Policy, rollouts: Rollouts, seed: int, num_per_start: int = 1
-) -> dict[str, Any]:
-    """Episodes of any policy in RUN/trajectories, how they went in RUN/episodes.json."""
-    results, summary = evaluate(policy, rollouts, seed, num_per_start, run.path("trajectories"))
-    if distributed.is_main():
-        write_episodes(run.path("episodes.json"), results)
-        if (values := answer_values(policy, rollouts.env)) is not None:
-            write_answer_values(run.path("answer_values.json"), values)
     return summary
 
 

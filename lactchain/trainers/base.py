@@ -208,7 +208,7 @@ def save_result(
             for name, text in (files or {}).items():
                 (Path(directory) / name).write_text(text, "utf-8")
     if trainer.is_world_process_zero():
-        write_manifest(directory, trainer.facts)
+        write_manifest(directory, {})
     trainer.accelerator.wait_for_everyone()
 
 

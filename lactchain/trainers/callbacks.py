@@ -62,7 +62,6 @@ class GuardCallback(TrainerCallback):
             "max_steps": state.max_steps,
             "trainable": [n for n, p in self.trainer.model.named_parameters() if p.requires_grad],
             **self.trainer.provenance,
-            **self.trainer.facts,
         }
 
 

@@ -48,7 +48,6 @@ class GuardedTrainer:
     Args:
         run: receives the metrics, and the batch that made a step non-finite.
         keep_checkpoints: how many verified checkpoints stay.
-        facts: further entries of each manifest, such as the fingerprint of the base model.
     """
 
     def __init__(
@@ -56,13 +55,11 @@ class GuardedTrainer:
         *args: Any,
         run: Run,
         keep_checkpoints: int = 2,
-        facts: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.run = run
         self.keep_checkpoints = keep_checkpoints
-        self.facts = facts or {}
         self.provenance = provenance()
         self.stopped = False
         self.length_sampler: LengthGroupedSampler | None = None

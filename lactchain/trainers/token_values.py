@@ -28,17 +28,18 @@ class TokenValueTrainer(HeadedTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
     A subclass says what its targets are and computes the losses of the tokens, of which the trainer
-    takes means and their sum.
-    With `settings.cloning_weight` the trunk is the policy's too, and `loss/cloning` is the mean
-    negative log-likelihood of the tokens in the data.
+    takes means and their sum. With `settings.cloning_weight` the trunk is the policy's too, and
+    `loss/cloning` is the mean negative log-likelihood of the tokens in the data.
 
     Metrics, means over the logging window: `loss/q`, `loss/v`, `loss/cql`, and `values/q` and
     `values/v`, the mean values of the tokens in the data and of their states.
     """
 
     method: str
+    """What the values are saved as."""
     num_q_heads: int
     has_target = False
+    """Whether there is a target network."""
 
     def __init__(
         self,
