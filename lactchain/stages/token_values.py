@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
@@ -16,14 +16,13 @@ from lactchain.settings import (
     TrainingConfig,
     ValueConfig,
 )
+from lactchain.stages.frame import Phases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.budget import Phase
     from lactchain.data.token_view import TokenView
     from lactchain.models.meta_models import Batch
-    from lactchain.trainers.token_values import TokenValueTrainer
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,16 @@ class TrainValuesConfig:
     """Folder or file of episodes (see `lactchain.data.sources`)."""
     training: TrainingConfig = TrainingConfig()
 
+    method: ClassVar[str]
+    """The field with the settings of the method, and its name among the trainers."""
+
     @property
     def settings(self) -> ValueConfig:
         """Those of the method."""
-        raise NotImplementedError
+        return getattr(self, self.method)
 
 
-def train_values(
-    config: TrainValuesConfig, run: Run, trainer_class: type[TokenValueTrainer]
-) -> dict[str, Any]:
+def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     """A value model on the episodes of a configuration, in RUN/values; returns the last losses.
 
     Raises:
@@ -57,14 +57,14 @@ def train_values(
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.values import ValueModel
     from lactchain.trainers.base import save_result, train, training_arguments
-    from lactchain.trainers.token_values import training_figures
+    from lactchain.trainers.token_values import TRAINERS, training_figures
 
-    settings = config.settings
+    settings, trainer_class = config.settings, TRAINERS[config.method]
     view = read_view(config, load_own_tokenizer(config.actor))
     is_actor = settings.cloning_weight > 0
     model = ValueModel.from_actor(
         config.actor,
-        method=trainer_class.method,
+        method=config.method,
         gamma=settings.gamma,
         num_q_heads=trainer_class.num_q_heads,
         head_size=settings.head_size,
@@ -98,13 +98,15 @@ def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> 
     return token_view(episodes, template, tokenizer, context_of(config.actor))
 
 
-def value_memory(config: TrainValuesConfig, trainer_class: type[TokenValueTrainer]) -> Phase:
-    """The phase of the training."""
+def memory(config: TrainValuesConfig) -> Phases:
+    """The phases that are estimated."""
     from lactchain.budget import training_phase
     from lactchain.models.meta_models import Heads
     from lactchain.models.specs import actor_spec
+    from lactchain.trainers.token_values import TRAINERS
 
-    settings, spec = config.settings, actor_spec(config.actor, training=True)
+    settings, trainer_class = config.settings, TRAINERS[config.method]
+    spec = actor_spec(config.actor, training=True)
     heads = Heads(
         trainer_class.num_q_heads,
         settings.head_size or 2 * spec.shape.get_text_config().hidden_size,
@@ -112,7 +114,7 @@ def value_memory(config: TrainValuesConfig, trainer_class: type[TokenValueTraine
         policy=settings.cloning_weight > 0,
     )
     batch = largest_batch(config)
-    return training_phase("values", spec, batch, config.training, config.actor, heads)
+    yield training_phase("values", spec, batch, config.training, config.actor, heads)
 
 
 def largest_batch(config: TrainValuesConfig) -> Batch:

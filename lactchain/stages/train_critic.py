@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lactchain import distributed
 from lactchain.data.evaluations import write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
-from lactchain.data.rollouts import Rollouts, collection_metrics
+from lactchain.data.rollouts import collection_metrics
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.process import seed_everything
@@ -30,7 +30,7 @@ from lactchain.settings import (
     RunConfig,
     TrainingConfig,
 )
-from lactchain.stages.collect_rollouts import play_into
+from lactchain.stages import collect_rollouts
 from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Trajectory
 
@@ -86,11 +86,7 @@ def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], di
     if config.trajectories is not None:
         trajectories = open_trajectories(config.trajectories)
         return trajectories, collection_metrics(trajectories)
-    from lactchain.models.actor import LanguageActor
-
-    rollouts = Rollouts(config.environment, config.collect.num_envs)
-    actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    return play_into(run, actor, rollouts, config.collect, config.run.seed)
+    return collect_rollouts.episodes_into(config, run)
 
 
 def critic_trainer(
@@ -149,14 +145,13 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
 
 def memory(config: TrainCriticConfig) -> Phases:
     """The phases that are estimated."""
-    from lactchain.budget import answers, enumeration, training_phase
+    from lactchain.budget import enumeration, training_phase
     from lactchain.data.text_lengths import critic_length
     from lactchain.models.meta_models import Batch
     from lactchain.models.specs import critic_spec
 
     if config.trajectories is None:
-        rows, setting = config.collect.num_envs, "collect.num_envs"
-        yield answers("rollouts", config.environment, config.actor, rows, setting)
+        yield from collect_rollouts.memory(config)
     length = critic_length(config.environment, config.critic)
     batch = Batch(config.training.batch_size, length, loss="critic")
     spec = critic_spec(config.critic, training=True)

@@ -10,12 +10,11 @@ weighted, and what texts share is read once: the same loss in less time.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from lactchain.run import Run
 from lactchain.settings import ILQLConfig, RunConfig
-from lactchain.stages.frame import Phases, run_stage
-from lactchain.stages.token_values import TrainValuesConfig, train_values, value_memory
+from lactchain.stages.frame import run_stage
+from lactchain.stages.token_values import TrainValuesConfig, memory, train_values
 
 
 @dataclass(frozen=True)
@@ -24,27 +23,9 @@ class TrainILQLConfig(TrainValuesConfig):
 
     run: RunConfig = RunConfig(run_dir="runs/train_ilql")
     ilql: ILQLConfig = ILQLConfig()
-
-    @property
-    def settings(self) -> ILQLConfig:
-        """Those of the method."""
-        return self.ilql
+    method: ClassVar[str] = "ilql"
 
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("ILQL", config, train_ilql, memory)
-
-
-def train_ilql(config: TrainILQLConfig, run: Run) -> dict[str, Any]:
-    """In-sample Q-learning, with two heads for Q and a target network."""
-    from lactchain.trainers.token_values import ILQLTrainer
-
-    return train_values(config, run, ILQLTrainer)
-
-
-def memory(config: TrainILQLConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.trainers.token_values import ILQLTrainer
-
-    yield value_memory(config, ILQLTrainer)
+    return run_stage("ILQL", config, train_values, memory)

@@ -9,12 +9,11 @@ Departures from LMRL-Gym: (1) an episode that was cut ends with the value of its
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from lactchain.run import Run
 from lactchain.settings import RunConfig, ValueConfig
-from lactchain.stages.frame import Phases, run_stage
-from lactchain.stages.token_values import TrainValuesConfig, train_values, value_memory
+from lactchain.stages.frame import run_stage
+from lactchain.stages.token_values import TrainValuesConfig, memory, train_values
 
 
 @dataclass(frozen=True)
@@ -23,27 +22,9 @@ class TrainMCConfig(TrainValuesConfig):
 
     run: RunConfig = RunConfig(run_dir="runs/train_mc")
     mc: ValueConfig = ValueConfig()
-
-    @property
-    def settings(self) -> ValueConfig:
-        """Those of the method."""
-        return self.mc
+    method: ClassVar[str] = "mc"
 
 
 def main(config: TrainMCConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("Monte-Carlo values", config, train_mc, memory)
-
-
-def train_mc(config: TrainMCConfig, run: Run) -> dict[str, Any]:
-    """The regression on returns, with one head for Q."""
-    from lactchain.trainers.token_values import MonteCarloTrainer
-
-    return train_values(config, run, MonteCarloTrainer)
-
-
-def memory(config: TrainMCConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.trainers.token_values import MonteCarloTrainer
-
-    yield value_memory(config, MonteCarloTrainer)
+    return run_stage("Monte-Carlo values", config, train_values, memory)

@@ -35,8 +35,6 @@ class TokenValueTrainer(HeadedTrainer):
     `values/v`, the mean values of the tokens in the data and of their states.
     """
 
-    method: str
-    """What the values are saved as."""
     num_q_heads: int
     has_target = False
     """Whether there is a target network."""
@@ -141,7 +139,7 @@ class MonteCarloTrainer(TokenValueTrainer):
     also gives advantages.
     """
 
-    method, num_q_heads = "mc", 1
+    num_q_heads = 1
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
         """Returns, of which every token of an answer has its share."""
@@ -164,7 +162,7 @@ class ILQLTrainer(TokenValueTrainer):
     ones, as they never are there.
     """
 
-    method, num_q_heads, has_target = "ilql", 2, True
+    num_q_heads, has_target = 2, True
     settings: ILQLConfig
 
     def __init__(self, model: ValueModel, *args: Any, **kwargs: Any) -> None:
@@ -208,6 +206,10 @@ class TargetCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """One Polyak step."""
         self.model.update_target(self.tau)
+
+
+TRAINERS = {"mc": MonteCarloTrainer, "ilql": ILQLTrainer}
+"""By method."""
 
 
 def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:
