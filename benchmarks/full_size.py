@@ -67,9 +67,9 @@ UPDATES = {
     "training.max_steps": 2,
     "training.batch_size": 1,
     "training.gradient_accumulation_steps": 1,
-    "training.extra": {"warmup_steps": 0},  # a critic's head learns first, and then its adapter
+    # Without a warm-up, since a critic's head learns first, and then its adapter.
+    "training.extra": {"warmup_steps": 0, "logging_steps": 1},
     "training.save_every_updates": 0,
-    "training.log_every_updates": 1,
 }
 EPISODES = {"collect.num_episodes": 2, "collect.num_envs": 2, "collect.shard_size": 2}
 PLAYED = {"trajectories": "runs/collect_rollouts_mistral7b/trajectories"}

@@ -63,7 +63,7 @@ def controls(config: str, folder: Path, recipe: Path, seed: int) -> list[dict]:
     """The rows of the three controls of one seed."""
     same_rounds = ["--num_rounds", str(summary(recipe)["num_rounds"]), "--target", "{}"]
     nll = ["--simpo.simpo.preference_weight", "0"]
-    by_return = ["--simpo.preferences.rank_by", "return", "--simpo.preferences.gamma", "0.8"]
+    by_return = ["--simpo.preferences.rank_by", "return"]
     return [
         row("cloning continued", continue_cloning(config, folder, recipe, seed), seed),
         row(

@@ -36,7 +36,7 @@ from lactchain.settings import TrainingConfig
 from lactchain.stages.token_values import read_view
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.trainers.base import training_arguments
-from lactchain.trainers.ilql import ILQLTrainer
+from lactchain.trainers.token_values import ILQLTrainer
 
 
 def main() -> None:

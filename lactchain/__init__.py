@@ -40,7 +40,6 @@ _MODULES = {
         "LoraSettings",
         "PlayerConfig",
         "PreferenceConfig",
-        "RegressionConfig",
         "RunConfig",
         "SamplerConfig",
         "SimPOConfig",

@@ -19,6 +19,7 @@ MOVED = {
     "actor.value_weight": "is a setting of evaluate and play alone",
     "actor.num_candidates": "is a setting of evaluate and play alone",
     "actor.temperature": f"{ENDED} here: the critic's episodes are played at 1",
+    "lora.dropout": ENDED,
     "actor.lora": "is a setting of trainings of the actor alone",
     "training.weight_decay": EXTRA,
     "training.max_grad_norm": EXTRA,
@@ -29,7 +30,10 @@ MOVED = {
     "regression.loss": f"{ENDED}: it is mse",
     "regression.aggregate_duplicates": f"{ENDED}: equal rows become one",
     "regression.eval_fraction": f"{ENDED}: a tenth of the episodes is held out",
-    "preferences.discount_per": f"{ENDED}: gamma is per action where there is no critic",
+    "regression": f"{ENDED}: returns are Monte-Carlo, and cut episodes end with the critic's value",
+    "training.log_every_updates": "is now training.extra.logging_steps",
+    "preferences.gamma": f"{ENDED}: it is the critic's, and .99 an action without one",
+    "preferences.discount_per": f"{ENDED}: it is the critic's, and an action without one",
     "tiny.max_position_embeddings": f"{ENDED}: it is 2048",
 }
 """By a part of the key."""

@@ -42,7 +42,7 @@ HARMLESS = frozenset(
         "resume",
         "timeout_minutes",
         "report_to",
-        "log_every_updates",
+        "logging_steps",
         "save_every_updates",
         "keep_checkpoints",
     }

@@ -10,13 +10,19 @@ from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from lactchain.bounds import AtLeast0, AtLeast1, Bound, Bounded, Positive, Share
+from lactchain.bounds import (
+    AtLeast0,
+    AtLeast1,
+    Bound,
+    Bounded,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Share,
+)
 from lactchain.genes import gene
 
 Config = TypeVar("Config")
-
-NonNegative = Annotated[float, Bound(at_least=0)]
-PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
 
 DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
 """What Minari calls a data set: names between slashes, and a version."""
@@ -112,8 +118,6 @@ class LoraSettings(Bounded):
     """Rank."""
     alpha: Positive = 32.0
     """Scale; the update is multiplied by alpha / r."""
-    dropout: Annotated[float, Bound(at_least=0, below=1)] = 0.0
-    """Probability of dropping an input of the adapter, in training."""
     target_modules: str | list[str] = "all-linear"
     """Names of the layers that get one, or all-linear."""
 
@@ -271,12 +275,10 @@ class TrainingConfig(BriefTrainingConfig):
     """Recompute activations in the backward pass: less memory, about a third slower."""
     save_every_updates: AtLeast0 = 0
     """Optimiser steps between checkpoints, of which two are kept; 0: only at the end."""
-    log_every_updates: AtLeast1 = 10
-    """Optimiser steps between records of metrics.jsonl."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further arguments of transformers.TrainingArguments, by their own names, such as
-    {weight_decay: 0.01, warmup_steps: 0.05}. Where none are given the learning rate rises over the
-    first tenth of the steps and falls as a cosine."""
+    {weight_decay: 0.01, logging_steps: 50}. Where none are given the learning rate rises over the
+    first tenth of the steps and falls as a cosine, and every tenth step is logged."""
 
 
 @dataclass(frozen=True)
@@ -309,9 +311,8 @@ class PreferenceConfig(Bounded):
     dropped and counted."""
     rank_by: Literal["advantage", "return"] = "advantage"
     """advantage: r + gamma^k V(next state) - V(state) by the critic; return: what the chain
-    earned, as it is always done without a critic."""
-    gamma: PositiveShare = 0.99
-    """Discount, per action, of the returns where there is no critic; a critic brings its own."""
+    earned, as it is always done without a critic. The discount is the critic's, and .99 an action
+    where there is none."""
 
 
 @dataclass(frozen=True)
@@ -328,15 +329,6 @@ class SimPOConfig(Bounded):
     keeps small actors from collapsing."""
     preference_weight: NonNegative = 1.0
     """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
-
-
-@dataclass(frozen=True)
-class RegressionConfig(Bounded):
-    """How the critic learns from returns."""
-
-    td_lambda: Share = 1.0
-    """1: Monte-Carlo returns (founding document); below, lambda-returns that mix in the critic's
-    own values of later states, computed anew at each epoch."""
 
 
 @dataclass(frozen=True)
@@ -390,7 +382,7 @@ class TinyModelConfig(Bounded):
     """Heads of keys and values, shared by groups of attention heads."""
     intermediate_size: AtLeast1 = 384
     """Width of the MLP."""
-    vocab_size: int = 1024
+    vocab_size: Annotated[int, Bound(at_least=261)] = 1024
     """Tokens at most. A small corpus fills fewer, and at least the 256 bytes and the special
     tokens."""
     initializer_range: Positive = 0.02
@@ -410,4 +402,3 @@ class TinyModelConfig(Bounded):
             "a divisor of num_heads",
             self.num_kv_heads,
         )
-        check(self.vocab_size >= 261, "vocab_size", "at least 261", self.vocab_size)

@@ -29,8 +29,8 @@ from lactchain.errors import Interrupted
 from lactchain.models.loading import load_actor
 from lactchain.process import launch, stop_requested
 from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
-from lactchain.trainers import base
+from lactchain.settings import ActorConfig, TrainingConfig
+from lactchain.trainers import guards
 from lactchain.trainers.base import save_result, train
 
 GROUP = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
@@ -42,8 +42,6 @@ FSDP2 = {
     "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
 }
-
-LORA = LoraSettings(r=2)
 
 
 def announce_accelerators() -> None:
@@ -126,9 +124,9 @@ def comparable(
         gradient_accumulation_steps=accumulation,
         learning_rate=3e-3,
         save_every_updates=2,
-        log_every_updates=1,
+        extra={"logging_steps": 1},
     )
-    with patch.multiple(training_setups, NUM_ROWS=16, LORA=LORA), open_run(run_dir) as run:
+    with patch.multiple(training_setups, NUM_ROWS=16, DROPOUT=0.0), open_run(run_dir) as run:
         yield MAKERS[kind](weights, run, settings=settings, **options)
 
 
@@ -138,7 +136,7 @@ def interrupt(kind: str, weights: Path, run_dir: Path, **options: Any) -> dict[s
         stop_within(trainer, update=6)
         with pytest.raises(Interrupted) as stop:
             train(trainer)
-    base.stop_requested = stop_requested
+    guards.stop_requested = stop_requested
     GradientState._reset_state()  # as in a new process: that one was left between micro-batches
     with comparable(kind, weights, run_dir, 2, **options) as trainer:
         train(trainer)
@@ -165,7 +163,7 @@ def stop_within(trainer: Any, update: int) -> None:
         loss = training_step(*args)
         last = distributed.rank() == distributed.world_size() - 1
         if last and trainer.state.global_step == update - 1:
-            base.stop_requested = lambda: signal.SIGTERM
+            guards.stop_requested = lambda: signal.SIGTERM
         return loss
 
     trainer.training_step = interrupted

@@ -53,7 +53,7 @@ GRID = EnvironmentConfig(
     max_chains=4,
 )
 TRAINING = TrainingConfig(
-    batch_size=16, learning_rate=1e-3, log_every_updates=2, save_every_updates=2
+    batch_size=16, learning_rate=1e-3, save_every_updates=2, extra={"logging_steps": 2}
 )
 COLLECT = CollectConfig(num_episodes=96, num_envs=16, shard_size=16)
 PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard=16)

@@ -1,5 +1,7 @@
 """Configuration: what is set wins in order, what is wrong is named, what is written reads back."""
 
+import functools
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -188,13 +190,30 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        ("simpo.preferences.gamma", "is no setting any more: it is the critic's"),
+        ("training.log_every_updates", "is now training.extra.logging_steps"),
+        ("critic.regression.td_lambda", "is no setting any more: returns are Monte-Carlo"),
+        ("actor.lora.dropout", "is no setting any more"),
+    ],
+)
+def test_a_setting_of_an_older_version_is_refused_with_what_became_of_it(key, word, tmp_path):
+    *groups, name = key.split(".")
+    old = functools.reduce(lambda inner, group: {group: inner}, reversed(groups), {name: 1})
+    (tmp_path / "old.yaml").write_text(json.dumps(old))
+    with pytest.raises(ConfigError, match=f"older version: {key} {word}"):
+        parse(Config, ["--config", str(tmp_path / "old.yaml")])
+
+
+@pytest.mark.parametrize(
     ("config_class", "arguments"),
     [
         (settings.RunConfig, {"seed": -1}),
         (settings.RunConfig, {"report_to": ["mlflow"]}),
         (settings.EnvironmentConfig, {"invalid_penalty": 0.1}),
         (settings.EnvironmentConfig, {"max_chains": 0}),
-        (settings.LoraSettings, {"dropout": 1.0}),
+        (settings.LoraSettings, {"r": 0}),
         (settings.ActorConfig, {"temperature": -0.1}),
         (settings.CriticConfig, {"gamma": 0.0}),
         (settings.CriticConfig, {"gamma": float("nan")}),

@@ -48,10 +48,10 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
 
 
 MOST_SETTINGS = {
-    "train_critic": 50,
-    "run_pipeline": 94,
-    "train_simpo": 48,
-    "train_bc": 44,
+    "train_critic": 47,
+    "run_pipeline": 89,
+    "train_simpo": 46,
+    "train_bc": 42,
     "evaluate": 32,
     "collect_rollouts": 26,
 }
@@ -100,14 +100,13 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     critic, simpo = load("train_critic/gridworld_tiny"), load("train_simpo/gridworld_tiny")
     weights = {"model": "weights/tiny-encoder", "dtype": "float32"}
     assert critic.critic == replace(whole.critic.config, **weights)
-    for part in ("collect", "regression", "training"):
+    for part in ("collect", "training"):
         assert getattr(critic, part) == getattr(whole.critic, part), part
     pairs, rollouts = (
         load("make_preferences/gridworld_tiny"),
         load("collect_rollouts/gridworld_tiny"),
     )
-    alone = replace(whole.simpo.preferences, gamma=whole.critic.config.gamma)
-    assert simpo.preferences == pairs.preferences == alone
+    assert simpo.preferences == pairs.preferences == whole.simpo.preferences
     assert (simpo.simpo, simpo.training) == (whole.simpo.simpo, whole.simpo.training)
     assert rollouts.collect == whole.critic.collect
     evaluation, play = load("evaluate/gridworld_tiny"), load("play/gridworld_tiny")
@@ -136,7 +135,7 @@ def test_the_large_stages_are_those_of_the_large_pipeline():
         load("train_simpo/gridworld_mistral7b"),
     )
     assert critic.critic == whole.critic.config
-    for part in ("collect", "regression", "training"):
+    for part in ("collect", "training"):
         assert getattr(critic, part) == getattr(whole.critic, part), part
     for part in ("preferences", "simpo", "training"):
         assert getattr(simpo, part) == getattr(whole.simpo, part), part

@@ -11,7 +11,7 @@ import torch
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from training_setups import LORA, STATES, TRAINING, answer, build_weights
+from training_setups import STATES, TRAINING, answer, build_weights
 from transformers import (
     AutoModel,
     BertConfig,
@@ -29,7 +29,7 @@ from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_encoder, quiet
 from lactchain.run import Run
-from lactchain.settings import CriticConfig, RegressionConfig, TrainingConfig
+from lactchain.settings import CriticConfig, LoraSettings, TrainingConfig
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
 from lactchain.types import Action, Trajectory
@@ -39,6 +39,7 @@ import random_models  # noqa: E402
 
 BOS, EOS = 0, 1
 CLS, SEP = 2, 3
+LORA = LoraSettings(r=8)
 TASK = "Given a state, find how soon the goal is reached"
 
 
@@ -108,13 +109,12 @@ def decision(text: str, chain: str, reward: float) -> Trajectory:
 
 def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], steps: int) -> list:
     """Losses of a training of so many updates."""
-    settings = TrainingConfig(
-        max_steps=steps, batch_size=16, learning_rate=1e-2, log_every_updates=1
-    )
+    extra = {"logging_steps": 1}
+    settings = TrainingConfig(max_steps=steps, batch_size=16, learning_rate=1e-2, extra=extra)
     table = EpisodeTable.from_trajectories(data, critic)
     args = training_arguments(settings, run_dir / "checkpoints", 0, disable_tqdm=True)
     with Run.open(run_dir, TRAINING) as run:
-        trainer = CriticTrainer(critic, args, table, RegressionConfig(), run=run)
+        trainer = CriticTrainer(critic, args, table, run=run)
         train(trainer)
     return [record["loss"] for record in trainer.state.log_history if "loss" in record]
 

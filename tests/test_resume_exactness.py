@@ -21,7 +21,7 @@ from training_setups import (
 from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import Interrupted
 from lactchain.manifests import verify_manifest
-from lactchain.trainers import base
+from lactchain.trainers import guards
 from lactchain.trainers.base import train
 
 LORA, FULL = {"lora": True}, {"lora": False}
@@ -56,14 +56,14 @@ def stop_at(monkeypatch, *updates):
     def stop_requested():
         return signal.SIGTERM if pending and count["update"] == pending[0] else 0
 
-    check_update = base.GuardedTrainer.check_update
+    check_update = guards.GuardedTrainer.check_update
 
     def counted(trainer):
         count["update"] = trainer.state.global_step + 1
         check_update(trainer)
 
-    monkeypatch.setattr(base, "stop_requested", stop_requested)
-    monkeypatch.setattr(base.GuardedTrainer, "check_update", counted)
+    monkeypatch.setattr(guards, "stop_requested", stop_requested)
+    monkeypatch.setattr(guards.GuardedTrainer, "check_update", counted)
     return pending
 
 
@@ -96,15 +96,15 @@ def test_cut_at_every_update_and_resumed_is_bit_exact(
 
 def stop_within(monkeypatch, update):
     """As if SIGTERM came in the first micro-batch of that update, once."""
-    training_step, asked = base.GuardedTrainer.training_step, {"stop": False}
+    training_step, asked = guards.GuardedTrainer.training_step, {"stop": False}
 
     def interrupted(trainer, *args):
         loss = training_step(trainer, *args)
         asked["stop"] = len(trainer._micro_batches) == 1 and trainer.state.global_step == update - 1
         return loss
 
-    monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGTERM * asked["stop"])
-    monkeypatch.setattr(base.GuardedTrainer, "training_step", interrupted)
+    monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGTERM * asked["stop"])
+    monkeypatch.setattr(guards.GuardedTrainer, "training_step", interrupted)
 
 
 @pytest.mark.parametrize(

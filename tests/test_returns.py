@@ -66,30 +66,6 @@ def test_discount_per_chain_is_the_founding_return():
     np.testing.assert_allclose(trajectory.returns(0.5, discount_per="chain"), [5.0, 4.0])
 
 
-def test_lambda_returns_match_hand_computed_numbers():
-    r, d, v = tensor(1, 2, 4), tensor(0.5, 0.5, 0), tensor(8, 16, 32)
-    # 4; 2 + .5 * (.75 * 16 + .25 * 4) = 8.5; 1 + .5 * (.75 * 8 + .25 * 8.5) = 5.0625
-    assert returns.lambda_returns(r, d, v, 0.25).tolist() == [5.0625, 8.5, 4.0]
-
-
-def test_lambda_returns_bootstrap_at_truncation():
-    r, d, v = tensor(1, 2, 4), tensor(0.5, 0.5, 0), tensor(8, 16, 32)
-    cut = returns.lambda_returns(r, d, v, 0.25, truncated_t=torch.tensor([0, 1, 0]))
-    # 2 + .5 * 16 = 10; 1 + .5 * (.75 * 8 + .25 * 10) = 5.25
-    assert cut.tolist() == [5.25, 10.0, 4.0]
-
-
-def test_lambda_one_is_monte_carlo_and_lambda_zero_is_one_step():
-    trajectory = chains_trajectory([[1.0, 2.0], [4.0], [8.0]], terminated=False)
-    r, d = (
-        torch.from_numpy(f(0.5)) for f in (trajectory.chain_rewards, trajectory.chain_discounts)
-    )
-    v = tensor(8, 16, 32)
-    expected = torch.from_numpy(trajectory.returns(0.5, final_value=32.0))
-    torch.testing.assert_close(returns.lambda_returns(r, d, v, 1.0), expected)
-    torch.testing.assert_close(returns.lambda_returns(r, d, v, 0.0), r + d * v)
-
-
 def test_generalized_advantages_match_hand_computed_numbers():
     r, d = tensor(1, 2, 4), tensor(0.5, 0.5, 0)
     v_tm1, v_t = tensor(2, 8, 16), tensor(8, 16, 32)
@@ -107,29 +83,35 @@ def test_generalized_advantages_are_cut_at_truncation_but_keep_its_bootstrap():
     assert cut.tolist() == [3.5, 2.0, -12.0]
 
 
+def advantages(r, d, values):
+    return returns.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
+
+
 def test_generalized_advantages_are_lambda_returns_minus_values_within_an_episode():
     generator = torch.Generator().manual_seed(0)
     r, values = torch.randn(9, 4, generator=generator), torch.randn(10, 4, generator=generator)
     d = torch.full_like(r, 0.9)
-    actual = returns.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
-    expected = returns.lambda_returns(r, d, values[1:], 0.7) - values[:-1]
-    torch.testing.assert_close(actual, expected)
+    running, expected = values[-1], []
+    for t in reversed(range(9)):
+        running = r[t] + d[t] * (0.3 * values[t + 1] + 0.7 * running)
+        expected.insert(0, running - values[t])
+    torch.testing.assert_close(advantages(r, d, values), torch.stack(expected))
 
 
-def test_batched_returns_equal_their_columns():
+def test_batched_advantages_equal_their_columns():
     generator = torch.Generator().manual_seed(1)
-    r, d, v = (torch.randn(6, 3, generator=generator) for _ in range(3))
-    batched = returns.lambda_returns(r, d, v, 0.7)
+    r, d, v = (torch.randn(n, 3, generator=generator) for n in (6, 6, 7))
+    batched = advantages(r, d, v)
     for column in range(3):
-        alone = returns.lambda_returns(r[:, column], d[:, column], v[:, column], 0.7)
+        alone = advantages(r[:, column], d[:, column], v[:, column])
         torch.testing.assert_close(batched[:, column], alone)
 
 
 def test_shapes_that_would_broadcast_are_refused():
     with pytest.raises(ValueError, match="discount_t"):
-        returns.lambda_returns(torch.ones(3, 1), torch.ones(3), torch.ones(3, 1), 0.5)
+        advantages(torch.ones(3, 1), torch.ones(3), torch.ones(4, 1))
 
 
 def test_a_senseless_lambda_is_refused():
     with pytest.raises(ValueError, match="lambda_"):
-        returns.lambda_returns(tensor(1), tensor(1), tensor(1), 1.5)
+        returns.generalized_advantages(tensor(1), tensor(1), tensor(1), tensor(1), 1.5)

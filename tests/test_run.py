@@ -77,13 +77,13 @@ def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
     harmless = settings.RunConfig(
         run_dir="elsewhere", report_to=["wandb"], resume="must", timeout_minutes=5
     )
-    training = settings.TrainingConfig(log_every_updates=3, save_every_updates=5)
+    training = settings.TrainingConfig(extra={"logging_steps": 3}, save_every_updates=5)
     with caplog.at_level(logging.INFO):
         second = Run.open(run_dir, replace(Config(), run=harmless, training=training))
     assert second.id == first.id
     assert "run.report_to was [], now ['wandb']" in caplog.text
     second.close()
-    assert "log_every_updates: 3" in (run_dir / "config.yaml").read_text()
+    assert "logging_steps: 3" in (run_dir / "config.yaml").read_text()
 
 
 def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from lactchain.functional.targets import polyak_update
 from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
 
 # Two tokens; two heads; the second token ends the episode.
@@ -64,13 +63,3 @@ def test_the_weighted_mean_of_merged_tokens_is_the_mean_of_all():
     everything = torch.tensor([1.0, 1.0, 1.0, 4.0])
     weights = torch.tensor([3.0, 1.0]) / 2.0  # numbers of tokens, mean 1
     torch.testing.assert_close(weighted_mean(losses, weights), everything.mean())
-
-
-def test_polyak_moves_targets_by_tau():
-    targets = {"a": torch.tensor([0.0, 4.0])}
-    polyak_update(targets, {"a": torch.tensor([4.0, 0.0]), "b": torch.ones(1)}, tau=0.25)
-    assert targets["a"].tolist() == [1.0, 3.0]
-    polyak_update(targets, {"a": torch.tensor([7.0, 8.0])}, tau=1.0)
-    assert targets["a"].tolist() == [7.0, 8.0]
-    with pytest.raises(ValueError, match="tau"):
-        polyak_update(targets, targets, tau=0.0)

@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState
 from training_setups import TRAINING, build_weights, make_cloning, make_critic, make_simpo, open_run
 
 from lactchain.errors import Interrupted
-from lactchain.trainers import base
+from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
 
 
@@ -42,7 +42,7 @@ def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
 ):
     with open_run(tmp_path / "run") as run:
         trainer = make(weights, run, lora=True)
-        monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGTERM)
+        monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGTERM)
         with pytest.raises(Interrupted, match="give the same command to begin again") as stop:
             train(trainer)
     assert "saved in" not in str(stop.value)

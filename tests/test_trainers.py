@@ -39,14 +39,10 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig
-from lactchain.trainers import base
-from lactchain.trainers.base import (
-    LengthGroupedSampler,
-    metric_key,
-    train,
-    training_arguments,
-)
+from lactchain.trainers import guards
+from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import cloning_rows
+from lactchain.trainers.callbacks import metric_key
 from lactchain.trainers.critic import (
     EpisodeTable,
     RegressionRows,
@@ -83,7 +79,7 @@ def critic(weights):
 def changed(extra=None, **values):
     """The common training settings with some replaced; no warm-up, constant learning rate."""
     constant = {"lr_scheduler_type": "constant", "warmup_steps": 0}
-    return replace(TRAINING, extra=constant | (extra or {}), **values)
+    return replace(TRAINING, extra=TRAINING.extra | constant | (extra or {}), **values)
 
 
 def trajectory(rewards, *, terminated, states=STATES):
@@ -306,18 +302,7 @@ def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated)
     actual = sorted(zip(read, table.targets(values).tolist(), strict=True))
     assert [text for text, _ in actual] == [text for text, _ in expected]
     np.testing.assert_allclose([x for _, x in actual], [x for _, x in expected])
-    assert table.needs_values(1.0) is not terminated
-
-
-def test_lambda_targets_match_hand_computed_numbers(critic):
-    table = EpisodeTable.from_trajectories([trajectory([1.0, 2.0], terminated=True)], critic)
-    values = torch.tensor([10.0, 20.0, 30.0])
-    # last: 2; first: 1 + .5 * (.5 * 20 + .5 * 2)
-    assert table.targets(values, 0.5).tolist() == [6.5, 2.0]
-    cut = EpisodeTable.from_trajectories([trajectory([1.0, 2.0], terminated=False)], critic)
-    # last: 2 + .5 * 30 = 17; first: 1 + .5 * (.5 * 20 + .5 * 17)
-    assert cut.targets(values, 0.5).tolist() == [10.25, 17.0]
-    assert table.needs_values(0.5)
+    assert table.needs_values is not terminated
 
 
 def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weights):
@@ -341,19 +326,19 @@ def test_episodes_without_decisions_are_left_out(critic):
         EpisodeTable.from_trajectories([empty], critic)
 
 
-def test_aggregated_rows_give_the_same_gradient(critic):
+def test_rows_of_equal_texts_give_the_gradient_of_all_decisions(critic):
     table = EpisodeTable.from_trajectories(episodes(num_rows=200), critic)
     targets = table.targets(torch.zeros(len(table.inputs)))
+    rows = RegressionRows(table)
+    rows.renew(targets)
+    assert len(rows) == len(set(table.row_inputs().tolist())) < 200
+    decisions = (table.row_inputs(), targets, torch.ones(200))
     gradients = []
-    for aggregate in (False, True):
-        rows = RegressionRows(table, aggregate)
-        rows.renew(targets)
-        values = torch.zeros(len(table.inputs), requires_grad=True)
-        read = values[rows._input_of]
-        (rows.weights * (read - rows.targets).square()).mean().backward()
+    for read, target, weight in (decisions, (rows._input_of, rows.targets, rows.weights)):
+        values = torch.zeros(len(table.inputs), dtype=torch.double, requires_grad=True)
+        (weight * (values[read] - target).square()).mean().backward()
         gradients.append(values.grad)
-        assert len(rows) == (len(set(table.row_inputs().tolist())) if aggregate else 200)
-    torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
 def test_scores_of_a_perfect_and_of_a_constant_critic(critic):
@@ -411,13 +396,11 @@ def test_simpo_learns_to_prefer_the_chosen_answers(weights, run_dir):
 def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run_dir):
     settings = changed(num_epochs=60, batch_size=16, gradient_accumulation_steps=1)
     with open_run(run_dir) as run:
-        trainer = make_critic(
-            weights, run, lora=False, settings=settings, terminated=True, td_lambda=1.0
-        )
+        trainer = make_critic(weights, run, lora=False, settings=settings, terminated=True)
         # The reward is the state's first number, so one-step episodes have exact returns.
         one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable.from_trajectories(one_step[::2], trainer.critic)
-        trainer.train_dataset = RegressionRows(trainer.table, aggregate=True)
+        trainer.train_dataset = RegressionRows(trainer.table)
         train(trainer)
         held_out = EpisodeTable.from_trajectories(one_step[1::2], trainer.critic)
         metrics = trainer.evaluate(held_out)
@@ -448,7 +431,7 @@ def test_accumulated_small_batches_equal_one_large_batch(kind, weights, tmp_path
             extra={"optim": "sgd", "max_grad_norm": 1e9},
         )
         with open_run(tmp_path / f"run-{batch_size}") as run:
-            options = {"terminated": True, "td_lambda": 1.0} if kind == "critic" else {}
+            options = {"terminated": True} if kind == "critic" else {}
             trainer = MAKERS[kind](weights, run, lora=False, settings=settings, **options)
             if kind == "simpo":
                 trainer.settings = type(trainer.settings)(nll_weight=0.0)
@@ -512,7 +495,7 @@ def test_trained_model_can_be_copied(kind, weights, run_dir):
 
 def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True, td_lambda=0.5)
+        trainer = make_critic(weights, run, lora=True)
         seen = []
         renew = trainer.train_dataset.renew
         trainer.train_dataset.renew = lambda targets: (seen.append(targets), renew(targets))
@@ -522,7 +505,7 @@ def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, r
 
 
 def test_targets_without_bootstrap_are_computed_once_and_not_stored(weights, run_dir):
-    options = {"lora": True, "terminated": True, "td_lambda": 1.0}
+    options = {"lora": True, "terminated": True}
     train_here("critic", weights, run_dir, options)
     folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
     assert not (folder / "targets.safetensors").exists()
@@ -562,7 +545,7 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
 
 def test_batches_of_similar_length_hold_every_row_once():
     lengths = np.random.default_rng(0).integers(1, 100, size=1003)
-    sampler = LengthGroupedSampler(lengths, batch_size=10, seed=0)
+    sampler = guards.LengthGroupedSampler(lengths, batch_size=10, seed=0)
     order = list(sampler)
     assert sorted(order) == list(range(1003))
     assert order == list(sampler)
@@ -627,12 +610,12 @@ def test_a_signal_while_targets_are_computed_saves_what_was_trained(weights, run
     with open_run(run_dir) as run:
         trainer = make_critic(weights, run, **options)
         stop = {3: signal.SIGTERM}
-        monkeypatch.setattr(base, "stop_requested", lambda: 0)
+        monkeypatch.setattr(guards, "stop_requested", lambda: 0)
         values = trainer.values
 
         def interrupted(inputs):
             number = stop.pop(trainer.state.global_step, 0)
-            monkeypatch.setattr(base, "stop_requested", lambda: number)
+            monkeypatch.setattr(guards, "stop_requested", lambda: number)
             return values(inputs)
 
         trainer.values = interrupted
@@ -648,7 +631,7 @@ def test_a_signal_in_an_evaluation_ends_it_at_once(weights, run_dir, monkeypatch
     with open_run(run_dir) as run:
         trainer = make_critic(weights, run, lora=True, settings=changed(max_steps=2))
         train(trainer)
-        monkeypatch.setattr(base, "stop_requested", lambda: signal.SIGINT)
+        monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGINT)
         with pytest.raises(Interrupted, match="after step 2.*give the same command") as stop:
             trainer.evaluate(trainer.table)
     assert stop.value.exit_code == 130

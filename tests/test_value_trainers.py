@@ -21,7 +21,7 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.trainers.base import save_result, train, training_arguments
-from lactchain.trainers.ilql import ILQLTrainer
+from lactchain.trainers.token_values import ILQLTrainer
 from lactchain.types import Action, ChainGrammar, Trajectory
 
 LORA, FULL = {"lora": True}, {"lora": False}

@@ -6,6 +6,7 @@ transformers loaded already, so that killing it costs next to nothing.
 
 import functools
 import hashlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -32,7 +33,6 @@ from lactchain.settings import (
     CriticConfig,
     ILQLConfig,
     LoraSettings,
-    RegressionConfig,
     SimPOConfig,
     TrainingConfig,
     ValueConfig,
@@ -40,9 +40,8 @@ from lactchain.settings import (
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
-from lactchain.trainers.ilql import ILQLTrainer
-from lactchain.trainers.mc import MonteCarloTrainer
 from lactchain.trainers.simpo import SimPOTrainer, preference_rows
+from lactchain.trainers.token_values import ILQLTrainer, MonteCarloTrainer
 from lactchain.types import Action, PreferencePair, Trajectory
 
 SHAPE = TinyModelConfig(
@@ -57,12 +56,13 @@ TRAINING = TrainingConfig(
     gradient_accumulation_steps=2,
     learning_rate=3e-3,
     save_every_updates=2,
-    log_every_updates=2,
+    extra={"logging_steps": 2},
 )
 NUM_ROWS, NUM_UPDATES = 19, 9
 ILQL = ILQLConfig(gamma=0.9, tau=0.1, cql_weight=0.1)
 MC = ValueConfig(gamma=0.9, cql_weight=0.1)
-LORA = LoraSettings(r=2, dropout=0.2)  # dropout draws random numbers in every step
+LORA = LoraSettings(r=2)
+DROPOUT = 0.2  # of attention under an adapter: it draws random numbers in every step
 
 
 def build_weights(folder: Path) -> Path:
@@ -71,6 +71,13 @@ def build_weights(folder: Path) -> Path:
     build_tiny_actor(folder / "actor", corpus, SHAPE)
     build_tiny_encoder(folder / "encoder", folder / "actor")
     return folder
+
+
+def with_dropout(model: torch.nn.Module, lora: bool) -> None:
+    """Has a model under an adapter draw random numbers in every step."""
+    for module in model.modules() if lora else ():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = DROPOUT
 
 
 def answer(length: int) -> str:
@@ -85,10 +92,11 @@ def pairs() -> list[PreferencePair]:
 
 def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Trajectory]:
     """Episodes of one to three chains, whose reward is the first number of the state."""
-    rng, found, rows, num_rows = random.Random(0), [], 0, num_rows or NUM_ROWS
+    states = itertools.cycle(random.Random(0).sample(STATES, len(STATES)))
+    found, rows, num_rows = [], 0, num_rows or NUM_ROWS
     while rows < num_rows:
         steps = min(1 + len(found) % 3, num_rows - rows)
-        visited = tuple(rng.choices(STATES, k=steps + 1))
+        visited = tuple(itertools.islice(states, steps + 1))
         rewards = tuple(float(state[0]) for state in visited[:-1])
         infos = tuple({"rewards": [r], "executed": [MOVES[0]]} for r in rewards)
         actions = (Action(answer(1)),) * steps
@@ -115,6 +123,7 @@ def make_simpo(
     seed_everything(0, threads=1)
     config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     model, tokenizer = load_actor(config, trainable=True)
+    with_dropout(model, lora)
     rows, _ = preference_rows(pairs(), PromptTemplate(tokenizer), tokenizer)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return SimPOTrainer(
@@ -137,23 +146,20 @@ def make_critic(
     settings: TrainingConfig = TRAINING,
     keep_checkpoints: int = 2,
     terminated: bool = False,
-    td_lambda: float = 0.5,
 ):
-    """A critic on 19 decisions; as a default every target depends on the critic itself."""
+    """A critic on 19 decisions; as a default the episodes are cut, and end with its values."""
     seed_everything(0, threads=1)
     lora_settings = LORA if lora else None
     config = CriticConfig(str(weights / "encoder"), lora=lora_settings, gamma=0.9, dtype=dtype)
     critic = EmbeddingCritic.from_config(config, trainable=True)
+    with_dropout(critic, lora)
     table = EpisodeTable.from_trajectories(episodes(terminated), critic)
-    regression = RegressionConfig(td_lambda=td_lambda)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return CriticTrainer(
         critic,
         args,
         table,
-        regression,
         run=run,
-        aggregate=False,
         keep_checkpoints=keep_checkpoints,
     )
 
@@ -171,6 +177,7 @@ def make_cloning(
     seed_everything(0, threads=1)
     config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     model, tokenizer = load_actor(config, trainable=True)
+    with_dropout(model, lora)
     examples = [(STATES[i], Action(answer(1 + i % 3))) for i in range(NUM_ROWS)]
     rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
     return behavior_cloning_trainer(
@@ -230,6 +237,7 @@ def make_ilql(
         start=-1.0,
         train_policy=ilql.cloning_weight > 0,
     )
+    with_dropout(model, lora)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return ILQLTrainer(model, args, view, ilql, run=run, keep_checkpoints=keep_checkpoints)
 
@@ -255,6 +263,7 @@ def make_mc(
         start=-1.0,
         train_policy=mc.cloning_weight > 0,
     )
+    with_dropout(model, lora)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return MonteCarloTrainer(model, args, view, mc, run=run, keep_checkpoints=keep_checkpoints)
 

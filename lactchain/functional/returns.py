@@ -1,4 +1,4 @@
-"""Returns and advantages as pure functions of tensors.
+"""Advantages as pure functions of tensors.
 
 Time is the first axis: every argument is (T,) or (T, B). Subscripts say at which time step a number
 lives: `_tm1` at the source of a transition, `_t` at its destination. A transition
@@ -16,29 +16,6 @@ import torch
 from torch import Tensor
 
 
-def lambda_returns(
-    r_t: Tensor,
-    discount_t: Tensor,
-    v_t: Tensor,
-    lambda_: float,
-    truncated_t: Tensor | None = None,
-) -> Tensor:
-    """λ-returns, G_{t-1} = r_t + discount_t ((1 − λ_t) v_t + λ_t G_t), (T, …).
-
-    λ_t is λ, and 0 where the episode was truncated. The last step bootstraps from `v_t`.
-    Source: Sutton & Barto 2018, section 12.8; RLax `multistep.lambda_returns`.
-    """
-    _check_lambda(lambda_)
-    lambda_t = _lambda_t(r_t, lambda_, truncated_t)
-    _check_shapes(r_t=r_t, discount_t=discount_t, v_t=v_t, truncated_t=lambda_t)
-    running = v_t[-1]
-    returns_tm1 = torch.empty_like(r_t)
-    for t in reversed(range(len(r_t))):
-        running = r_t[t] + discount_t[t] * torch.lerp(v_t[t], running, lambda_t[t])
-        returns_tm1[t] = running
-    return returns_tm1
-
-
 def generalized_advantages(
     r_t: Tensor,
     discount_t: Tensor,
@@ -53,8 +30,12 @@ def generalized_advantages(
     Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
     estimation", equation 16. λ is a number, or a tensor that broadcasts against `r_t`.
     """
-    _check_lambda(lambda_)
-    lambda_t = _lambda_t(r_t, lambda_, truncated_t)
+    values = torch.as_tensor(lambda_)
+    if not ((values >= 0.0) & (values <= 1.0)).all():
+        raise ValueError(f"lambda_: expected a number in [0, 1], got {lambda_}")
+    lambda_t = torch.zeros_like(r_t) + lambda_
+    if truncated_t is not None:
+        lambda_t = lambda_ * (1.0 - truncated_t.to(r_t.dtype))
     _check_shapes(r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, truncated_t=lambda_t)
     delta_t = r_t + discount_t * v_t - v_tm1
     running = torch.zeros_like(r_t[0])
@@ -63,18 +44,6 @@ def generalized_advantages(
         running = delta_t[t] + discount_t[t] * lambda_t[t] * running
         advantages_tm1[t] = running
     return advantages_tm1
-
-
-def _lambda_t(r_t: Tensor, lambda_: float | Tensor, truncated_t: Tensor | None) -> Tensor:
-    if truncated_t is None:
-        return torch.zeros_like(r_t) + lambda_
-    return lambda_ * (1.0 - truncated_t.to(r_t.dtype))
-
-
-def _check_lambda(lambda_: float | Tensor) -> None:
-    values = torch.as_tensor(lambda_)
-    if not ((values >= 0.0) & (values <= 1.0)).all():
-        raise ValueError(f"lambda_: expected a number in [0, 1], got {lambda_}")
 
 
 def _check_shapes(**tensors: Tensor) -> None:

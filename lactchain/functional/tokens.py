@@ -5,21 +5,15 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 
 def pad(
     sequences: Sequence[Sequence[int]], value: int, side: Literal["left", "right"] = "right"
 ) -> Tensor:
     """Ids of B sequences of different lengths as one tensor (B, L), filled up with `value`."""
-    longest = max(len(sequence) for sequence in sequences)
-    fill = [[value] * (longest - len(sequence)) for sequence in sequences]
-    if side == "right":
-        rows = [[*sequence, *rest] for sequence, rest in zip(sequences, fill, strict=True)]
-    elif side == "left":
-        rows = [[*rest, *sequence] for sequence, rest in zip(sequences, fill, strict=True)]
-    else:
-        raise ValueError(f"side: expected 'left' or 'right', got {side!r}")
-    return torch.tensor(rows, dtype=torch.long)
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    return pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:

@@ -55,7 +55,6 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
         LoraConfig(
             r=lora.r,
             lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
             target_modules=lora.target_modules,
             task_type=task,
         ),

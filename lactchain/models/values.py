@@ -26,7 +26,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
 from lactchain.files import read_json
-from lactchain.functional.targets import polyak_update
 from lactchain.models.adapters import ADAPTER_FILES, base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
 from lactchain.models.headed import HeadedModel, at_stored_precision
@@ -170,10 +169,14 @@ class ValueModel(HeadedModel):
 
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
-        """Moves the target network by τ towards the trained parameters."""
+        """Moves the target network by τ towards the trained parameters, θ̂ ← τ θ + (1 − τ) θ̂.
+
+        Source: Polyak & Juditsky 1992; Lillicrap et al. 2016, "Continuous control with deep
+        reinforcement learning", algorithm 1.
+        """
         parameters = dict(self.named_parameters())
-        online = {name: local(parameters[name].data).float() for name in self.target}
-        polyak_update({name: local(slow) for name, slow in self.target.items()}, online, tau)
+        online = [local(parameters[name].data).float() for name in self.target]
+        torch._foreach_lerp_([local(slow) for slow in self.target.values()], online, tau)
 
     def target_network(self) -> Self:
         """A model of the target network's values, to act with; shares all that is not trained."""

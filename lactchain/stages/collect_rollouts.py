@@ -5,7 +5,6 @@ states go round the whole state space. Shards are shared out among the processes
 holds does not depend on their number; a restarted run keeps the finished ones.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,11 @@ from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.run import Run
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
-from lactchain.stages.frame import run_stage
-from lactchain.types import Policy, Trajectory
+from lactchain.stages.frame import Phases, run_stage
+from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
-    from lactchain.budget import Phase
+    from lactchain.stages.train_critic import TrainCriticConfig
 
 
 @dataclass(frozen=True)
@@ -36,28 +35,29 @@ def main(config: CollectRolloutsConfig) -> dict[str, Any]:
 
 
 def collect_rollouts(config: CollectRolloutsConfig, run: Run) -> dict[str, Any]:
-    """Episodes of the actor of a configuration."""
+    """The episodes of a configuration; returns their figures."""
+    return episodes_into(config, run)[1]
+
+
+def episodes_into(
+    config: "CollectRolloutsConfig | TrainCriticConfig", run: Run
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """Episodes of the actor of a configuration, in RUN/trajectories, and their figures."""
     from lactchain.models.actor import LanguageActor
 
-    rollouts = Rollouts(config.environment, config.collect.num_envs)
+    collect = config.collect
+    rollouts = Rollouts(config.environment, collect.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    return play_into(run, actor, rollouts, config.collect, config.run.seed)[1]
-
-
-def play_into(
-    run: Run, policy: Policy, rollouts: Rollouts, collect: CollectConfig, seed: int
-) -> tuple[list[Trajectory], dict[str, float]]:
-    """Episodes of any policy in RUN/trajectories, and their figures."""
-    episodes = sampled_episodes(rollouts.env, collect.num_episodes, seed)
+    episodes = sampled_episodes(rollouts.env, collect.num_episodes, config.run.seed)
     trajectories, tally = rollouts.collect(
-        policy, episodes, run.path("trajectories"), collect.shard_size
+        actor, episodes, run.path("trajectories"), collect.shard_size
     )
     metrics = collection_metrics(trajectories) | time_metrics(tally)
     run.log_once(metrics, step=0)
     return trajectories, metrics
 
 
-def memory(config: CollectRolloutsConfig) -> Iterator["Phase"]:
+def memory(config: "CollectRolloutsConfig | TrainCriticConfig") -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import answers
 

@@ -6,9 +6,8 @@ and temperature are the actor's: greedy and free by default, with --actor.decodi
 scored as alternatives.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
@@ -17,11 +16,7 @@ from lactchain.data.evaluations import write_answer_values, write_episodes
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
-from lactchain.stages.frame import run_stage
-from lactchain.types import Policy
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
+from lactchain.stages.frame import Phases, run_stage
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,12 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     seed, samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    summary = evaluate_into(run, actor, rollouts, seed, config.evaluation.num_episodes_per_start)
+    per_start, folder = config.evaluation.num_episodes_per_start, run.path("trajectories")
+    results, summary = evaluate(actor, rollouts, seed, per_start, folder)
+    if distributed.is_main():
+        write_episodes(run.path("episodes.json"), results)
+        if (values := answer_values(actor, rollouts.env)) is not None:
+            write_answer_values(run.path("answer_values.json"), values)
     if samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)
@@ -68,19 +68,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     return summary
 
 
-def evaluate_into(
-    run: Run, policy: Policy, rollouts: Rollouts, seed: int, num_per_start: int = 1
-) -> dict[str, Any]:
-    """Episodes of any policy in RUN/trajectories, how they went in RUN/episodes.json."""
-    results, summary = evaluate(policy, rollouts, seed, num_per_start, run.path("trajectories"))
-    if distributed.is_main():
-        write_episodes(run.path("episodes.json"), results)
-        if (values := answer_values(policy, rollouts.env)) is not None:
-            write_answer_values(run.path("answer_values.json"), values)
-    return summary
-
-
-def memory(config: EvaluateConfig) -> Iterator["Phase"]:
+def memory(config: EvaluateConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import answers
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from lactchain import distributed
 from lactchain.console import figures
+from lactchain.inspection.report import write_report
 from lactchain.process import is_dry_run, seed_everything
 from lactchain.run import Run
+
+if TYPE_CHECKING:
+    from lactchain.budget import Phase
+
+Phases = Iterator["Phase"]
+"""What of a stage is estimated before a model is loaded (`lactchain.budget`)."""
 
 
 def run_stage(
     title: str,
     config: Any,
     work: Callable[[Any, Run], dict[str, Any]],
-    memory: Callable[[Any], Iterable[Any]] | None = None,
-    after: Callable[[Run], None] | None = None,
+    memory: Callable[[Any], Phases] | None = None,
+    report: bool = False,
 ) -> dict[str, Any]:
     """Does the work of a stage in its run folder, unless that is done, and prints its figures.
 
@@ -23,9 +31,8 @@ def run_stage(
         title: of the table of figures.
         config: of the stage, with its folder in `run`.
         work: makes the summary, and everything else in the folder.
-        memory: the phases that are estimated before a model is loaded (`lactchain.budget`), and
-            printed instead of all work in a dry run.
-        after: what needs the finished folder.
+        memory: the phases that are estimated first, and printed instead of all work in a dry run.
+        report: whether a page is written of the finished folder.
 
     Returns:
         The summary; nothing for a dry run.
@@ -47,7 +54,7 @@ def run_stage(
         seed_everything(config.run.seed, config.run.threads)
         summary = work(config, run)
         run.finish(summary)
-    if after is not None:
-        after(run)
+    if report and distributed.is_main():
+        write_report(run.directory)
     figures(title, summary)
     return summary

@@ -16,7 +16,7 @@ import gymnasium as gym
 from lactchain import distributed
 from lactchain.data.behavior import behavior_policy
 from lactchain.data.dataset_files import read_dataset, write_dataset
-from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
+from lactchain.data.episodes import region_episodes, sampled_episodes
 from lactchain.data.minari_files import METADATA, read_minari, write_minari
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.data.shards import work_through
@@ -113,7 +113,11 @@ def record(config: MakeOfflineDataConfig, run: Run) -> tuple[list[Trajectory], C
         seen = replace(config.environment, template=behavior.policy_template, history=1)
     rollouts = Rollouts(seen, collect.num_envs)
     policy = behavior_policy(rollouts.env, behavior.policies)
-    episodes = _episodes(config, rollouts.env)
+    seed, count = config.run.seed, collect.num_episodes
+    if behavior.regions:
+        episodes = region_episodes(rollouts.env, behavior.regions, count, seed)
+    else:
+        episodes = sampled_episodes(rollouts.env, count, seed)
 
     def make(shard: int) -> tuple[list[Trajectory], Counter[str]]:
         before = rollouts.tally.copy()
@@ -175,10 +179,3 @@ def export_episodes(
     if "datasets" in config.export:
         title = config.dataset_id
         write_dataset(run.path("dataset"), trajectories, title=title, description=about)
-
-
-def _episodes(config: MakeOfflineDataConfig, env: LanguageEnv) -> list[Episode]:
-    seed, regions = config.run.seed, config.behavior.regions
-    if regions:
-        return region_episodes(env, regions, config.collect.num_episodes, seed)
-    return sampled_episodes(env, config.collect.num_episodes, seed)

@@ -7,7 +7,7 @@ writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,12 +31,14 @@ from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
-    from lactchain.budget import Phase
     from lactchain.stages.train_simpo import TrainSimPOConfig
+
+GAMMA_OF_RETURNS = 0.99
+"""Discount of an action where there is no critic, which would bring its own."""
 
 COLLAPSED_INVALID_RATE = 0.3
 COLLAPSED_CHAIN_LENGTH = 1.2
@@ -128,7 +130,7 @@ def make_preferences(
             settings.num_candidates,
             shard_seed,
             critic,
-            settings.gamma if critic is None else critic.gamma,
+            GAMMA_OF_RETURNS if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             texts,
         )
@@ -181,7 +183,7 @@ def warn_if_collapsing(figures: Mapping[str, float], env: LanguageEnv) -> None:
         log.warning("the actor's chains have %.2f actions: it is collapsing. %s", length, advice)
 
 
-def memory(config: "MakePreferencesConfig | TrainSimPOConfig") -> Iterator["Phase"]:
+def memory(config: "MakePreferencesConfig | TrainSimPOConfig") -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import ranking
     from lactchain.models.specs import saved_critic

@@ -5,9 +5,7 @@ type numbers of actions, such as `0 0 1`, or an answer as a model gives it. Ctrl
 """
 
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lactchain.console import console, plain, show_state
 from lactchain.data.shards import derive_seed
@@ -15,10 +13,8 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import HumanPolicy
 from lactchain.process import is_dry_run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig
+from lactchain.stages.frame import Phases
 from lactchain.types import Policy
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
     return total
 
 
-def memory(config: PlayConfig) -> Iterator["Phase"]:
+def memory(config: PlayConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import answers
 

@@ -10,15 +10,13 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 
 import os
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from lactchain import distributed
-from lactchain.bounds import AtLeast1, Bound, Bounded
+from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
 from lactchain.files import atomic_write
-from lactchain.inspection.report import write_report
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -27,10 +25,9 @@ from lactchain.settings import (
     EnvironmentConfig,
     GuidedActorConfig,
     PlayerConfig,
-    PositiveShare,
     PreferenceConfig,
-    RegressionConfig,
     RunConfig,
+    SamplerConfig,
     SimPOConfig,
     TinyModelConfig,
     TrainingConfig,
@@ -38,21 +35,22 @@ from lactchain.settings import (
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
-
 AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
 """Figures that a target bounds from above; all others are bounded from below."""
 
+FIGURES_OF_ROUNDS = (
+    "success_rate",
+    "success_within_2_chains",
+    "mean_chain_length",
+    "actions_over_shortest",
+    "sampled_invalid_rate",
+)
 SEEDS_PER_ROUND = 1000
-
-TO_BE_TRAINED = "(yet to be trained)"
-"""Stands for the folder of an adapter or critic of a round to come."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,6 @@ class CriticStageConfig:
 
     config: CriticConfig = CriticConfig()
     collect: CollectConfig = CollectConfig()
-    regression: RegressionConfig = RegressionConfig()
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic of the first round as train_critic does."""
@@ -108,7 +105,7 @@ class RunPipelineConfig(Bounded):
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
     title = f"{config.run.run_dir}: see report.html there for pictures"
-    return run_stage(title, config, recipe, memory, after=_report)
+    return run_stage(title, config, recipe, memory, report=True)
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
@@ -153,13 +150,7 @@ class Rounds:
 
     def warm_start(self) -> None:
         """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
-        stage = TrainBCConfig(
-            run=self._stage("warm_start", 0),
-            environment=self.config.environment,
-            actor=replace(self.actor, lora=None),
-            behavior=self.config.warm_start.behavior,
-            training=recast(self.config.warm_start.training, TrainingConfig),
-        )
+        stage = replace(_cloning(self.config, self.actor), run=self._stage("warm_start", 0))
         self._take_actor(stage, train_bc.main(stage))
 
     def evaluate(self, number: int) -> None:
@@ -167,30 +158,22 @@ class Rounds:
 
         The metrics of the pipeline are their figures, over rounds.
         """
-        figures = evaluate.main(
-            EvaluateConfig(
-                run=self._stage(f"round_{number}/evaluation", number),
-                environment=self.config.environment,
-                actor=recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0),
-                evaluation=self.config.evaluation,
-            )
-        )
+        run = self._stage(f"round_{number}/evaluation", number)
+        greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
+        figures = evaluate.main(replace(_evaluation(self.config, greedy), run=run))
         metrics = {f"eval/{name}": value for name, value in figures.items()}
         self.run.log_once(metrics, step=len(self.evaluations))
         self.evaluations.append(figures)
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""
-        settings = self.config.critic
-        stage = TrainCriticConfig(
+        player = recast(self.actor, PlayerConfig, decoding="constrained")
+        stage = _criticism(self.config, player)
+        stage = replace(
+            stage,
             run=self._stage(f"round_{number}/critic", number),
-            environment=self.config.environment,
-            actor=recast(self.actor, PlayerConfig, decoding="constrained"),
-            critic=replace(settings.config, model=self.encoder, checkpoint=self.critic),
-            collect=settings.collect,
-            regression=settings.regression,
-            training=settings.training,
-            compare_with_exact=settings.compare_with_exact and number == 1,
+            critic=replace(stage.critic, model=self.encoder, checkpoint=self.critic),
+            compare_with_exact=stage.compare_with_exact and number == 1,
         )
         self.critic_summaries.append(train_critic.main(stage))
         self.critic = str(Path(stage.run.run_dir) / "critic")
@@ -198,9 +181,9 @@ class Rounds:
     def train_actor(self, number: int) -> None:
         """Pairs of the actor's answers, and SimPO on them."""
         settings = self.config.simpo
+        training, simpo = settings.training, settings.simpo
         decay = self.config.learning_rate_decay ** (number - 1)
         growth = self.config.nll_weight_growth ** (number - 1)
-        training, simpo = settings.training, settings.simpo
         stage = TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),
             environment=self.config.environment,
@@ -266,7 +249,10 @@ class Rounds:
             "target_met": self.target_is_met(),
             "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
             "critic": self.critic,
-            "rounds": [_row(number, figures) for number, figures in enumerate(self.evaluations)],
+            "rounds": [
+                {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                for number, figures in enumerate(self.evaluations)
+            ],
         }
 
     def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict) -> None:
@@ -303,62 +289,52 @@ def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
     return figure is not None and (figure <= bound if at_most else figure >= bound)
 
 
-def _row(number: int, figures: Mapping[str, Any]) -> dict[str, Any]:
-    names = (
-        "success_rate",
-        "success_within_2_chains",
-        "mean_chain_length",
-        "actions_over_shortest",
-        "sampled_invalid_rate",
+def _cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
+    return TrainBCConfig(
+        environment=config.environment,
+        actor=replace(actor, lora=None),
+        behavior=config.warm_start.behavior,
+        training=recast(config.warm_start.training, TrainingConfig),
     )
-    return {"round": number} | {name: figures.get(name) for name in names}
 
 
-def _report(run: Run) -> None:
-    if distributed.is_main():
-        write_report(run.directory)
+def _evaluation(config: RunPipelineConfig, actor: SamplerConfig) -> EvaluateConfig:
+    return EvaluateConfig(environment=config.environment, actor=actor, evaluation=config.evaluation)
 
 
-def memory(config: RunPipelineConfig) -> Iterator["Phase"]:
+def _criticism(config: RunPipelineConfig, actor: PlayerConfig) -> TrainCriticConfig:
+    settings = config.critic
+    return TrainCriticConfig(
+        environment=config.environment,
+        actor=actor,
+        critic=settings.config,
+        collect=settings.collect,
+        training=settings.training,
+        compare_with_exact=settings.compare_with_exact,
+    )
+
+
+def memory(config: RunPipelineConfig) -> Phases:
     """The phases of a round, with the adapter that is there from the second one on."""
-    from lactchain.budget import ranking
+    from lactchain.budget import TO_BE_TRAINED, ranking
 
-    world, actor, critic, preferences = (
-        config.environment,
-        config.actor,
-        config.critic,
-        config.simpo.preferences,
-    )
-    bare = replace(actor, lora=None)
+    actor, critic = config.actor, config.critic.config
     all_trained = actor.lora is None and actor.adapter is None
     if actor.dtype == "auto" and (all_trained or config.warm_start is not None):
         actor = replace(actor, dtype="float32")  # as such a training stores it
-    trained = (
-        actor if actor.lora is None else replace(actor, adapter=actor.adapter or TO_BE_TRAINED)
-    )
+    trained = actor
+    if actor.lora is not None:
+        trained = replace(actor, adapter=actor.adapter or TO_BE_TRAINED)
     if config.warm_start is not None:
-        start = config.warm_start
-        training = recast(start.training, TrainingConfig)
-        cloning = TrainBCConfig(
-            environment=world, actor=bare, behavior=start.behavior, training=training
-        )
-        yield from train_bc.memory(cloning)
-    judged = EvaluateConfig(environment=world, actor=trained, evaluation=config.evaluation)
-    yield from evaluate.memory(judged)
-    yield from train_critic.memory(
-        TrainCriticConfig(
-            environment=world,
-            actor=replace(trained, decoding="constrained"),
-            critic=critic.config,
-            collect=critic.collect,
-            training=critic.training,
-            compare_with_exact=critic.compare_with_exact,
-        )
-    )
-    judge = replace(critic.config, checkpoint=critic.config.checkpoint or TO_BE_TRAINED)
-    judge = judge if preferences.rank_by == "advantage" else None
+        yield from train_bc.memory(_cloning(config, config.actor))
+    yield from evaluate.memory(_evaluation(config, trained))
+    yield from train_critic.memory(_criticism(config, replace(trained, decoding="constrained")))
+    preferences, judge = config.simpo.preferences, None
+    if preferences.rank_by == "advantage":
+        judge = replace(critic, checkpoint=critic.checkpoint or TO_BE_TRAINED)
     setting = "simpo.preferences.states_per_shard"
-    yield from ranking(world, actor, judge, preferences, setting)
-    yield train_simpo.training_memory(
-        TrainSimPOConfig(environment=world, actor=actor, training=config.simpo.training)
+    yield from ranking(config.environment, actor, judge, preferences, setting)
+    training = TrainSimPOConfig(
+        environment=config.environment, actor=actor, training=config.simpo.training
     )
+    yield train_simpo.training_memory(training)

@@ -9,28 +9,24 @@ A generation or trial that was cut is done again, and comes out the same.
 Departures from AgileRL's evolution: see lactchain/search/evolution.py.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lactchain import distributed
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
 from lactchain.files import append_json_lines, read_json_lines, write_json_lines
 from lactchain.genes import gene_values
-from lactchain.inspection.report import write_report
 from lactchain.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
 
@@ -127,7 +123,7 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
             "members are trained one after the other"
         )
     work = partial(search, stages=stages)
-    return run_stage("Search", config, work, memory, after=_report)
+    return run_stage("Search", config, work, memory, report=True)
 
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
@@ -135,9 +131,8 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     from lactchain.search.mutations import check_genes
 
     check_genes(config.subject, config.space.genes)
-    if config.method == "evolution":
-        return evolve(config, run, stages)
-    return try_out(config, run)
+    is_evolution = config.method == "evolution"
+    return evolve(config, run, stages) if is_evolution else try_out(config, run)
 
 
 def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
@@ -219,11 +214,7 @@ def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
     }
 
 
-def _report(run: Run) -> None:
-    write_report(run.directory)
-
-
-def memory(config: SearchConfig) -> Iterator["Phase"]:
+def memory(config: SearchConfig) -> Phases:
     """The phases of a member's generation, if it is a language model."""
     if config.language is None:
         return

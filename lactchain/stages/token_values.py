@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.run import Run
-from lactchain.settings import ValueConfig
+from lactchain.settings import (
+    ActorConfig,
+    EnvironmentConfig,
+    RunConfig,
+    TrainingConfig,
+    ValueConfig,
+)
+from lactchain.stages.frame import Phases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.budget import Phase
     from lactchain.data.token_view import TokenView
     from lactchain.models.meta_models import Batch
-    from lactchain.stages.train_ilql import TrainILQLConfig
-    from lactchain.stages.train_mc import TrainMCConfig
-    from lactchain.trainers.token_values import TokenValueTrainer
-
-    TrainValuesConfig = TrainMCConfig | TrainILQLConfig
 
 
-def train_values(
-    config: TrainValuesConfig,
-    settings: ValueConfig,
-    run: Run,
-    trainer_class: Callable[..., TokenValueTrainer],
-    method: str,
-    num_q_heads: int,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TrainValuesConfig:
+    """Values of tokens, from recorded episodes."""
+
+    run: RunConfig = RunConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: ActorConfig = ActorConfig()
+    """Where the value model begins: the cloned actor."""
+    trajectories: str = "runs/make_offline_data/trajectories"
+    """Folder or file of episodes (see `lactchain.data.sources`)."""
+    training: TrainingConfig = TrainingConfig()
+
+    method: ClassVar[str]
+    """The field with the settings of the method, and its name among the trainers."""
+
+    @property
+    def settings(self) -> ValueConfig:
+        """Those of the method."""
+        return getattr(self, self.method)
+
+
+def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     """A value model on the episodes of a configuration, in RUN/values; returns the last losses.
 
     Raises:
@@ -42,24 +57,25 @@ def train_values(
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.values import ValueModel
     from lactchain.trainers.base import save_result, train, training_arguments
-    from lactchain.trainers.token_values import training_figures
+    from lactchain.trainers.token_values import TRAINERS, training_figures
 
+    settings, trainer_class = config.settings, TRAINERS[config.method]
     view = read_view(config, load_own_tokenizer(config.actor))
+    is_actor = settings.cloning_weight > 0
     model = ValueModel.from_actor(
         config.actor,
-        method=method,
+        method=config.method,
         gamma=settings.gamma,
-        num_q_heads=num_q_heads,
+        num_q_heads=trainer_class.num_q_heads,
         head_size=settings.head_size,
         start=mean_return(view, settings.gamma),
-        train_policy=settings.cloning_weight > 0,
+        train_policy=is_actor,
     )
     args = training_arguments(
         config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
     )
     trainer = trainer_class(model, args, view, settings, run=run)
     train(trainer)
-    is_actor = settings.cloning_weight > 0
     grammar = make_language_env(config.environment).grammar
     files = policy_file(config.actor, grammar) if is_actor else {}
     save_result(trainer, run.path("values"), files)
@@ -82,42 +98,41 @@ def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> 
     return token_view(episodes, template, tokenizer, context_of(config.actor))
 
 
-def value_memory(
-    config: TrainValuesConfig, settings: ValueConfig, num_q_heads: int, target: bool = False
-) -> Phase:
-    """The phase of the training.
-
-    Args:
-        target: whether there is a target network.
-    """
+def memory(config: TrainValuesConfig) -> Phases:
+    """The phases that are estimated."""
     from lactchain.budget import training_phase
     from lactchain.models.meta_models import Heads
     from lactchain.models.specs import actor_spec
+    from lactchain.trainers.token_values import TRAINERS
 
+    settings, trainer_class = config.settings, TRAINERS[config.method]
     spec = actor_spec(config.actor, training=True)
-    size = settings.head_size or 2 * spec.shape.get_text_config().hidden_size
-    heads = Heads(num_q_heads, size, target=target, policy=settings.cloning_weight > 0)
-    batch = largest_batch(config, settings)
-    return training_phase("values", spec, batch, config.training, config.actor, heads)
+    heads = Heads(
+        trainer_class.num_q_heads,
+        settings.head_size or 2 * spec.shape.get_text_config().hidden_size,
+        target=trainer_class.has_target,
+        policy=settings.cloning_weight > 0,
+    )
+    batch = largest_batch(config)
+    yield training_phase("values", spec, batch, config.training, config.actor, heads)
 
 
-def largest_batch(config: TrainValuesConfig, settings: ValueConfig) -> Batch:
+def largest_batch(config: TrainValuesConfig) -> Batch:
     """The largest batch, prefix trees of decisions: measured where the episodes are there."""
     from lactchain.data.text_lengths import actor_lengths, find_tokenizer
     from lactchain.data.token_view import one_step_targets
     from lactchain.models.meta_models import Batch
-    from lactchain.trainers.token_values import DecisionGroups, TreeCollator
+    from lactchain.trainers.tree_batches import tree_batches
 
     rows, tokenizer = config.training.batch_size, find_tokenizer(config.actor)
     if tokenizer is None or not Path(config.trajectories).exists():
         lengths = actor_lengths(config.environment, config.actor)
         prompt, states = lengths.prefix + lengths.prompt, rows * lengths.answer
         return Batch(rows, prompt + lengths.answer, states, "values", (rows, prompt))
-    view = read_view(config, tokenizer)
+    view, settings = read_view(config, tokenizer), config.settings
     targets = one_step_targets(view, settings.gamma)
-    targets = targets.merged() if settings.group_by == "prompt" else targets
-    groups = DecisionGroups(view, targets, settings.group_by)
+    groups, collate = tree_batches(view, targets, settings, multi_step=False, pad_token_id=0)
     largest = sorted(range(len(groups)), key=lambda i: len(groups.groups[i]))[-rows:]
-    batch = TreeCollator(view, targets, settings.gamma, False, 0)([groups[i] for i in largest])
+    batch = collate([groups[i] for i in largest])
     behind = batch["behind_input_ids"].shape if "behind_nodes" in batch else (0, 0)
     return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)

@@ -11,12 +11,12 @@ SFTTrainer; only the tokens of the answers are learnt.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.bounds import AtLeast1, Bounded, Share
+from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
 from lactchain.data.episodes import sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
@@ -28,18 +28,16 @@ from lactchain.settings import (
     ActorConfig,
     BriefTrainingConfig,
     EnvironmentConfig,
-    PositiveShare,
     RunConfig,
     TrainingConfig,
     check,
 )
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Action, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.budget import Phase
     from lactchain.models.meta_models import Batch
     from lactchain.trainers.behavior_cloning import CloningRow
 
@@ -197,7 +195,7 @@ def chosen_episodes(
     return [kept[i] for i in best]
 
 
-def memory(config: TrainBCConfig) -> Iterator["Phase"]:
+def memory(config: TrainBCConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import training_phase
     from lactchain.models.specs import actor_spec

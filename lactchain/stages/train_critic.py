@@ -10,14 +10,14 @@ epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by d
 limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
 from lactchain.data.evaluations import write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
-from lactchain.data.rollouts import Rollouts, collection_metrics
+from lactchain.data.rollouts import collection_metrics
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.process import seed_everything
@@ -27,16 +27,14 @@ from lactchain.settings import (
     CriticConfig,
     EnvironmentConfig,
     PlayerConfig,
-    RegressionConfig,
     RunConfig,
     TrainingConfig,
 )
-from lactchain.stages.collect_rollouts import play_into
-from lactchain.stages.frame import run_stage
+from lactchain.stages import collect_rollouts
+from lactchain.stages.frame import Phases, run_stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
-    from lactchain.budget import Phase
     from lactchain.trainers.critic import CriticTrainer
 
 
@@ -55,7 +53,6 @@ class TrainCriticConfig:
     trajectories: str | None = None
     """Folder or file of episodes (see `lactchain.data.sources`); null: the actor plays its own."""
     collect: CollectConfig = CollectConfig()
-    regression: RegressionConfig = RegressionConfig()
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
@@ -89,11 +86,7 @@ def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], di
     if config.trajectories is not None:
         trajectories = open_trajectories(config.trajectories)
         return trajectories, collection_metrics(trajectories)
-    from lactchain.models.actor import LanguageActor
-
-    rollouts = Rollouts(config.environment, config.collect.num_envs)
-    actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    return play_into(run, actor, rollouts, config.collect, config.run.seed)
+    return collect_rollouts.episodes_into(config, run)
 
 
 def critic_trainer(
@@ -114,7 +107,6 @@ def critic_trainer(
             config.training, run.path("checkpoints"), seed, report_to=config.run.report_to
         ),
         EpisodeTable.from_trajectories(training, critic),
-        config.regression,
         run=run,
         eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
     )
@@ -151,16 +143,15 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     return {"critic_r2": values.r2, "critic_rmse": values.rmse}
 
 
-def memory(config: TrainCriticConfig) -> Iterator["Phase"]:
+def memory(config: TrainCriticConfig) -> Phases:
     """The phases that are estimated."""
-    from lactchain.budget import answers, enumeration, training_phase
+    from lactchain.budget import enumeration, training_phase
     from lactchain.data.text_lengths import critic_length
     from lactchain.models.meta_models import Batch
     from lactchain.models.specs import critic_spec
 
     if config.trajectories is None:
-        rows, setting = config.collect.num_envs, "collect.num_envs"
-        yield answers("rollouts", config.environment, config.actor, rows, setting)
+        yield from collect_rollouts.memory(config)
     length = critic_length(config.environment, config.critic)
     batch = Batch(config.training.batch_size, length, loss="critic")
     spec = critic_spec(config.critic, training=True)

@@ -8,7 +8,6 @@ ranked by a critic's advantage and not by a reward model; (2) an optional NLL te
 answers (CPO's alpha) keeps small actors from collapsing.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages import make_preferences
-from lactchain.stages.frame import run_stage
+from lactchain.stages.frame import Phases, run_stage
 
 if TYPE_CHECKING:
     from lactchain.budget import Phase
@@ -88,7 +87,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     return summary | {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
 
 
-def memory(config: TrainSimPOConfig) -> Iterator["Phase"]:
+def memory(config: TrainSimPOConfig) -> Phases:
     """The phases that are estimated."""
     if config.pairs is None:
         yield from make_preferences.memory(config)

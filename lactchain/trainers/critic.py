@@ -1,8 +1,8 @@
 """The critic's regression on returns: episodes → values in return units.
 
 `EpisodeTable` flattens episodes into rows (a text, a target) and knows how the targets follow from
-the critic's own values of later states: not at all for Monte-Carlo returns of episodes that
-terminated; at the last state of episodes that were cut; everywhere for TD(λ).
+the critic's own values: not at all in episodes that terminated; at the last state of those that
+were cut.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from lactchain.functional.returns import lambda_returns
 from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
-from lactchain.settings import RegressionConfig
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import Trajectory
 
@@ -76,18 +75,23 @@ class EpisodeTable:
     def __len__(self) -> int:
         return int(self.is_row.sum())
 
-    def needs_values(self, td_lambda: float) -> bool:
+    @property
+    def needs_values(self) -> bool:
         """Whether the targets depend on the critic."""
-        return td_lambda < 1.0 or bool((self.cut_t & (self.discount_t > 0)).any())
+        return bool((self.cut_t & (self.discount_t > 0)).any())
 
     def row_inputs(self) -> Tensor:
         """Which input each row reads, (N,)."""
         return self.input_tm1[self.is_row]
 
-    def targets(self, values: Tensor, td_lambda: float = 1.0) -> Tensor:
-        """λ-returns of the rows, (N,), given the values of the inputs (U,); 1 is Monte Carlo."""
+    def targets(self, values: Tensor) -> Tensor:
+        """Monte-Carlo returns of the rows, (N,); cut episodes end with the inputs' values (U,)."""
         v_t = values.double()[self.input_t]
-        return lambda_returns(self.r_t, self.discount_t, v_t, td_lambda, self.cut_t)[self.is_row]
+        returns, following = torch.empty_like(self.r_t), v_t[-1]
+        for t in reversed(range(len(returns))):
+            following = torch.where(self.cut_t[t], v_t[t], following)
+            following = returns[t] = self.r_t[t] + self.discount_t[t] * following
+        return returns[self.is_row]
 
     def scores(self, values: Tensor) -> dict[str, float]:
         """How well the values of the inputs (U,) predict Monte-Carlo returns, over all rows."""
@@ -151,22 +155,19 @@ def split_episodes(
 class RegressionRows(Dataset):
     """Rows of token ids, target and weight, whose targets can be renewed between epochs.
 
-    With `aggregate`, the n rows of one input become one: Σ_i (v − R_i)² = n (v − mean R)² + const,
-    so that with weight n / mean n the loss over all rows is kept, exactly but for a constant.
+    The n decisions of one input are one row: Σ_i (v − R_i)² = n (v − mean R)² + const, so that with
+    weight n / mean n the loss over all decisions is kept, exactly but for a constant.
     """
 
-    def __init__(self, table: EpisodeTable, aggregate: bool) -> None:
+    def __init__(self, table: EpisodeTable) -> None:
         self.inputs = table.inputs
-        self._input_of = table.row_inputs()
-        self._group = torch.arange(len(table))
-        if aggregate:
-            self._input_of, self._group = self._input_of.unique(return_inverse=True)
+        self._input_of, self._group = table.row_inputs().unique(return_inverse=True)
         self._counts = self._group.bincount().double()
         self.weights = (self._counts / self._counts.mean()).float()
         self.targets = torch.full((len(self),), math.nan)
 
     def renew(self, row_targets: Tensor) -> None:
-        """Takes new targets, (N,) for the rows of the table."""
+        """Takes new targets, (N,) for the decisions of the table."""
         sums = torch.zeros(len(self), dtype=torch.double).index_add(0, self._group, row_targets)
         self.targets = (sums / self._counts).float()
 
@@ -181,31 +182,23 @@ class RegressionRows(Dataset):
         }
 
 
-class RegressionCollator:
-    """Rows → right-padded `input_ids` and `attention_mask` (B, L), `target` and `weight` (B,)."""
-
-    def __init__(self, pad_token_id: int) -> None:
-        self.pad_token_id = pad_token_id
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """The batch of B rows."""
-        ids = [row["input_ids"] for row in rows]
-        batch = {
-            "input_ids": pad(ids, self.pad_token_id),
-            "attention_mask": pad([[1] * len(row) for row in ids], 0),
-        }
-        columns = {n: torch.tensor([r[n] for r in rows]) for n in rows[0] if n != "input_ids"}
-        return batch | columns
+def regression_batch(rows: Sequence[dict[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
+    """B rows, right-padded: `input_ids`, `attention_mask` (B, L), `target` and `weight` (B,)."""
+    ids = [row["input_ids"] for row in rows]
+    batch = {
+        "input_ids": pad(ids, pad_token_id),
+        "attention_mask": pad([[1] * len(row) for row in ids], 0),
+    }
+    columns = {n: torch.tensor([r[n] for r in rows]) for n in rows[0] if n != "input_ids"}
+    return batch | columns
 
 
 class CriticTrainer(HeadedTrainer):
-    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
+    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`).
 
-    Targets that depend on the critic (the bootstrap of episodes that were cut, TD(λ)) are computed
-    anew at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within
-    an epoch goes on with the same numbers.
-
-    With `aggregate` rows of equal text become one, see `RegressionRows`.
+    Where episodes were cut, targets depend on the critic. They are computed anew at the beginning
+    of each epoch, and kept in every checkpoint, so that a run resumed within an epoch goes on with
+    the same numbers.
 
     Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
     the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and
@@ -217,21 +210,18 @@ class CriticTrainer(HeadedTrainer):
         critic: EmbeddingCritic,
         args: TrainingArguments,
         table: EpisodeTable,
-        settings: RegressionConfig,
         *,
         run: Run,
         eval_table: EpisodeTable | None = None,
-        aggregate: bool = True,
         **kwargs: Any,
     ) -> None:
         self.critic = critic
-        self.settings = settings
         self.table = table
         super().__init__(
             model=critic,
             args=args,
-            data_collator=RegressionCollator(critic.tokenizer.pad_token_id),
-            train_dataset=RegressionRows(table, aggregate),
+            data_collator=partial(regression_batch, pad_token_id=critic.tokenizer.pad_token_id),
+            train_dataset=RegressionRows(table),
             eval_dataset=eval_table,
             run=run,
             **kwargs,
@@ -262,12 +252,10 @@ class CriticTrainer(HeadedTrainer):
     def set_epoch(self, epoch: int) -> None:
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
         super().set_epoch(epoch)
-        td_lambda = self.settings.td_lambda
         if epoch == self._targets_epoch:
             return
-        if self.table.needs_values(td_lambda):
-            values = self.values(self.table.inputs)
-            self.train_dataset.renew(self.table.targets(values, td_lambda))
+        if self.table.needs_values:
+            self.train_dataset.renew(self.table.targets(self.values(self.table.inputs)))
         elif self._targets_epoch < 0:
             self.train_dataset.renew(self.table.targets(torch.zeros(len(self.table.inputs))))
         self._targets_epoch = epoch
@@ -305,7 +293,7 @@ class CriticTrainer(HeadedTrainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        if self.args.should_save and self.table.needs_values(self.settings.td_lambda):
+        if self.args.should_save and self.table.needs_values:
             directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             save_file(
                 {"targets": self.train_dataset.targets},
@@ -315,7 +303,7 @@ class CriticTrainer(HeadedTrainer):
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(checkpoint, model)
-        if self.table.needs_values(self.settings.td_lambda):
+        if self.table.needs_values:
             with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
                 self._targets_epoch = int(file.metadata()["epoch"])

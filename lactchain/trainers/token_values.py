@@ -1,205 +1,67 @@
-"""What the trainers of token values share: batches of prefix trees, and a trainer over them.
-
-A row of the data set is a group of decisions that are read together (`ValueConfig.group_by`). A
-batch holds every text once that its decisions need, and apart from them what only targets need: it
-takes no gradient, and no target network.
-"""
+"""Trainers of token values on recorded episodes: Monte-Carlo values, and ILQL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 
-from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
-from lactchain.data.token_view import TokenView, ValueTargets
-from lactchain.functional.token_losses import weighted_mean
+from lactchain.data.token_view import (
+    TokenView,
+    ValueTargets,
+    monte_carlo_targets,
+    one_step_targets,
+)
+from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics
-from lactchain.settings import ValueConfig
+from lactchain.settings import ILQLConfig, ValueConfig
 from lactchain.trainers.base import HeadedTrainer
-
-Trainer = TypeVar("Trainer", bound="TokenValueTrainer")
-TREES = ("input_ids", "position_ids", "subtree_ends")
-
-
-class DecisionGroups(Dataset):
-    """Groups of decisions: row i is the numbers of those that are read together."""
-
-    def __init__(self, view: TokenView, targets: ValueTargets, group_by: str) -> None:
-        self.groups = targets.groups(group_by)
-        self._prompt_lengths = np.array([len(prompt) for prompt in view.prompts])
-        self._targets = targets
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"decisions": self.groups[index]}
-
-    def length(self, row: dict[str, Any]) -> int:
-        """Tokens of the longest prompt of a row, by which rows are grouped where so asked."""
-        return int(self._prompt_lengths[self._targets.prompt[row["decisions"]]].max())
-
-
-class TreeCollator:
-    """Groups of decisions → prefix trees, and the agent's tokens in them.
-
-    Tensors: `input_ids`, `position_ids`, `subtree_ends` (R, L), see `PrefixTrees`; `state_nodes`
-    (U,) and `next_nodes` (W,), places in the flattened rows where Q and V, and V of what follows,
-    are wanted; where some decision leads to a prompt that the batch does not answer, the same for
-    these as `behind_input_ids`, …, and `behind_nodes` (X,); and for each of T tokens `state` (of
-    U), `next` (of W and then X), `action` (the token), `reward`, `discount` and `weight`, whose
-    mean over the data is 1.
-
-    Args:
-        gamma: discount of one token.
-        multi_step: whether every token of an answer leads to what follows the answer, or each to
-            the one behind it, and the last one to what follows.
-        pad_token_id: fills up the rows.
-    """
-
-    def __init__(
-        self,
-        view: TokenView,
-        targets: ValueTargets,
-        gamma: float,
-        multi_step: bool,
-        pad_token_id: int,
-    ) -> None:
-        self.view = view
-        self.targets = targets
-        self.gamma = gamma
-        self.multi_step = multi_step
-        self.pad_token_id = pad_token_id
-        num_tokens = np.array([len(answer) for answer in view.answers])[targets.answer]
-        self._weights = targets.weight / np.average(targets.weight, weights=num_tokens)
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """The batch of these groups."""
-        decisions = np.concatenate([row["decisions"] for row in rows])
-        trees, states, behind, ends = self._lay_out(decisions)
-        batch = self._tokens(decisions, states, ends)
-        batch["state_nodes"], batch["state"] = np.unique(batch["state"], return_inverse=True)
-        nodes, batch["next"] = np.unique(batch["next"], return_inverse=True)
-        size = trees.input_ids.size
-        batch["next_nodes"] = nodes[nodes < size]
-        batch |= {name: getattr(trees, name) for name in TREES}
-        if behind is not None:
-            batch |= {f"behind_{name}": getattr(behind, name) for name in TREES}
-            batch["behind_nodes"] = nodes[nodes >= size] - size
-        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
-        return {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
-
-    def _lay_out(
-        self, decisions: np.ndarray
-    ) -> tuple[PrefixTrees, list[np.ndarray], PrefixTrees | None, np.ndarray]:
-        """The texts of M decisions.
-
-        Returns:
-            The trees of what was said; the states of each answer in them; the trees of prompts that
-            follow and are not answered here, if there are any; and where `after` ends, counted
-            through both.
-        """
-        prompts, targets = self.view.prompts, self.targets
-        count = len(self.view.answers)
-        keys = targets.prompt[decisions] * count + targets.answer[decisions]
-        keys, which = np.unique(keys, return_inverse=True)
-        said = [divmod(key, count) for key in keys.tolist()]
-        # The last token of an answer is an action, and never a state.
-        trees = prefix_trees(
-            [prompts[prompt] + self.view.answers[answer][:-1] for prompt, answer in said],
-            self.pad_token_id,
-        )
-        states = [
-            places[len(prompts[prompt]) - 1 :]
-            for (prompt, _), places in zip(said, trees.places, strict=True)
-        ]
-        end = {prompt: places[0] for (prompt, _), places in zip(said, states, strict=True)}
-        after, following = np.unique(targets.after[decisions], return_inverse=True)
-        unanswered = [prompt for prompt in after.tolist() if prompt not in end]
-        behind = None
-        if unanswered:
-            behind = prefix_trees([prompts[prompt] for prompt in unanswered], self.pad_token_id)
-            last = [trees.input_ids.size + places[-1] for places in behind.places]
-            end |= dict(zip(unanswered, last, strict=True))
-        ends = np.array([end[prompt] for prompt in after.tolist()])
-        return trees, [states[text] for text in which], behind, ends[following]
-
-    def _tokens(
-        self, decisions: np.ndarray, states: Sequence[np.ndarray], ends: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """The T tokens of M answers: states, actions and what follows, each (T,)."""
-        targets, lengths = self.targets, np.array([len(places) for places in states])
-        answer_of, state = np.repeat(np.arange(len(states)), lengths), np.concatenate(states)
-        to_come = np.cumsum(lengths)[answer_of] - 1 - np.arange(len(state))
-        # Of its answer: the place of the text behind it, reward and discount of the last token.
-        following = ends[answer_of]
-        reward = targets.reward[decisions][answer_of]
-        discount = targets.discount[decisions][answer_of]
-        if self.multi_step:
-            powers = self.gamma**to_come
-            reward, discount = powers * reward, powers * discount
-        else:
-            last = to_come == 0
-            following = np.where(last, following, np.roll(state, -1))
-            reward = np.where(last, reward, 0.0)
-            discount = np.where(last, discount, self.gamma)
-        answers = [self.view.answers[answer] for answer in targets.answer[decisions]]
-        return {
-            "state": state,
-            "next": following,
-            "action": np.fromiter(chain.from_iterable(answers), np.int64, len(state)),
-            "reward": reward,
-            "discount": discount,
-            "weight": self._weights[decisions][answer_of],
-        }
+from lactchain.trainers.tree_batches import tree_batches, trees
 
 
 class TokenValueTrainer(HeadedTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
-    A subclass computes the losses of the tokens, of which the trainer takes means and their sum.
-    With `settings.cloning_weight` the trunk is the policy's too, and `loss/cloning` is the mean
-    negative log-likelihood of the tokens in the data.
+    A subclass says what its targets are and computes the losses of the tokens, of which the trainer
+    takes means and their sum. With `settings.cloning_weight` the trunk is the policy's too, and
+    `loss/cloning` is the mean negative log-likelihood of the tokens in the data.
 
     Metrics, means over the logging window: `loss/q`, `loss/v`, `loss/cql`, and `values/q` and
     `values/v`, the mean values of the tokens in the data and of their states.
     """
+
+    num_q_heads: int
+    has_target = False
+    """Whether there is a target network."""
 
     def __init__(
         self,
         model: ValueModel,
         args: TrainingArguments,
         view: TokenView,
-        targets: ValueTargets,
         settings: ValueConfig,
-        multi_step: bool,
         *,
         run: Run,
         **kwargs: Any,
     ) -> None:
         self.values = model
         self.settings = settings
-        targets = targets.merged() if settings.group_by == "prompt" else targets
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=TreeCollator(
-                view, targets, settings.gamma, multi_step, model.tokenizer.pad_token_id
-            ),
-            train_dataset=DecisionGroups(view, targets, settings.group_by),
-            run=run,
-            **kwargs,
+        targets, multi_step = self.targets(view)
+        groups, collator = tree_batches(
+            view, targets, settings, multi_step, model.tokenizer.pad_token_id
         )
+        super().__init__(
+            model=model, args=args, data_collator=collator, train_dataset=groups, run=run, **kwargs
+        )
+
+    def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
+        """What values are fitted to; and whether every token of an answer leads behind it all."""
+        raise NotImplementedError
 
     def token_losses(
         self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
@@ -269,9 +131,85 @@ class TokenValueTrainer(HeadedTrainer):
         return self.train_dataset.length(row)
 
 
-def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The texts of a batch, as the value model takes them."""
-    return {name: inputs[prefix + name] for name in TREES}
+class MonteCarloTrainer(TokenValueTrainer):
+    """Fits Q(s, token) and V(s) to what the behaviour in the data earned behind the tokens.
+
+    Source: LMRL-Gym (Abdulhai et al. 2023). Departures: (1) an episode that was cut ends with the
+    value of its last text, not with 0; (2) hence a head for V, whose regression is added, and which
+    also gives advantages.
+    """
+
+    num_q_heads = 1
+
+    def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
+        """Returns, of which every token of an answer has its share."""
+        return monte_carlo_targets(view, self.settings.gamma), True
+
+    def token_losses(
+        self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The regressions of Q and V on returns, and the conservative term."""
+        returns = inputs["reward"] + inputs["discount"] * values["v_next"][inputs["next"]]
+        return monte_carlo_losses(q, logsumexp, values["v"][inputs["state"]], returns)
+
+
+class ILQLTrainer(TokenValueTrainer):
+    """Values of the best behaviour that the data supports, by in-sample Q-learning on tokens.
+
+    Double Q with a target network, V by expectile regression, a conservative term. Source: Snell
+    et al. 2022, "Offline RL for natural language generation with implicit language Q-learning";
+    LMRL-Gym (Abdulhai et al. 2023) for the weights. With `bootstrap: answer` targets are multi-step
+    ones, as they never are there.
+    """
+
+    num_q_heads, has_target = 2, True
+    settings: ILQLConfig
+
+    def __init__(self, model: ValueModel, *args: Any, **kwargs: Any) -> None:
+        model.start_target()
+        super().__init__(model, *args, **kwargs)
+        self.add_callback(TargetCallback(model, self.settings.tau))
+
+    def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
+        """What followed one decision."""
+        return one_step_targets(view, self.settings.gamma), self.settings.bootstrap == "answer"
+
+    def token_losses(
+        self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """ILQL's three losses."""
+        state, action = inputs["state"], inputs["action"]
+        target_q = self.values.target_q(trees(inputs), inputs["state_nodes"])
+        return ilql_losses(
+            q,
+            logsumexp,
+            values["v"][state],
+            target_q[state, action],
+            inputs["reward"],
+            inputs["discount"],
+            values["v_next"][inputs["next"]],
+            self.settings.expectile,
+        )
+
+
+class TargetCallback(TrainerCallback):
+    """Moves the target network after each update, before a checkpoint is written."""
+
+    def __init__(self, model: ValueModel, tau: float) -> None:
+        self.model = model
+        self.tau = tau
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """The model is sharded by now, if it is at all."""
+        self.model.spread_target()
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """One Polyak step."""
+        self.model.update_target(self.tau)
+
+
+TRAINERS = {"mc": MonteCarloTrainer, "ilql": ILQLTrainer}
+"""By method."""
 
 
 def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:

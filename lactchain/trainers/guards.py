@@ -1,0 +1,341 @@
+"""Checked steps, verified checkpoints, exact resume, stops that lose nothing.
+
+`GuardedTrainer` is mixed in before `transformers.Trainer` (or a subclass of TRL's), which does the
+training. It adds what a long run needs: a step whose loss or gradient is not finite is never taken;
+a signal saves and stops; a checkpoint counts only once its manifest is written.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import FullyShardedDataParallelPlugin, save_fsdp_optimizer
+from peft import PeftModel
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import ProgressCallback
+from transformers.trainer import SCHEDULER_NAME
+
+from lactchain import distributed
+from lactchain.checkpoints import clear_place
+from lactchain.errors import Interrupted, NonFiniteError
+from lactchain.files import disk_errors
+from lactchain.models.adapters import base_folder, seal_adapter
+from lactchain.models.headed import load_trained
+from lactchain.models.loading import quiet
+from lactchain.models.sharding import is_sharded, local, whole_state
+from lactchain.process import stop_requested
+from lactchain.provenance import provenance
+from lactchain.run import Run
+from lactchain.trainers.callbacks import GuardCallback, MetricsCallback, ProgressBarCallback
+
+LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
+"""What helps against numbers that are not finite; a run folder keeps to its settings."""
+
+
+class GuardedTrainer:
+    """Mixin before `transformers.Trainer`: checked steps, verified checkpoints, window metrics.
+
+    Args:
+        run: receives the metrics, and the batch that made a step non-finite.
+        keep_checkpoints: how many verified checkpoints stay.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        run: Run,
+        keep_checkpoints: int = 2,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = run
+        self.keep_checkpoints = keep_checkpoints
+        self.provenance = provenance()
+        self.stopped = False
+        self.length_sampler: LengthGroupedSampler | None = None
+        self.parent_checkpoint: str | None = None
+        self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
+        self._random_states: RandomStates | None = None
+        self._windows = {True: MetricWindow(), False: MetricWindow()}
+        if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
+            self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(ProgressBarCallback())
+        self.add_callback(GuardCallback(self))
+        self.add_callback(MetricsCallback(run))
+
+    @staticmethod
+    def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
+        """Sums gradients of processes, and gives values and logits out, as they were computed.
+
+        accelerate would round both to 16 bits.
+        """
+        policy = plugin.mixed_precision_policy
+        plugin.mixed_precision_policy = replace(
+            policy, reduce_dtype=torch.float32, output_dtype=None
+        )
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
+        """One forward and backward pass; remembers the batch until the update has been checked."""
+        loss = super().training_step(model, inputs, *args)
+        self._micro_batches.append((inputs, loss))
+        return loss
+
+    def row_length(self, row: Any) -> int:
+        """Length of a row of the data set, by which rows are grouped where that was asked for."""
+        return len(row["input_ids"])
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
+        """Replaces the sampler of `train_sampling_strategy: group_by_length`.
+
+        That of transformers draws from the global random state: a resumed run would see other
+        batches.
+        """
+        if vars(self.args).get("train_sampling_strategy") != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        lengths = [self.row_length(row) for row in self.train_dataset]
+        batch_size = self.args.train_batch_size * self.args.world_size
+        self.length_sampler = LengthGroupedSampler(lengths, batch_size, self.args.seed)
+        return self.length_sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called before each epoch, the first one after a resume included."""
+        if self.length_sampler is not None:
+            # accelerate finds its way to a sampler not in a resumed epoch on several processes.
+            self.length_sampler.set_epoch(epoch)
+
+    def check_update(self) -> None:
+        """Called before the optimiser steps: all processes agree to go on, to save, or to fail.
+
+        Raises:
+            NonFiniteError: on every process, if a loss or gradient on any is NaN or infinite. The
+                batch is written to the run's folder, the weights are those before the step.
+        """
+        losses = torch.stack([loss.float() for _, loss in self._micro_batches])
+        gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        bad = torch.stack(
+            [losses.isfinite().all(), norm.isfinite().to(losses.device)]
+        ).logical_not()
+        asked = torch.tensor([stop_requested() > 0], device=losses.device)
+        flags = self.accelerator.reduce(torch.cat([bad, asked]).int())
+        bad_loss, bad_gradient, stop = (flags > 0).tolist()
+        if bad_loss or bad_gradient:
+            self._fail(losses.tolist(), "loss" if bad_loss else "gradient")
+        self._micro_batches.clear()
+        self.stopped = stop
+
+    def update_taken(self) -> None:
+        """Called after each update: what is random goes on from here, also in a resumed run."""
+        self._random_states = random_states()
+
+    def drop_update(self) -> None:
+        """Saves the state after the last whole update; what was accumulated since is computed anew.
+
+        The draws of the micro-batches that are dropped are taken back.
+        """
+        self._micro_batches.clear()
+        if self._random_states is not None:
+            set_random_states(self._random_states)
+        self.save_now()
+        self.stopped = True
+
+    def _fail(self, losses: list[float], what: str) -> None:
+        step, rank = self.state.global_step + 1, self.args.process_index
+        path = Path(self.run.path(f"nonfinite/step-{step}-rank-{rank}.safetensors"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        batches = {
+            f"{index}.{name}": tensor.contiguous()
+            for index, (inputs, _) in enumerate(self._micro_batches)
+            for name, tensor in inputs.items()
+            if isinstance(tensor, Tensor)
+        }
+        save_file(batches, path, metadata={"losses": json.dumps([str(loss) for loss in losses])})
+        raise NonFiniteError(
+            f"step {step}, rank {rank}: the {what} is not finite (losses {losses}); the step was "
+            f"not taken, its batch is in {path}, the last good state is {self.args.output_dir}/"
+            f"{self.parent_checkpoint or '(none yet)'}; {LOWER}"
+        )
+
+    def stop_if_asked(self) -> None:
+        """Called between the batches of an evaluation; all processes agree.
+
+        Raises:
+            Interrupted: a signal came. The evaluation is lost, and nothing else.
+        """
+        if self.stop_asked():
+            raise self.interruption(f"in an evaluation after step {self.state.global_step}")
+
+    def stop_asked(self) -> bool:
+        """Whether a signal came to any process."""
+        return distributed.any_of(stop_requested() > 0)
+
+    def interruption(self, where: str) -> Interrupted:
+        """The error of a stop, which says where the state is, if there is any."""
+        saved = f"saved in {self.args.output_dir}; give the same command to go on"
+        if self.state.global_step == 0:
+            saved = "before there was anything to save; give the same command to begin again"
+        return Interrupted(stop_requested() or signal.SIGTERM, f"stopped {where}, {saved}")
+
+    def save_now(self) -> None:
+        """Saves the state after the last update, unless that was done."""
+        step = self.state.global_step
+        if step > 0 and self.parent_checkpoint != f"checkpoint-{step}":
+            self._save_checkpoint(self.model_wrapped, None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluates, without a trace in the random state.
+
+        Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint does
+        not repeat the evaluation that came after it.
+        """
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*args, **kwargs)
+
+    def record(self, **metrics: Tensor) -> None:
+        """Adds numbers to the metrics of the current logging window, which logs their mean."""
+        self._windows[self.model.training].add(metrics)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs, with the means over all processes of what was recorded since the last time."""
+        training = self.model.training
+        prefix = "" if training else "eval_"
+        means = self._windows[training].pop(self.accelerator)
+        logs |= {f"{prefix}{name}": mean for name, mean in means.items()}
+        super().log(logs, start_time)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves; refuses weights that are not finite, and never writes into an older attempt."""
+        trained = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
+        bad = [name for name, parameter in trained if not local(parameter).isfinite().all()]
+        if distributed.any_of(bool(bad)):
+            raise NonFiniteError(
+                f"step {self.state.global_step}: {', '.join(bad[:1]) or 'a weight elsewhere'} is "
+                f"not finite, no checkpoint is written; {LOWER}"
+            )
+        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if self.is_world_process_zero():
+            clear_place(checkpoint)
+        self.accelerator.wait_for_everyone()
+        with disk_errors(checkpoint):
+            super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Writes what is trained; of a sharded model that is all that is gathered."""
+        state = None
+        if is_sharded(self.model):
+            state = whole_state(self.model, only_trained=isinstance(self.model, PeftModel))
+        self._save(output_dir, state)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
+        with quiet():
+            super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
+        directory = Path(output_dir or self.args.output_dir)
+        (directory / "training_args.bin").unlink()
+        if isinstance(self.model, PeftModel):
+            seal_adapter(directory, base_folder(self.model))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Without the second copy of all weights that transformers writes of a sharded model."""
+        if not is_sharded(self.model):
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        plugin = self.accelerator.state.fsdp_plugin
+        save_fsdp_optimizer(plugin, self.accelerator, self.optimizer, self.model, output_dir)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+
+    def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
+        load_trained(self.model, Path(checkpoint))
+
+
+RandomStates = tuple[Any, Any, Tensor, list[Tensor]]
+"""Of python, numpy, torch, and torch's devices."""
+
+
+def random_states() -> RandomStates:
+    """Where all random number generators stand."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    return *states, torch.cuda.get_rng_state_all()
+
+
+def set_random_states(states: RandomStates) -> None:
+    """Sets them back."""
+    python, numpy, cpu, cuda = states
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(cuda)
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Random order in which each batch has rows of similar length, for less padding.
+
+    Rows are shuffled, sorted by length within pools of `POOL` batches, and the batches shuffled
+    again. The order follows from seed and epoch alone.
+    """
+
+    POOL = 16
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        self.lengths = np.asarray(lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by accelerate before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        rng = np.random.default_rng([self.seed, self.epoch])
+        order = rng.permutation(len(self))
+        pool = self.POOL * self.batch_size
+        for start in range(0, len(order), pool):
+            rows = order[start : start + pool]
+            order[start : start + pool] = rows[np.argsort(self.lengths[rows], kind="stable")]
+        # A last, smaller batch stays last: anywhere else it would shift the others.
+        whole = len(order) - len(order) % self.batch_size
+        batches = order[:whole].reshape(-1, self.batch_size)
+        yield from rng.permutation(batches).ravel().tolist()
+        yield from order[whole:].tolist()
+
+
+class MetricWindow:
+    """Sums and counts of metrics since they were last logged, on the device that computed them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        """Adds every entry of each tensor."""
+        for name, values in metrics.items():
+            values = values.detach().double()
+            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
+            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
+
+    def pop(self, accelerator: Any) -> dict[str, float]:
+        """The means over all processes; the window starts anew."""
+        if not self._sums:
+            return {}
+        totals = accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
+        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
+        self._sums = {}
+        return means
