@@ -30,6 +30,9 @@ MOVED = {
     "regression.aggregate_duplicates": f"{ENDED}: equal rows become one",
     "regression.eval_fraction": f"{ENDED}: a tenth of the episodes is held out",
     "preferences.discount_per": f"{ENDED}: gamma is per action where there is no critic",
+    "space.genes": "is now space.tunables",
+    "mutation.gene_step": "is now mutation.tunable_step",
+    "mutation.num_genes": "is now mutation.num_tunables",
     "tiny.max_position_embeddings": f"{ENDED}: it is 2048",
 }
 """By a part of the key."""

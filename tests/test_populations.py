@@ -152,7 +152,7 @@ def test_copying_a_member_takes_its_parameters_its_moments_and_its_settings():
     assert agent.hyper["learning_rate"].tolist() == [1e-2, 1e-2]
 
 
-def test_members_may_differ_in_genes_only():
+def test_members_may_differ_in_tunables_only():
     with pytest.raises(ConfigError, match="hidden: expected one value for all members"):
         population([SMALL, replace(SMALL, hidden=(16,))])
     with pytest.raises(ConfigError, match="at least one member"):

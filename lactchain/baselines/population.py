@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Parameters
 from lactchain.errors import ConfigError
-from lactchain.genes import genes
+from lactchain.tunable import tunables
 
 
 class Part(Protocol):
@@ -151,18 +151,18 @@ class Population:
     """P members of one algorithm. A subclass adds networks, what it stores, and how it learns.
 
     Args:
-        configs: one config for each member. Fields that are genes may differ from member to
+        configs: one config for each member. Fields that are tunables may differ from member to
             member; all others must agree, since they shape the one computation.
         observation_space: of a single environment.
         action_space: of a single environment.
         seed: of everything random in the population.
 
     Attributes:
-        hyper: gene → (P,), its value for each member, float64.
+        hyper: tunable → (P,), its value for each member, float64.
         num_updates: optimiser steps made so far, per member the same but for PPO's epochs.
 
     Raises:
-        ConfigError: the members differ in a field that is no gene, or a space does not fit.
+        ConfigError: the members differ in a field that is no tunable, or a space does not fit.
     """
 
     parts: dict[str, Part]
@@ -190,16 +190,16 @@ class Population:
 
     @property
     def config(self) -> Any:
-        """A config whose fields that are no genes hold for all members."""
+        """A config whose fields that are no tunables hold for all members."""
         return self.configs[0]
 
     def set_configs(self, configs: Sequence[Any]) -> None:
         """Gives the members other hyper-parameters; what they have learnt stays.
 
         Raises:
-            ConfigError: the members differ in a field that is no gene.
+            ConfigError: the members differ in a field that is no tunable.
         """
-        names = genes(type(configs[0]))
+        names = tunables(type(configs[0]))
         for name in vars(configs[0]).keys() - names.keys():
             values = [getattr(config, name) for config in configs]
             if any(value != values[0] for value in values):
@@ -212,7 +212,7 @@ class Population:
         self._columns: dict[str, Tensor] = {name: _column(v) for name, v in self.hyper.items()}
 
     def column(self, name: str) -> Tensor:
-        """A gene's values as a tensor (P, 1)."""
+        """A tunable's values as a tensor (P, 1)."""
         return self._columns[name]
 
     @property

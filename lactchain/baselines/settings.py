@@ -17,8 +17,8 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
-from lactchain.genes import gene, genes
 from lactchain.settings import RunConfig, check
+from lactchain.tunable import tunable, tunables
 
 Activation = Literal["tanh", "relu", "elu"]
 
@@ -51,23 +51,23 @@ class PPOConfig(Bounded):
     """Units of the hidden layers, of actor and critic each."""
     activation: Activation = "tanh"
     """Activation of the hidden layers."""
-    learning_rate: Positive = gene(3e-4, 1e-5, 1e-2, log=True)
+    learning_rate: Positive = tunable(3e-4, 1e-5, 1e-2, log=True)
     """Step size of Adam."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    gae_lambda: Share = gene(0.95, 0.8, 1.0)
+    gae_lambda: Share = tunable(0.95, 0.8, 1.0)
     """Decay of generalised advantages."""
-    clip_range: Positive = gene(0.2, 0.1, 0.4)
+    clip_range: Positive = tunable(0.2, 0.1, 0.4)
     """How far the probability ratio may leave 1."""
-    entropy_coef: float = gene(0.0, 0.0, 0.1)
+    entropy_coef: float = tunable(0.0, 0.0, 0.1)
     """Weight of the entropy bonus."""
-    value_coef: float = gene(0.5, 0.0, 1.0)
+    value_coef: float = tunable(0.5, 0.0, 1.0)
     """Weight of the value loss."""
-    max_grad_norm: Positive = gene(0.5, 0.3, 5.0, log=True)
+    max_grad_norm: Positive = tunable(0.5, 0.3, 5.0, log=True)
     """Gradients are scaled down to this norm."""
-    batch_size: AtLeast1 = gene(64, 8, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(64, 8, 512, log=True, integer=True)
     """Rows of a minibatch, at most num_envs * num_steps."""
-    num_epochs: AtLeast1 = gene(10, 1, 20, integer=True)
+    num_epochs: AtLeast1 = tunable(10, 1, 20, integer=True)
     """Passes over the rows of a rollout."""
     anneal: bool = False
     """Let learning rate and clip range fall linearly to 0 over the run."""
@@ -101,13 +101,13 @@ class DQNConfig(Bounded):
     """Let the online network choose the action that the target network values."""
     loss: Literal["mse", "smooth_l1"] = "smooth_l1"
     """How far values are from their targets; smooth_l1 makes little of large errors."""
-    learning_rate: Positive = gene(1e-4, 1e-5, 1e-2, log=True)
+    learning_rate: Positive = tunable(1e-4, 1e-5, 1e-2, log=True)
     """Step size of Adam."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    batch_size: AtLeast1 = gene(32, 16, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(32, 16, 512, log=True, integer=True)
     """Transitions of an update."""
-    tau: PositiveShare = gene(1.0, 0.001, 1.0, log=True)
+    tau: PositiveShare = tunable(1.0, 0.001, 1.0, log=True)
     """Share by which the target network moves to the online one; 1 copies it."""
     target_every_updates: AtLeast1 = 100
     """Updates between two such moves."""
@@ -119,11 +119,11 @@ class DQNConfig(Bounded):
     """Transitions that the replay buffer of a member holds."""
     learning_starts: AtLeast0 = 1000
     """Environment steps of a member, played at random, before the first update."""
-    exploration_fraction: Share = gene(0.1, 0.01, 0.5)
+    exploration_fraction: Share = tunable(0.1, 0.01, 0.5)
     """Share of the run in which the exploration rate falls from 1 to its final value."""
-    final_exploration: Share = gene(0.05, 0.01, 0.2)
+    final_exploration: Share = tunable(0.05, 0.01, 0.2)
     """Probability of a random action thereafter, drawn for each copy by itself."""
-    max_grad_norm: Positive = gene(10.0, 0.3, 10.0, log=True)
+    max_grad_norm: Positive = tunable(10.0, 0.3, 10.0, log=True)
     """Gradients are scaled down to this norm."""
     anneal: bool = False
     """Let the learning rate fall linearly to 0 over the run."""
@@ -150,19 +150,19 @@ class DDPGConfig(Bounded):
     """Activation of the hidden layers."""
     num_critics: Literal[1, 2] = 1
     """2: targets take the smaller of two estimates (Fujimoto et al. 2018)."""
-    learning_rate: Positive = gene(1e-3, 1e-5, 1e-2, log=True)
+    learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     """Step size of Adam, for the critics."""
-    actor_learning_rate: Positive = gene(1e-3, 1e-5, 1e-2, log=True)
+    actor_learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     """Step size of Adam, for the actor."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    batch_size: AtLeast1 = gene(256, 16, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(256, 16, 512, log=True, integer=True)
     """Transitions of an update."""
-    tau: PositiveShare = gene(0.005, 0.001, 0.1, log=True)
+    tau: PositiveShare = tunable(0.005, 0.001, 0.1, log=True)
     """Share by which the target networks move to the online ones after each update."""
-    reward_scale: Positive = gene(1.0, 0.01, 10.0, log=True)
+    reward_scale: Positive = tunable(1.0, 0.01, 10.0, log=True)
     """Factor on rewards where they are learnt from; figures are of unscaled ones."""
-    exploration_noise: NonNegative = gene(0.1, 0.01, 0.5)
+    exploration_noise: NonNegative = tunable(0.1, 0.01, 0.5)
     """Deviation of the Gaussian noise on actions, which lie in [-1, 1]."""
     train_every_env_steps: AtLeast1 = 1
     """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
@@ -188,19 +188,19 @@ class CQLConfig(Bounded):
     """Units of the hidden layers."""
     activation: Activation = "relu"
     """Activation of the hidden layers."""
-    learning_rate: Positive = gene(1e-3, 1e-5, 1e-2, log=True)
+    learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     """Step size of Adam."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    cql_weight: NonNegative = gene(1.0, 0.01, 10.0, log=True)
+    cql_weight: NonNegative = tunable(1.0, 0.01, 10.0, log=True)
     """Weight of the penalty, beside half the squared error; the paper's alpha."""
-    batch_size: AtLeast1 = gene(256, 16, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(256, 16, 512, log=True, integer=True)
     """Transitions of an update."""
-    tau: PositiveShare = gene(0.005, 0.001, 1.0, log=True)
+    tau: PositiveShare = tunable(0.005, 0.001, 1.0, log=True)
     """Share by which the target network moves to the online one after each update."""
     num_updates: AtLeast1 = 100
     """Updates of one iteration."""
-    max_grad_norm: Positive = gene(10.0, 0.3, 10.0, log=True)
+    max_grad_norm: Positive = tunable(10.0, 0.3, 10.0, log=True)
     """Gradients are scaled down to this norm."""
     anneal: bool = False
     """Let the learning rate fall linearly to 0 over the run."""
@@ -267,7 +267,7 @@ class TrainAgentConfig(Bounded):
         """The config of each member, (P,).
 
         Raises:
-            ValueError: a member's entry names no gene of the agent, or a value that it refuses.
+            ValueError: a member's entry names no tunable of the agent, or a value that it refuses.
         """
         entries = self.loop.members or [{}]
         own = [_with_settings(self.agent, entry) for entry in entries]
@@ -275,7 +275,7 @@ class TrainAgentConfig(Bounded):
 
 
 def _with_settings(agent: Any, settings: dict[str, int | float]) -> Any:
-    known = genes(type(agent))
+    known = tunables(type(agent))
     for name, value in settings.items():
         check(name in known, "loop.members", f"names of {', '.join(known)}", name)
         whole = not known[name].integer or value == int(value)

@@ -281,7 +281,7 @@ class Training:
         for name in ("best", "last"):
             agent = load_agent(self.run.path(name))
             figures = self._figures(self._play(agent, FINAL_SEED))
-            own = {gene: getattr(agent.config, gene) for gene in self._own_settings}
+            own = {tunable: getattr(agent.config, tunable) for tunable in self._own_settings}
             summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
         if self._trackers is not None:

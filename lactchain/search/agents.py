@@ -23,8 +23,8 @@ from lactchain.search.mutations import (
     draw_config,
     mutate_activation,
     mutate_architecture,
-    mutate_gene,
     mutate_parameters,
+    mutate_tunables,
 )
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 
@@ -197,7 +197,7 @@ class AgentSpecies:
         if self.settings.start == "drawn":
             config = draw_config(config, self.space, rng)
         elif place > 0:
-            config, change = mutate_gene(config, self.space, self.settings.mutation, rng)
+            config, change = mutate_tunables(config, self.space, self.settings.mutation, rng)
         learnt = self.arena.newborn(config, [self.arena.seed, place])
         return config, learnt, change
 
@@ -231,7 +231,7 @@ class AgentSpecies:
         """A mutant of any of the kinds."""
         settings, config, learnt = self.settings.mutation, parent.config, parent.state
         if kind == "hyper":
-            config, change = mutate_gene(config, self.space, settings, rng)
+            config, change = mutate_tunables(config, self.space, settings, rng)
             return config, learnt, change
         if kind == "activation":
             mutant = mutate_activation(config, learnt, rng)
@@ -255,7 +255,7 @@ class AgentSpecies:
         return type(self.config)(**config), Learnt(body["parts"], shapes, body["num_updates"])
 
     def facts(self, champion: Individual) -> dict[str, Any]:
-        """What a summary says of the champion beside its genes."""
+        """What a summary says of the champion beside its tunables."""
         config = champion.config
         return {"best/hidden": list(config.hidden), "best/activation": config.activation}
 

@@ -17,8 +17,8 @@ from gymnasium import spaces
 from lactchain.baselines.member_envs import Episode, MemberEnvs, Transition
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, Population
-from lactchain.genes import genes
 from lactchain.search.growth import Arrays
+from lactchain.tunable import tunables
 
 Shapes = dict[str, list[tuple[int, ...]]]
 
@@ -86,12 +86,12 @@ def part_shapes(population: Population) -> dict[str, Shapes]:
 def batches(configs: Sequence[Any], learnt: Sequence[Learnt]) -> list[list[int]]:
     """Places of members that can be trained in one batch at no loss.
 
-    They agree in every field that is no gene, in whole numbers (members with other sizes of batch
-    or numbers of epochs would wait for each other), and in how much they have stored.
+    They agree in every field that is not tunable, in whole numbers (members with other sizes of
+    batch or numbers of epochs would wait for each other), and in how much they have stored.
     """
     found: dict[tuple, list[int]] = {}
     for place, (config, one) in enumerate(zip(configs, learnt, strict=True)):
-        declared = genes(type(config))
+        declared = tunables(type(config))
         fields = tuple(
             (name, value)
             for name, value in vars(config).items()

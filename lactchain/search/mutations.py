@@ -1,4 +1,4 @@
-"""Newcomers and mutants: genes, networks' shapes, weights and activations of members.
+"""Newcomers and mutants: tunables, networks' shapes, weights and activations of members.
 
 A mutation takes a config and what a member has learnt, and gives the mutant's, with a word on what
 changed; where a kind has nothing to change it gives None. Nothing is changed in place: the parent
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from lactchain.errors import ConfigError
-from lactchain.genes import Gene, gene_values, genes, with_genes
 from lactchain.search.growth import (
     DEEPENABLE,
     Arrays,
@@ -29,6 +28,7 @@ from lactchain.search.growth import (
 )
 from lactchain.search.members import Learnt, change_networks
 from lactchain.search.settings import MutationConfig, SpaceConfig
+from lactchain.tunable import Tunable, tunable_values, tunables, with_tunables
 
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
@@ -46,33 +46,33 @@ class Mutant:
     change: Change
 
 
-def searched_genes(config_class: type, names: Sequence[str]) -> dict[str, Gene]:
-    """The genes of these names, all of the class where there are none.
+def searched_tunables(config_class: type, names: Sequence[str]) -> dict[str, Tunable]:
+    """The tunables of these names, all of the class where there are none.
 
     Raises:
-        ConfigError: the class has no such gene.
+        ConfigError: the class has no such tunable.
     """
-    known = genes(config_class)
+    known = tunables(config_class)
     for name in names:
         if name not in known:
-            raise ConfigError(f"genes: no gene {name!r}; there are {', '.join(known)}")
+            raise ConfigError(f"tunables: no tunable {name!r}; there are {', '.join(known)}")
     return {name: known[name] for name in names} if names else known
 
 
-def check_genes(config: Any, names: Sequence[str]) -> None:
-    """Refuses a config whose searched genes lie outside of their ranges.
+def check_tunables(config: Any, names: Sequence[str]) -> None:
+    """Refuses a config whose searched tunables lie outside of their ranges.
 
     Raises:
-        ConfigError: naming gene and range.
+        ConfigError: naming tunable and range.
     """
-    present = gene_values(config)
-    for name in searched_genes(type(config), names):
+    present = tunable_values(config)
+    for name in searched_tunables(type(config), names):
         if name in present:
-            with_genes(config, {name: present[name]})
+            with_tunables(config, {name: present[name]})
 
 
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
-    """A config whose searched genes, architecture and activation are drawn from their ranges.
+    """A config whose searched tunables, architecture and activation are drawn from their ranges.
 
     Raises:
         ConfigError: the config class refuses whatever is drawn.
@@ -83,29 +83,31 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     if space.activations:
         place = int(rng.integers(len(space.activations)))
         config = replace(config, activation=space.activations[place])
-    ranges = present_genes(config, space)
+    ranges = present_tunables(config, space)
 
     def draw() -> Any:
-        return with_genes(config, {name: gene.at(rng.random()) for name, gene in ranges.items()})
+        return with_tunables(
+            config, {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
+        )
 
     return _first_accepted(draw)
 
 
-def mutate_gene(
+def mutate_tunables(
     config: Any, space: SpaceConfig, settings: MutationConfig, rng: np.random.Generator
 ) -> tuple[Any, Change]:
-    """The config with `settings.num_genes` genes moved by Gaussian steps on their own scales."""
-    ranges, before = present_genes(config, space), gene_values(config)
-    count = min(settings.num_genes, len(ranges))
+    """The config with `settings.num_tunables` tunables moved by Gaussian steps on their scales."""
+    ranges, before = present_tunables(config, space), tunable_values(config)
+    count = min(settings.num_tunables, len(ranges))
 
     def draw() -> tuple[Any, Change]:
         names = rng.choice(list(ranges), count, replace=False).tolist()
-        steps = (settings.gene_step * rng.standard_normal(count)).tolist()
+        steps = (settings.tunable_step * rng.standard_normal(count)).tolist()
         after = {
             name: ranges[name].step(before[name], step)
             for name, step in zip(names, steps, strict=True)
         }
-        return with_genes(config, after), {name: [before[name], after[name]] for name in names}
+        return with_tunables(config, after), {name: [before[name], after[name]] for name in names}
 
     return _first_accepted(draw)
 
@@ -198,11 +200,11 @@ def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
     return int(rng.choice(np.flatnonzero(allowed)))
 
 
-def present_genes(config: Any, space: SpaceConfig) -> dict[str, Gene]:
-    """The searched genes of those parts that the config has."""
-    present = gene_values(config)
-    ranges = searched_genes(type(config), space.genes)
-    return {name: gene for name, gene in ranges.items() if name in present}
+def present_tunables(config: Any, space: SpaceConfig) -> dict[str, Tunable]:
+    """The searched tunables of those parts that the config has."""
+    present = tunable_values(config)
+    ranges = searched_tunables(type(config), space.tunables)
+    return {name: tunable for name, tunable in ranges.items() if name in present}
 
 
 def _first_accepted(draw: Callable[[], Any]) -> Any:

@@ -15,10 +15,10 @@ import numpy as np
 
 from lactchain.baselines.settings import WorldConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.genes import gene_values, with_genes
 from lactchain.search.agents import Arena
-from lactchain.search.mutations import ATTEMPTS, draw_config, present_genes
+from lactchain.search.mutations import ATTEMPTS, draw_config, present_tunables
 from lactchain.search.settings import SpaceConfig, TrialsConfig
+from lactchain.tunable import tunable_values, with_tunables
 
 
 class Sampler(Protocol):
@@ -103,10 +103,10 @@ class TPESampler:
             chosen = self.trial.suggest_categorical("activation", self.space.activations)
             config = replace(config, activation=chosen)
         values = {}
-        for name, gene in present_genes(config, self.space).items():
-            suggest = self.trial.suggest_int if gene.integer else self.trial.suggest_float
-            values[name] = suggest(name, gene.low, gene.high, log=gene.log)
-        return with_genes(config, values)
+        for name, tunable in present_tunables(config, self.space).items():
+            suggest = self.trial.suggest_int if tunable.integer else self.trial.suggest_float
+            values[name] = suggest(name, tunable.low, tunable.high, log=tunable.log)
+        return with_tunables(config, values)
 
     def report(self, step: int, fitness: float) -> bool:
         """Whether the pruner gives the trial up."""
@@ -159,7 +159,7 @@ class Report:
         """The report as plain values, but for what was learnt."""
         numbers = {name: getattr(self, name) for name in RECORD}
         shape = {"hidden": list(self.config.hidden), "activation": self.config.activation}
-        return {**numbers, "genes": gene_values(self.config), **shape}
+        return {**numbers, "tunables": tunable_values(self.config), **shape}
 
 
 RECORD = ("trial", "steps", "fitness", "num_env_steps", "num_final_env_steps", "is_final")
@@ -199,7 +199,7 @@ class Trials:
             if record["trial"] == self.number:
                 config = self.sampler.ask()
                 self.number += 1
-                if gene_values(config) != record["genes"]:
+                if tunable_values(config) != record["tunables"]:
                     raise DataError(f"trial {record['trial']}: was of another seed or version")
             self.sampler.report(record["steps"], record["fitness"])
             if record["is_final"]:
