@@ -150,11 +150,11 @@ def test_a_generation_begins_with_all_that_the_last_one_ended_with(kind, config)
 def test_no_two_uses_of_episodes_meet(monkeypatch):
     seeds = []
 
-    def evaluate(act, id, num_members, num_episodes, seed, **kwargs):
+    def evaluate(agent, world, num_episodes, seed):
         seeds.append(range(seed, seed + num_episodes))
-        return Evaluation(*np.zeros((3, num_members, num_episodes)), num_env_steps=1)
+        return Evaluation(*np.zeros((3, agent.num_members, num_episodes)), num_env_steps=1)
 
-    monkeypatch.setattr("lactchain.search.agents.evaluate", evaluate)
+    monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
     for seed in (0, 1):
         arena = Arena(WorldConfig("CartPole-v1"), seed)
         learnt = arena.newborn(SMALL, [0])

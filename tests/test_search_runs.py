@@ -155,14 +155,14 @@ def test_the_returned_agent_is_the_one_that_was_judged(tmp_path, seed):
 
 
 def test_every_step_of_training_and_of_selecting_evaluations_is_counted(tmp_path, monkeypatch):
-    played, original = [], agents.evaluate
+    played, original = [], agents.evaluate_agent
 
     def count(*args, **kwargs):
         evaluation = original(*args, **kwargs)
         played.append(int(evaluation.lengths.sum()))
         return evaluation
 
-    monkeypatch.setattr(agents, "evaluate", count)
+    monkeypatch.setattr(agents, "evaluate_agent", count)
     summary = run(tmp_path / "run")
     certifying = played.pop()  # the last one, of the returned member
     assert certifying >= agents.CERTIFYING_EPISODES

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
@@ -20,7 +20,7 @@ from lactchain.process import stop_requested
 from lactchain.search.evolution import Individual
 from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
 from lactchain.search.mutations import (
-    draw_config,
+    first_config,
     mutate_activation,
     mutate_architecture,
     mutate_parameters,
@@ -109,14 +109,7 @@ class Arena:
         returns = np.zeros(len(configs))
         for places in batches(configs, learnt):
             population = self._join(configs, learnt, places, [0])
-            evaluation = evaluate(
-                lambda observations, agent=population: agent.act(observations, greedy=True),
-                self.world.id,
-                len(places),
-                num_episodes,
-                seed,
-                **self.world.kwargs,
-            )
+            evaluation = evaluate_agent(population, self.world, num_episodes, seed)
             returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
             self.num_env_steps += counts * evaluation.num_env_steps
         return returns.tolist()
@@ -128,15 +121,8 @@ class Arena:
 
     def prove(self, agent: Any) -> float:
         """The same for an agent that was read from a folder."""
-        evaluation = evaluate(
-            lambda observations: agent.act(observations, greedy=True),
-            self.world.id,
-            1,
-            CERTIFYING_EPISODES,
-            self._seed(CERTIFYING_SEEDS),
-            **self.world.kwargs,
-        )
-        return float(evaluation.returns.mean())
+        seed = self._seed(CERTIFYING_SEEDS)
+        return float(evaluate_agent(agent, self.world, CERTIFYING_EPISODES, seed).returns.mean())
 
     def selecting_seed(self, number: int) -> int:
         """Where the episodes of a selecting evaluation start; other ones each time."""
@@ -193,11 +179,7 @@ class AgentSpecies:
 
     def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any]]:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
-        config, change = self.config, {}
-        if self.settings.start == "drawn":
-            config = draw_config(config, self.space, rng)
-        elif place > 0:
-            config, change = mutate_tunables(config, self.space, self.settings.mutation, rng)
+        config, change = first_config(self.config, self.space, self.settings, place, rng)
         learnt = self.arena.newborn(config, [self.arena.seed, place])
         return config, learnt, change
 
@@ -234,12 +216,10 @@ class AgentSpecies:
             config, change = mutate_tunables(config, self.space, settings, rng)
             return config, learnt, change
         if kind == "activation":
-            mutant = mutate_activation(config, learnt, rng)
-        elif kind == "parameters":
-            mutant = mutate_parameters(config, learnt, settings, rng)
-        else:
-            mutant = mutate_architecture(config, learnt, settings, rng)
-        return mutant and (mutant.config, mutant.learnt, mutant.change)
+            return mutate_activation(config, learnt, rng)
+        if kind == "parameters":
+            return mutate_parameters(config, learnt, settings, rng)
+        return mutate_architecture(config, learnt, settings, rng)
 
     def encode(self, config: Any, state: Learnt) -> dict[str, Any]:
         """A member as arrays and plain values."""

@@ -14,6 +14,7 @@ generation.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -23,9 +24,6 @@ import numpy as np
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 
 ELITE, NEWCOMER = "elite", "newcomer"
-RECORD = (
-    "id", "parent", "mutation", "change", "fitness", "parent_fitness", "num_evaluations",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,41 +78,32 @@ class Species(Protocol):
 
     def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, Mapping[str, Any]]:
         """Config, state and change of a member of the first generation."""
-        ...
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
         """Lets all members learn; their new states."""
-        ...
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """Mean returns of members and champion over the same episodes, which are counted."""
-        ...
 
     def certify(self, member: Individual) -> float:
         """Mean return of one member over many fresh episodes, which are not counted."""
-        ...
 
     def mutate(
         self, kind: str, parent: Individual, rng: np.random.Generator
     ) -> tuple[Any, Any, Mapping[str, Any]] | None:
         """Config, state and change of a mutant; None where there is nothing to change."""
-        ...
 
     def encode(self, config: Any, state: Any) -> dict[str, Any]:
         """A member as arrays and plain values."""
-        ...
 
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Any]:
         """The config and the state that `encode` was given."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What the next generation depends on beside the members: environments, counts."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -201,13 +190,8 @@ class Evolution:
         self.champion = judged[-1] if self.champion else None
         self._crown(evaluated)
         self._certify(judged)
-        generation = Generation(
-            self.number,
-            tuple(evaluated),
-            self.species.num_env_steps,
-            self.champion,
-            self.certified,
-        )
+        steps = self.species.num_env_steps
+        generation = Generation(self.number, tuple(evaluated), steps, self.champion, self.certified)
         self.number += 1
         self.members = self._children(evaluated)
         return generation
@@ -256,10 +240,9 @@ class Evolution:
         self, id: int, parent: Individual, kind: str, rng: np.random.Generator
     ) -> Individual:
         mutant = None if kind in (ELITE, "none") else self.species.mutate(kind, parent, rng)
-        if mutant is None:
-            kind = kind if kind == ELITE else "none"
-            mutant = parent.config, parent.state, {}
-        config, state, change = mutant
+        if mutant is None and kind != ELITE:
+            kind = "none"
+        config, state, change = mutant or (parent.config, parent.state, {})
         return Individual(id, parent.id, kind, change, config, state, parent_fitness=parent.fitness)
 
     def _kind(self, rng: np.random.Generator) -> str:
@@ -288,12 +271,13 @@ class Evolution:
         self.species.load_state_dict(state["species"])
 
     def _encode(self, member: Individual) -> dict[str, Any]:
-        record = {name: getattr(member, name) for name in RECORD}
-        return {**record, "body": self.species.encode(member.config, member.state)}
+        record = {**vars(member), "body": self.species.encode(member.config, member.state)}
+        del record["config"], record["state"]
+        return record
 
     def _decode(self, written: Mapping[str, Any]) -> Individual:
         config, state = self.species.decode(written["body"])
-        record = {name: written[name] for name in RECORD}
+        record = {name: value for name, value in written.items() if name != "body"}
         return Individual(config=config, state=state, **record)
 
 
@@ -304,10 +288,10 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     were fitter than their parents. Training brings gains too, so the kind none is what the others
     are to be compared with.
     """
-    gains: dict[str, list[float]] = {}
+    gains = defaultdict(list)
     for record in lineage:
         if record["gain"] is not None:
-            gains.setdefault(record["mutation"], []).append(record["gain"])
+            gains[record["mutation"]].append(record["gain"])
     return {
         kind: {
             "count": len(values),

@@ -61,37 +61,31 @@ def keep_units(arrays: Sequence[np.ndarray], layer: int, count: int) -> Arrays:
     return smaller
 
 
-def add_layer(arrays: Sequence[np.ndarray], shift: float) -> Arrays:
+def add_layer(arrays: Sequence[np.ndarray], shift: float | None) -> Arrays:
     """The network with one more hidden layer, of as many units, before the last layer.
 
     Args:
         arrays: weight and bias of each layer.
-        shift: of the activation, see `DEEPENABLE`; it is added before and taken away behind.
+        shift: of the activation, see `DEEPENABLE`; it is added before and taken away behind. None:
+            the new layer is of zeros, for moments.
     """
     *before, weight, bias = arrays
-    width = weight.shape[0]
-    identity = np.eye(width, dtype=weight.dtype)
-    shifts = np.full((1, width), shift, dtype=weight.dtype)
-    return [*before, identity, shifts, weight, bias - shifts @ weight]
+    width, kind = weight.shape[0], weight.dtype
+    if shift is None:
+        return [*before, np.zeros((width, width), kind), np.zeros((1, width), kind), weight, bias]
+    shifts = np.full((1, width), shift, kind)
+    return [*before, np.eye(width, dtype=kind), shifts, weight, bias - shifts @ weight]
 
 
-def add_layer_of_zeros(arrays: Sequence[np.ndarray]) -> Arrays:
-    """The same for moments: those of the new layer are 0."""
-    width = arrays[-2].shape[0]
-    new = [np.zeros((rows, width), dtype=arrays[-2].dtype) for rows in (width, 1)]
-    return [*arrays[:-2], *new, *arrays[-2:]]
+def merge_layer(arrays: Sequence[np.ndarray], moments: bool = False) -> Arrays:
+    """The network without its last hidden layer, which is multiplied into the last one.
 
-
-def merge_layer(arrays: Sequence[np.ndarray]) -> Arrays:
-    """The network without its last hidden layer, which is multiplied into the last one."""
+    The moments of what is multiplied are zeros.
+    """
     *before, w1, b1, w2, b2 = arrays
+    if moments:
+        return [*before, np.zeros((w1.shape[0], w2.shape[1]), w2.dtype), np.zeros_like(b2)]
     return [*before, w1 @ w2, b1 @ w2 + b2]
-
-
-def merge_layer_of_zeros(arrays: Sequence[np.ndarray]) -> Arrays:
-    """The same for moments: those of the merged layer are 0."""
-    *before, w1, _, w2, b2 = arrays
-    return [*before, np.zeros((w1.shape[0], w2.shape[1]), dtype=w2.dtype), np.zeros_like(b2)]
 
 
 def _places(arrays: Sequence[np.ndarray], layer: int) -> tuple[int, int, int]:

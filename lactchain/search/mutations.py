@@ -10,8 +10,9 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +21,12 @@ from lactchain.search.growth import (
     DEEPENABLE,
     Arrays,
     add_layer,
-    add_layer_of_zeros,
     add_units,
     keep_units,
     merge_layer,
-    merge_layer_of_zeros,
 )
 from lactchain.search.members import Learnt, change_networks
-from lactchain.search.settings import MutationConfig, SpaceConfig
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.tunable import Tunable, tunable_values, tunables, with_tunables
 
 ATTEMPTS = 20
@@ -37,8 +36,7 @@ Change = dict[str, list[Any]]
 """What changed: name → [before, after]."""
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(NamedTuple):
     """A child before it has trained."""
 
     config: Any
@@ -46,29 +44,27 @@ class Mutant:
     change: Change
 
 
-def searched_tunables(config_class: type, names: Sequence[str]) -> dict[str, Tunable]:
-    """The tunables of these names, all of the class where there are none.
-
-    Raises:
-        ConfigError: the class has no such tunable.
-    """
-    known = tunables(config_class)
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"tunables: no tunable {name!r}; there are {', '.join(known)}")
-    return {name: known[name] for name in names} if names else known
-
-
 def check_tunables(config: Any, names: Sequence[str]) -> None:
     """Refuses a config whose searched tunables lie outside of their ranges.
 
     Raises:
-        ConfigError: naming tunable and range.
+        ConfigError: naming tunable and range, or a name that is no tunable of the class.
     """
     present = tunable_values(config)
-    for name in searched_tunables(type(config), names):
-        if name in present:
-            with_tunables(config, {name: present[name]})
+    with_tunables(config, {name: present[name] for name in searched_tunables(config, names)})
+
+
+def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
+    """The tunables of these names (none: all) of those parts that the config has.
+
+    Raises:
+        ConfigError: the class has no such tunable.
+    """
+    known, present = tunables(type(config)), tunable_values(config)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"tunables: no tunable {name!r}; there are {', '.join(known)}")
+    return {name: known[name] for name in names or known if name in present}
 
 
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
@@ -83,7 +79,7 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     if space.activations:
         place = int(rng.integers(len(space.activations)))
         config = replace(config, activation=space.activations[place])
-    ranges = present_tunables(config, space)
+    ranges = searched_tunables(config, space.tunables)
 
     def draw() -> Any:
         return with_tunables(
@@ -93,11 +89,20 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     return _first_accepted(draw)
 
 
+def first_config(
+    config: Any, space: SpaceConfig, settings: EvolutionConfig, place: int, rng: np.random.Generator
+) -> tuple[Any, Change]:
+    """The config of a member of the first generation; see `EvolutionConfig.start`."""
+    if settings.start == "drawn":
+        return draw_config(config, space, rng), {}
+    return mutate_tunables(config, space, settings.mutation, rng) if place else (config, {})
+
+
 def mutate_tunables(
     config: Any, space: SpaceConfig, settings: MutationConfig, rng: np.random.Generator
 ) -> tuple[Any, Change]:
     """The config with `settings.num_tunables` tunables moved by Gaussian steps on their scales."""
-    ranges, before = present_tunables(config, space), tunable_values(config)
+    ranges, before = searched_tunables(config, space.tunables), tunable_values(config)
     count = min(settings.num_tunables, len(ranges))
 
     def draw() -> tuple[Any, Change]:
@@ -161,7 +166,7 @@ def _growths(config: Any, settings: MutationConfig) -> list[Way]:
     if len(config.hidden) < settings.max_layers and config.activation in DEEPENABLE:
         shift = DEEPENABLE[config.activation]
         deeper = (*config.hidden, config.hidden[-1])
-        ways.append(lambda _: (deeper, lambda a: add_layer(a, shift), add_layer_of_zeros))
+        ways.append(lambda _: (deeper, lambda a: add_layer(a, shift), lambda a: add_layer(a, None)))
     return ways
 
 
@@ -170,7 +175,8 @@ def _cuts(config: Any) -> list[Way]:
     if max(config.hidden) > 1:
         ways.append(lambda rng: _fewer_units(config.hidden, rng))
     if len(config.hidden) > 1:
-        ways.append(lambda _: (config.hidden[:-1], merge_layer, merge_layer_of_zeros))
+        merged = config.hidden[:-1], merge_layer, partial(merge_layer, moments=True)
+        ways.append(lambda _: merged)
     return ways
 
 
@@ -198,13 +204,6 @@ def _fewer_units(hidden: tuple[int, ...], rng: np.random.Generator):
 
 def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
     return int(rng.choice(np.flatnonzero(allowed)))
-
-
-def present_tunables(config: Any, space: SpaceConfig) -> dict[str, Tunable]:
-    """The searched tunables of those parts that the config has."""
-    present = tunable_values(config)
-    ranges = searched_tunables(type(config), space.tunables)
-    return {name: tunable for name, tunable in ranges.items() if name in present}
 
 
 def _first_accepted(draw: Callable[[], Any]) -> Any:

@@ -37,7 +37,7 @@ from lactchain.models.growth import (
 from lactchain.models.specs import actor_spec
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
-from lactchain.search.mutations import draw_config, mutate_tunables
+from lactchain.search.mutations import first_config, mutate_tunables
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.settings import ActorConfig, GuidedActorConfig, recast
 from lactchain.stages.evaluate import EvaluateConfig
@@ -90,11 +90,8 @@ class LanguageSpecies:
         self, place: int, rng: np.random.Generator
     ) -> tuple[TrainSimPOConfig, Weights, dict[str, Any]]:
         """An actor with the given weights; see `EvolutionConfig.start` for its config."""
-        config, change = self.config.train, {}
-        if self.settings.start == "drawn":
-            config = draw_config(config, self.space, rng)
-        elif place > 0:
-            config, change = mutate_tunables(config, self.space, self.settings.mutation, rng)
+        given = self.config.train
+        config, change = first_config(given, self.space, self.settings, place, rng)
         return config, Weights(config.actor.model), change
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Weights]:
