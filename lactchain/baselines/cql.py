@@ -47,12 +47,9 @@ class CQL(QPopulation):
         return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
 
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
-        """One optimiser step of all members; returns metrics, each (P,).
+        """One step of all members on transitions (P, B, …); metrics, each (P,).
 
-        Args:
-            batch: transitions (P, B, …).
-            weights: (P, B), what each counts.
-            left: factor on the learning rate.
+        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
         """
         actions = torch.from_numpy(batch.actions)
         q = self.values(self.encode(batch.observations))

@@ -83,12 +83,9 @@ class DDPG(Population):
             self.replay.add(envs.step(actions))
 
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
-        """One optimiser step of all members' critics and actors; returns metrics, each (P,).
+        """One step of all critics and actors on transitions (P, B, …); metrics, each (P,).
 
-        Args:
-            batch: transitions (P, B, …).
-            weights: (P, B), what each counts.
-            left: factor on the learning rates.
+        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
         """
         x = self.inputs.encode(batch.observations)
         critic_loss = self.critic_loss(x, batch, weights)

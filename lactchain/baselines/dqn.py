@@ -87,12 +87,9 @@ class DQN(QPopulation):
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One optimiser step of all members; returns losses (P,) and values of the data (P, B).
+        """One step of all members on transitions (P, B, …); losses (P,), values of the data (P, B).
 
-        Args:
-            batch: transitions (P, B, …).
-            weights: (P, B), what each counts; those of a member sum to 1.
-            left: factor on the learning rate.
+        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
         """
         x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]

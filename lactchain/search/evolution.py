@@ -59,13 +59,6 @@ class Individual:
         mean = fitness if count == 0 else (count * self.fitness + fitness) / (count + 1)
         return replace(self, fitness=mean, num_evaluations=count + 1)
 
-    @property
-    def gain(self) -> float | None:
-        """How much fitter it is than its parent was; None for newcomers."""
-        if self.fitness is None or self.parent_fitness is None:
-            return None
-        return self.fitness - self.parent_fitness
-
 
 class Species(Protocol):
     """What evolves: how members come to be, learn, are judged and change.
@@ -135,7 +128,7 @@ class Generation:
                 "change": dict(member.change),
                 "fitness": _finite(member.fitness),
                 "parent_fitness": _finite(member.parent_fitness),
-                "gain": _finite(member.gain),
+                "gain": _finite(_gain(member)),
                 "num_env_steps": self.num_env_steps,
             }
             for member in self.members
@@ -300,6 +293,11 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         }
         for kind, values in sorted(gains.items())
     }
+
+
+def _gain(member: Individual) -> float | None:
+    """How much fitter a member is than its parent was; None for newcomers."""
+    return None if member.parent is None else member.fitness - member.parent_fitness
 
 
 def _finite(value: float | None) -> float | None:

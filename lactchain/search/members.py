@@ -17,9 +17,10 @@ from gymnasium import spaces
 from lactchain.baselines.member_envs import Episode, MemberEnvs, Transition
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, Population
-from lactchain.search.growth import Arrays
 from lactchain.tunable import tunables
 
+Arrays = list[np.ndarray]
+"""Weight and bias of each layer in turn, of one member; convolutions come first."""
 Shapes = dict[str, list[tuple[int, ...]]]
 
 
