@@ -96,12 +96,7 @@ class Adam:
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and counts."""
-        return {
-            "mean": self.mean,
-            "square": self.square,
-            "steps": self.steps,
-            "diverged": self.diverged,
-        }
+        return {name: getattr(self, name) for name in ("mean", "square", "steps", "diverged")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over moments and counts."""

@@ -64,9 +64,6 @@ class ReplayBuffer:
             for name, (shape, dtype) in kinds.items()
         }
 
-    def __len__(self) -> int:
-        return self.size
-
     def add(self, transitions: Batch) -> None:
         """Stores transitions (P, N, …), over the oldest ones when the ring is full.
 

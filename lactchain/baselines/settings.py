@@ -225,9 +225,9 @@ class TrainAgentConfig(Bounded):
     """A run of some agent; a subclass says which."""
 
     run: RunConfig
-    environment: WorldConfig
-    agent: Any
-    loop: LoopConfig
+    environment: WorldConfig = WorldConfig()
+    agent: Any = None
+    loop: LoopConfig = LoopConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -261,9 +261,7 @@ class TrainPPOConfig(TrainAgentConfig):
     """A run of PPO."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_ppo")
-    environment: WorldConfig = WorldConfig()
     agent: PPOConfig = PPOConfig()
-    loop: LoopConfig = LoopConfig()
 
 
 @dataclass(frozen=True)
@@ -271,7 +269,6 @@ class TrainDQNConfig(TrainAgentConfig):
     """A run of DQN."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_dqn")
-    environment: WorldConfig = WorldConfig()
     agent: DQNConfig = DQNConfig()
     loop: LoopConfig = LoopConfig(total_steps=50_000)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -83,9 +83,8 @@ class Arena:
         """
         trained: list[Learnt | None] = [None] * len(configs)
         before = sum(one.num_env_steps for one in envs)
-        for places in batches(configs, learnt):
+        for places, population in self._populations(configs, learnt, seed):
             joined = JoinedEnvs([envs[place] for place in places])
-            population = self._join(configs, learnt, places, seed)
             goal = joined.members[0].num_env_steps + num_steps
             while joined.members[0].num_env_steps < goal:
                 if stop_requested():
@@ -107,8 +106,7 @@ class Arena:
     ) -> list[float]:
         """Mean returns of greedy episodes; NaN for members whose gradients were not finite."""
         returns = np.zeros(len(configs))
-        for places in batches(configs, learnt):
-            population = self._join(configs, learnt, places, [0])
+        for places, population in self._populations(configs, learnt, [0]):
             evaluation = evaluate_agent(population, self.world, num_episodes, seed)
             returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
             self.num_env_steps += counts * evaluation.num_env_steps
@@ -131,20 +129,13 @@ class Arena:
     def _seed(self, kind: int, offset: int = 0) -> int:
         return (10_000_000 * self.seed + kind + offset) % 2**32
 
-    def _join(
-        self,
-        configs: Sequence[Any],
-        learnt: Sequence[Learnt],
-        places: Sequence[int],
-        seed: Sequence[int],
-    ) -> Population:
-        return join(
-            agent_class(configs[places[0]]),
-            [configs[place] for place in places],
-            [learnt[place] for place in places],
-            *self.spaces,
-            seed=[*seed, places[0]],
-        )
+    def _populations(
+        self, configs: Sequence[Any], learnt: Sequence[Learnt], seed: Sequence[int]
+    ) -> Iterator[tuple[list[int], Population]]:
+        """The members as populations of those that fit together, with their places."""
+        for places in batches(configs, learnt):
+            own, known = [configs[place] for place in places], [learnt[place] for place in places]
+            yield places, join(agent_class(own[0]), own, known, *self.spaces, [*seed, places[0]])
 
 
 class AgentSpecies:

@@ -55,7 +55,7 @@ def join(
     learnt: Sequence[Learnt],
     observation_space: spaces.Space,
     action_space: spaces.Space,
-    seed: int,
+    seed: int | Sequence[int],
 ) -> Population:
     """A population of members that were taken out of others; see `batches` for who fits whom."""
     population = kind(configs, observation_space, action_space, seed)
