@@ -128,13 +128,11 @@ class PPO(Population):
             behaviour_logps = self._logps_and_entropy(rows, actions)[0]
         columns = (rows, actions, behaviour_logps, self._rows(advantages), self._rows(returns))
         columns = tuple(column.clone() for column in columns)  # no inference tensors into autograd
-        records: list[dict[str, Tensor]] = []
+        records, left = [], self._left(progress)
         for epoch in range(int(self.hyper["num_epochs"].max())):
             in_epoch = epoch < self.hyper["num_epochs"]
             for minibatch, weights, active in self._minibatches(columns):
-                records.append(
-                    self._step(minibatch, weights, active & in_epoch, self._left(progress))
-                )
+                records.append(self._step(minibatch, weights, active & in_epoch, left))
         return self._metrics(records, advantages, returns)
 
     def _step(
@@ -148,11 +146,8 @@ class PPO(Population):
         policy_loss = (surrogate * weights).sum(1)
         value_loss = ((self._values(rows) - returns).square() * weights).sum(1)
         entropy = (entropy * weights).sum(1)
-        value_coef, entropy_coef = (
-            self.column("value_coef")[:, 0],
-            self.column("entropy_coef")[:, 0],
-        )
-        self._descend(policy_loss + value_coef * value_loss - entropy_coef * entropy, left, active)
+        losses = policy_loss + self.column("value_coef")[:, 0] * value_loss
+        self._descend(losses - self.column("entropy_coef")[:, 0] * entropy, left, active)
         return {
             "train/policy_loss": policy_loss.detach(),
             "train/value_loss": value_loss.detach(),

@@ -17,7 +17,7 @@ from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
-from lactchain.search.evolution import Individual
+from lactchain.search.evolution import Child, Individual
 from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
 from lactchain.search.mutations import (
     first_config,
@@ -168,11 +168,10 @@ class AgentSpecies:
         """Steps of training and of selecting evaluations so far."""
         return self.arena.num_env_steps
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any]]:
+    def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
         config, change = first_config(self.config, self.space, self.settings, place, rng)
-        learnt = self.arena.newborn(config, [self.arena.seed, place])
-        return config, learnt, change
+        return config, self.arena.newborn(config, [self.arena.seed, place]), change
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
         """A generation's training."""
@@ -198,9 +197,7 @@ class AgentSpecies:
         """Mean return over fresh episodes, which are not counted."""
         return self.arena.certify(member.config, member.state)
 
-    def mutate(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> tuple[Any, Any, Mapping[str, Any]] | None:
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant of any of the kinds."""
         settings, config, learnt = self.settings.mutation, parent.config, parent.state
         if kind == "hyper":

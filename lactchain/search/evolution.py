@@ -60,6 +60,10 @@ class Individual:
         return replace(self, fitness=mean, num_evaluations=count + 1)
 
 
+Child = tuple[Any, Any, Mapping[str, Any]]
+"""Config and state of a new member, and what was changed: name → [before, after]."""
+
+
 class Species(Protocol):
     """What evolves: how members come to be, learn, are judged and change.
 
@@ -69,8 +73,8 @@ class Species(Protocol):
 
     num_env_steps: int
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, Mapping[str, Any]]:
-        """Config, state and change of a member of the first generation."""
+    def newcomer(self, place: int, rng: np.random.Generator) -> Child:
+        """A member of the first generation."""
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
         """Lets all members learn; their new states."""
@@ -81,10 +85,8 @@ class Species(Protocol):
     def certify(self, member: Individual) -> float:
         """Mean return of one member over many fresh episodes, which are not counted."""
 
-    def mutate(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> tuple[Any, Any, Mapping[str, Any]] | None:
-        """Config, state and change of a mutant; None where there is nothing to change."""
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
+        """A mutant; None where there is nothing to change."""
 
     def encode(self, config: Any, state: Any) -> dict[str, Any]:
         """A member as arrays and plain values."""

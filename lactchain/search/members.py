@@ -46,7 +46,7 @@ def take(population: Population, member: int) -> Learnt:
         name: {key: _row(value, member) for key, value in part.items()}
         for name, part in state["parts"].items()
     }
-    return Learnt(parts, part_shapes(population), state["num_updates"])
+    return Learnt(parts, _shapes(population), state["num_updates"])
 
 
 def join(
@@ -59,21 +59,14 @@ def join(
 ) -> Population:
     """A population of members that were taken out of others; see `batches` for who fits whom."""
     population = kind(configs, observation_space, action_space, seed)
-    parts = {
-        name: {key: _joined([one.parts[name][key] for one in learnt]) for key in part}
-        for name, part in learnt[0].parts.items()
-    }
-    population.load_state_dict(
-        {
-            "rng": population.rng.bit_generator.state,
-            "num_updates": learnt[0].num_updates,
-            "parts": parts,
-        }
-    )
+    population.num_updates = learnt[0].num_updates
+    for name, part in population.parts.items():
+        rows = {key: [one.parts[name][key] for one in learnt] for key in learnt[0].parts[name]}
+        part.load_state_dict({key: _joined(values) for key, values in rows.items()})
     return population
 
 
-def part_shapes(population: Population) -> dict[str, Shapes]:
+def _shapes(population: Population) -> dict[str, Shapes]:
     """The shapes of what lies flat in a population's parts."""
     shapes = {}
     for name, part in population.parts.items():
