@@ -1,4 +1,4 @@
-"""The configs of the classic agents: plain values, no torch. Genes say what a search may change.
+"""The configs of the classic agents: plain values, no torch. Tunables are searched.
 
 Defaults are those of Stable-Baselines3 where it has the algorithm, unless said otherwise; YAML
 files in configs/ hold what suits an environment.

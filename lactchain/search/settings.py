@@ -27,7 +27,7 @@ class MutationConfig(Bounded):
     tunable_step: Positive = 0.15
     """Deviation of a tunable's step, as a share of its range (on its own scale)."""
     num_tunables: AtLeast1 = 1
-    """Genes that one mutation of kind hyper moves, or all where there are fewer."""
+    """Tunables that one mutation of kind hyper moves, or all where there are fewer."""
     noise: Positive = 0.1
     """Deviation of the noise on weights, in units of their root mean square, array by array."""
     growth_share: Share = 0.75
@@ -50,7 +50,7 @@ class SpaceConfig:
     """Where newcomers are drawn from: the ranges of tunables, and shapes of networks."""
 
     tunables: list[str] = field(default_factory=list)
-    """Genes that are searched, by dotted name; none: all that the config class declares."""
+    """Tunables that are searched, by dotted name; none: all that the config class declares."""
     architectures: list[list[int]] = field(default_factory=list)
     """Hidden layers that a newcomer's networks may have; none: those of the given config."""
     activations: list[Literal["tanh", "relu", "elu"]] = field(default_factory=list)
