@@ -44,8 +44,8 @@ import numpy as np
 from seed_statistics import bootstrap_interval, interquartile_mean
 
 from lactchain.baselines.settings import PPOConfig, WorldConfig
-from lactchain.genes import gene
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig, TrialsConfig
+from lactchain.tunable import tunable
 
 if TYPE_CHECKING:
     from lactchain.search.trials import Report, Trials
@@ -72,8 +72,8 @@ EVOLUTION = EvolutionConfig(
     elite="generation",
     mutation=MutationConfig(
         weights={"none": 0.2, "hyper": 0.7, "architecture": 0.05, "activation": 0.05},
-        gene_step=0.2,
-        num_genes=9,
+        tunable_step=0.2,
+        num_tunables=9,
     ),
 )
 TRIALS = TrialsConfig(num_trials=1000, num_episodes=NUM_EPISODES)
@@ -85,20 +85,20 @@ NEVER_PRUNED = 5
 class CurrentPPOConfig(PPOConfig):
     """PPO with the ranges of rl_zoo3/hyperparams_opt.py at 0a9df50."""
 
-    learning_rate: float = gene(3e-4, 1e-5, 2e-3, log=True)
-    gamma: float = gene(0.99, 0.97, 0.9999)
-    gae_lambda: float = gene(0.95, 0.9, 0.9999)
-    entropy_coef: float = gene(0.0, 1e-8, 0.1, log=True)
-    max_grad_norm: float = gene(0.5, 0.3, 2.0)
-    batch_size: int = gene(64, 32, 512, log=True, integer=True)
+    learning_rate: float = tunable(3e-4, 1e-5, 2e-3, log=True)
+    gamma: float = tunable(0.99, 0.97, 0.9999)
+    gae_lambda: float = tunable(0.95, 0.9, 0.9999)
+    entropy_coef: float = tunable(0.0, 1e-8, 0.1, log=True)
+    max_grad_norm: float = tunable(0.5, 0.3, 2.0)
+    batch_size: int = tunable(64, 32, 512, log=True, integer=True)
 
 
 @dataclass(frozen=True)
 class FormerPPOConfig(PPOConfig):
     """PPO with the ranges of rl_zoo3/hyperparams_opt.py at d477a07; the others are PPO's own."""
 
-    learning_rate: float = gene(3e-4, 1e-5, 1.0, log=True)
-    entropy_coef: float = gene(0.0, 1e-8, 0.1, log=True)
+    learning_rate: float = tunable(3e-4, 1e-5, 1.0, log=True)
+    entropy_coef: float = tunable(0.0, 1e-8, 0.1, log=True)
 
 
 # 256 rows a rollout; larger batches do not fit, and are drawn again.
@@ -106,7 +106,7 @@ AGENTS = {
     "current": CurrentPPOConfig(num_envs=8, num_steps=32),
     "former": FormerPPOConfig(num_envs=8, num_steps=32),
 }
-CURRENT_GENES = [
+CURRENT_TUNABLES = [
     "learning_rate",
     "gamma",
     "gae_lambda",
@@ -116,13 +116,13 @@ CURRENT_GENES = [
     "batch_size",
     "num_epochs",
 ]
-GENES = {"current": CURRENT_GENES, "former": [*CURRENT_GENES, "value_coef"]}
+TUNABLES = {"current": CURRENT_TUNABLES, "former": [*CURRENT_TUNABLES, "value_coef"]}
 
 
 def space(ranges: str) -> SpaceConfig:
-    """What is searched: the zoo's genes, networks and activations."""
+    """What is searched: the zoo's tunables, networks and activations."""
     networks = [[64], [64, 64], [256, 256]]
-    return SpaceConfig(GENES[ranges], architectures=networks, activations=["tanh", "relu"])
+    return SpaceConfig(TUNABLES[ranges], architectures=networks, activations=["tanh", "relu"])
 
 
 def main() -> None:

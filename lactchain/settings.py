@@ -20,7 +20,7 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
-from lactchain.genes import gene
+from lactchain.tunable import tunable
 
 Config = TypeVar("Config")
 
@@ -114,7 +114,7 @@ class EnvironmentConfig(Bounded):
 class LoraSettings(Bounded):
     """A low-rank adapter (Hu et al. 2021) by PEFT."""
 
-    r: AtLeast1 = gene(16, 1, 64, log=True, integer=True)
+    r: AtLeast1 = tunable(16, 1, 64, log=True, integer=True)
     """Rank."""
     alpha: Positive = 32.0
     """Scale; the update is multiplied by alpha / r."""
@@ -254,7 +254,7 @@ class BriefTrainingConfig(Bounded):
     """Passes over the data."""
     max_steps: int = -1
     """Optimiser steps, over num_epochs when positive."""
-    learning_rate: Positive = gene(1e-4, 1e-6, 1e-2, log=True)
+    learning_rate: Positive = tunable(1e-4, 1e-6, 1e-2, log=True)
     """Peak learning rate."""
     batch_size: AtLeast1 = 8
     """Rows per device and forward pass."""
@@ -319,9 +319,9 @@ class PreferenceConfig(Bounded):
 class SimPOConfig(Bounded):
     """The loss of SimPO (Meng, Xia, Chen 2024); defaults of its Mistral-7B-Instruct setup."""
 
-    beta: Positive = gene(2.5, 0.5, 10.0, log=True)
+    beta: Positive = tunable(2.5, 0.5, 10.0, log=True)
     """Scale of the difference of length-normalised log-probabilities."""
-    target_margin: NonNegative = gene(0.25, 0.0, 2.0)
+    target_margin: NonNegative = tunable(0.25, 0.0, 2.0)
     """Margin that the scaled difference should exceed: the paper's gamma, TRL's simpo_gamma
     (the paper tunes gamma / beta, here 0.1)."""
     nll_weight: NonNegative = 0.0

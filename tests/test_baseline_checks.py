@@ -11,6 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from lactchain.baselines import member_envs
 from lactchain.baselines.checks import (
+    GAMMA,
+    PROBES,
     check_advantages,
     check_conservatism,
     check_double_q,
@@ -21,7 +23,6 @@ from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.probes import PROBES
 from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
 from lactchain.functional.returns import generalized_advantages
@@ -85,9 +86,10 @@ def verdicts(findings):
 def exact_values(probe):
     """Values of a probe's states by iterating Bellman's equation."""
     values = np.zeros(len(probe.rewards))
-    following, alive = list(probe.next_state), 1.0 - np.array(probe.terminated)
+    following = list(probe.next_state)
+    alive = ~np.isin(np.arange(len(following)), probe.terminal)
     for _ in range(200):
-        values = np.array(probe.rewards) + probe.gamma * alive * values[following]
+        values = np.array(probe.rewards) + GAMMA * alive * values[following]
     return values
 
 
@@ -282,7 +284,8 @@ def test_replay_is_judged(capacity):
     for buffer_class in (ReplayBuffer, ReplayThatReadsTheNextRow):
         buffer = buffer_class(1, capacity, space, spaces.Discrete(2))
         right = buffer_class is ReplayBuffer
-        assert check_replay(Adapter(buffer), capacity).passed is right
+        adapter = Adapter(buffer)
+        assert check_replay(adapter.add, adapter.everything, capacity).passed is right
 
 
 def test_a_finding_says_what_is_wrong():

@@ -6,12 +6,7 @@ import pytest
 
 from lactchain.baselines.classic_control import BATCHES
 from lactchain.baselines.member_envs import make_numeric_env
-from lactchain.baselines.vector import (
-    make_resumable_env,
-    make_vector_env,
-    restore_vector,
-    vector_state,
-)
+from lactchain.baselines.vector import make_resumable_env, make_vector_env
 
 
 def actions_of(envs, rng):
@@ -86,11 +81,11 @@ def test_a_state_put_back_goes_on_alike(env_id, kwargs):
     envs.reset(seed=5)
     for _ in range(37):
         envs.step(actions_of(envs, rng))
-    state = vector_state(envs)
+    state = envs.unwrapped.get_state()
     plans = [actions_of(envs, rng) for _ in range(60)]
     first = [envs.step(plan)[:4] for plan in plans]
     other = make_resumable_env(env_id, 3, **kwargs)
-    restore_vector(other, state)
+    other.unwrapped.set_state(state)
     for plan, expected in zip(plans, first, strict=True):
         for value, wanted in zip(other.step(plan)[:4], expected, strict=True):
             np.testing.assert_array_equal(value, wanted)

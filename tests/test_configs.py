@@ -173,7 +173,7 @@ def test_the_search_on_cartpole_has_the_settings_of_the_race():
         race.EVOLUTION, num_generations=1
     )
     assert config.trials.num_episodes == race.TRIALS.num_episodes
-    assert replace(config.space, genes=[]) == replace(race.space("current"), genes=[])
+    assert replace(config.space, tunables=[]) == replace(race.space("current"), tunables=[])
     assert (config.ppo.num_envs, config.ppo.num_steps) == (agent.num_envs, agent.num_steps)
     assert config.target == race.THRESHOLDS[config.environment.id]
 

@@ -96,9 +96,9 @@ def test_the_target_network_moves_when_it_should():
 
 
 def test_greedy_play_uses_the_running_average_of_the_weights_and_learning_does_not():
-    config = replace(LINEAR, learning_rate=0.1, average_weights=0.75)
-    agents = [DQN([one_config], LINE, TWO) for one_config in (config, LINEAR)]
-    agents[1].set_configs([replace(LINEAR, learning_rate=0.1)])
+    fast = replace(LINEAR, learning_rate=0.1)
+    configs = (replace(fast, average_weights=0.75), fast)
+    agents = [DQN([config], LINE, TWO) for config in configs]
     passed = []
     for _ in range(5):
         for agent in agents:

@@ -1,4 +1,4 @@
-"""Tiny Mistrals grow without changing what they say; language actors evolve over their genes."""
+"""Tiny Mistrals grow without changing what they say; language actors evolve over their tunables."""
 
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
 from lactchain.errors import ConfigError
 from lactchain.files import read_json_lines
-from lactchain.genes import gene_values, genes
 from lactchain.models.adapters import save_adapter
 from lactchain.models.growth import (
     add_layer,
@@ -33,9 +32,10 @@ from lactchain.stages.language_species import LanguageSpecies
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.tunable import tunable_values, tunables
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
-GENES = ["training.learning_rate", "simpo.beta", "simpo.target_margin", "actor.lora.r"]
+TUNABLES = ["training.learning_rate", "simpo.beta", "simpo.target_margin", "actor.lora.r"]
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ def test_a_grown_model_is_read_as_any_other(tmp_path):
     assert torch.equal(logits(again), logits(grown))
 
 
-def test_the_trainers_declare_their_genes():
-    assert set(genes(TrainSimPOConfig)) == set(GENES)
-    without_adapter = gene_values(TrainSimPOConfig())
+def test_the_trainers_declare_their_tunables():
+    assert set(tunables(TrainSimPOConfig)) == set(TUNABLES)
+    without_adapter = tunable_values(TrainSimPOConfig())
     assert "actor.lora.r" not in without_adapter and without_adapter["simpo.beta"] == 2.5
 
 
@@ -124,12 +124,12 @@ def language_search(weights, run_dir, dtype="float32"):
     )
     merges = dtype == "float32"
     mutation = MutationConfig(
-        weights={"hyper": 0.5, "architecture" if merges else "parameters": 0.5}, gene_step=0.3
+        weights={"hyper": 0.5, "architecture" if merges else "parameters": 0.5}, tunable_step=0.3
     )
     return SearchConfig(
         run=RunConfig(run_dir=str(run_dir)),
         language=LanguageConfig(train, EvaluationConfig(num_samples=0), "episode_return"),
-        space=SpaceConfig(genes=GENES if merges else GENES[:3]),
+        space=SpaceConfig(tunables=TUNABLES if merges else TUNABLES[:3]),
         evolution=EvolutionConfig(
             population_size=3, num_generations=3, start="given", mutation=mutation
         ),
@@ -213,14 +213,14 @@ def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
     assert not list((tmp_path / "run").rglob("model*.safetensors"))
 
 
-def test_the_rank_of_adapters_that_are_inherited_is_no_gene(tmp_path):
+def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(tmp_path):
     config = language_search(build_weights(tmp_path), tmp_path / "run", dtype="bfloat16")
-    asked = replace(config, space=SpaceConfig(genes=GENES))
+    asked = replace(config, space=SpaceConfig(tunables=TUNABLES))
     with pytest.raises(ConfigError, match=r"actor\.lora\.r .* in float32 only.*leave it out"):
         search(asked, {})
     with Run.open(tmp_path / "other", config) as run:
         species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
-    assert set(species.space.genes) == set(GENES[:3])
+    assert set(species.space.tunables) == set(TUNABLES[:3])
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_pa
         for summary in (whole, cut)
     ]
     assert all((actor.adapter is None) == (dtype == "float32") for actor in best)
-    for summary in (whole, cut):  # genes and figures; folders have other names
+    for summary in (whole, cut):  # tunables and figures; folders have other names
         assert summary["num_env_steps"] > 9 * 32 * PREFERENCES.num_candidates
     assert whole == cut
     lineages = [read_json_lines(tmp_path / name / "lineage.jsonl") for name in ("whole", "cut")]

@@ -14,18 +14,18 @@ from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
-from lactchain.genes import gene_values, genes
 from lactchain.search.agents import CERTIFYING_EPISODES, Arena
 from lactchain.search.members import JoinedEnvs, batches, join, take
 from lactchain.search.mutations import (
-    check_genes,
+    check_tunables,
     draw_config,
     mutate_activation,
     mutate_architecture,
-    mutate_gene,
     mutate_parameters,
+    mutate_tunables,
 )
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.tunable import tunable_values, tunables
 
 SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8, 6))
 SMALL_DQN = DQNConfig(
@@ -150,11 +150,11 @@ def test_a_generation_begins_with_all_that_the_last_one_ended_with(kind, config)
 def test_no_two_uses_of_episodes_meet(monkeypatch):
     seeds = []
 
-    def evaluate(act, id, num_members, num_episodes, seed, **kwargs):
+    def evaluate(agent, world, num_episodes, seed):
         seeds.append(range(seed, seed + num_episodes))
-        return Evaluation(*np.zeros((3, num_members, num_episodes)), num_env_steps=1)
+        return Evaluation(*np.zeros((3, agent.num_members, num_episodes)), num_env_steps=1)
 
-    monkeypatch.setattr("lactchain.search.agents.evaluate", evaluate)
+    monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
     for seed in (0, 1):
         arena = Arena(WorldConfig("CartPole-v1"), seed)
         learnt = arena.newborn(SMALL, [0])
@@ -261,55 +261,55 @@ def test_another_activation_leaves_the_weights():
     assert mutant.config.activation in ("relu", "elu") and mutant.learnt == "learnt"
 
 
-def test_a_gene_moves_on_its_scale_within_its_range():
+def test_a_tunable_moves_on_its_scale_within_its_range():
     rng, seen = np.random.default_rng(0), set()
     for _ in range(200):
-        config, change = mutate_gene(SMALL, ALL, MutationConfig(gene_step=0.5), rng)
+        config, change = mutate_tunables(SMALL, ALL, MutationConfig(tunable_step=0.5), rng)
         ((name, (before, after)),) = change.items()
-        gene = genes(PPOConfig)[name]
-        assert gene.low <= after <= gene.high and gene_values(config)[name] == after
-        assert gene_values(SMALL)[name] == before
+        tunable = tunables(PPOConfig)[name]
+        assert tunable.low <= after <= tunable.high and tunable_values(config)[name] == after
+        assert tunable_values(SMALL)[name] == before
         seen.add(name)
-    assert seen == set(genes(PPOConfig))
+    assert seen == set(tunables(PPOConfig))
 
 
-def test_a_mutation_moves_as_many_genes_as_it_is_told():
+def test_a_mutation_moves_as_many_tunables_as_it_is_told():
     rng = np.random.default_rng(0)
-    for asked, moved in ((1, 1), (3, 3), (99, len(genes(PPOConfig)))):
-        _, change = mutate_gene(SMALL, ALL, MutationConfig(num_genes=asked), rng)
+    for asked, moved in ((1, 1), (3, 3), (99, len(tunables(PPOConfig)))):
+        _, change = mutate_tunables(SMALL, ALL, MutationConfig(num_tunables=asked), rng)
         assert len(change) == moved
     assert sum(before != after for before, after in change.values()) > 5  # 0 may stay at its bound
 
 
-def test_only_the_named_genes_are_searched():
-    space = SpaceConfig(genes=["gamma"], architectures=[[4], [5, 5]], activations=["elu"])
+def test_only_the_named_tunables_are_searched():
+    space = SpaceConfig(tunables=["gamma"], architectures=[[4], [5, 5]], activations=["elu"])
     rng = np.random.default_rng(0)
     drawn = [draw_config(SMALL, space, rng) for _ in range(20)]
     assert {config.hidden for config in drawn} == {(4,), (5, 5)}
     assert {config.activation for config in drawn} == {"elu"}
     assert {config.learning_rate for config in drawn} == {SMALL.learning_rate}
     assert len({config.gamma for config in drawn}) == 20
-    assert mutate_gene(SMALL, space, MutationConfig(), rng)[1].keys() == {"gamma"}
+    assert mutate_tunables(SMALL, space, MutationConfig(), rng)[1].keys() == {"gamma"}
 
 
 def test_combinations_that_the_config_refuses_are_drawn_again_not_clipped():
     rng = np.random.default_rng(0)
     drawn = [draw_config(SMALL, ALL, rng) for _ in range(50)]  # 64 rows, batches of up to 512
     assert max(config.batch_size for config in drawn) < 64
-    space, large = SpaceConfig(genes=["batch_size"]), MutationConfig(gene_step=0.3)
+    space, large = SpaceConfig(tunables=["batch_size"]), MutationConfig(tunable_step=0.3)
     full = replace(SMALL, batch_size=64)
-    mutants = [mutate_gene(full, space, large, rng)[0].batch_size for _ in range(50)]
+    mutants = [mutate_tunables(full, space, large, rng)[0].batch_size for _ in range(50)]
     assert max(mutants) < 64  # steps upwards are not cut to 64, which would be no step
 
 
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_genes_that_are_unknown_or_out_of_bounds_are_refused():
-    with pytest.raises(ConfigError, match="genes: no gene 'colour'; there are learning_rate"):
-        draw_config(SMALL, SpaceConfig(genes=["colour"]), np.random.default_rng(0))
+def test_tunables_that_are_unknown_or_out_of_bounds_are_refused():
+    with pytest.raises(ConfigError, match="tunables: no tunable 'colour'; there are learning_rate"):
+        draw_config(SMALL, SpaceConfig(tunables=["colour"]), np.random.default_rng(0))
     with pytest.raises(ConfigError, match=r"gamma: expected a number in \[0.9, 0.9999\], got 0.5"):
-        check_genes(replace(SMALL, gamma=0.5), ["gamma"])
+        check_tunables(replace(SMALL, gamma=0.5), ["gamma"])
 
 
 @pytest.mark.parametrize(

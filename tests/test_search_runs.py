@@ -21,7 +21,7 @@ from lactchain.files import read_json_lines
 from lactchain.run import read_metrics
 from lactchain.search import agents, runs, trials
 from lactchain.search.evolution import Evolution, Individual, credit
-from lactchain.search.mutations import check_genes
+from lactchain.search.mutations import check_tunables
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig
 from lactchain.stages.search import SearchConfig
@@ -151,18 +151,18 @@ def test_the_returned_agent_is_the_one_that_was_judged(tmp_path, seed):
         means.append(evaluation.returns.mean())
     assert first["fitness"] == means[0]
     assert summary["best/fitness"] == pytest.approx(np.mean(means))
-    assert agent.config.learning_rate == summary["best/genes"]["learning_rate"]
+    assert agent.config.learning_rate == summary["best/tunables"]["learning_rate"]
 
 
 def test_every_step_of_training_and_of_selecting_evaluations_is_counted(tmp_path, monkeypatch):
-    played, original = [], agents.evaluate
+    played, original = [], agents.evaluate_agent
 
     def count(*args, **kwargs):
         evaluation = original(*args, **kwargs)
         played.append(int(evaluation.lengths.sum()))
         return evaluation
 
-    monkeypatch.setattr(agents, "evaluate", count)
+    monkeypatch.setattr(agents, "evaluate_agent", count)
     summary = run(tmp_path / "run")
     certifying = played.pop()  # the last one, of the returned member
     assert certifying >= agents.CERTIFYING_EPISODES
@@ -363,7 +363,9 @@ def test_the_best_trial_is_the_returned_one(tmp_path):
     summary = run(tmp_path / "run", method="random")
     lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
     best = max(lines, key=lambda line: line["fitness"])
-    assert summary["best/fitness"] == best["fitness"] and summary["best/genes"] == best["genes"]
+    assert (
+        summary["best/fitness"] == best["fitness"] and summary["best/tunables"] == best["tunables"]
+    )
     agent = load_agent(tmp_path / "run" / "best")
     assert list(agent.config.hidden) == best["hidden"]
 
@@ -371,17 +373,17 @@ def test_the_best_trial_is_the_returned_one(tmp_path):
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_a_gene_out_of_its_bounds_is_refused(tmp_path):
+def test_a_tunable_out_of_its_bounds_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"gamma: expected a number in \[0.9, 0.9999\], got 0.5"):
         run(tmp_path / "run", ppo=replace(PPO, gamma=0.5))
-    with pytest.raises(ConfigError, match="no gene 'depth'"):
-        run(tmp_path / "run2", space=SpaceConfig(genes=["depth"]))
+    with pytest.raises(ConfigError, match="no tunable 'depth'"):
+        run(tmp_path / "run2", space=SpaceConfig(tunables=["depth"]))
 
 
-def test_genes_that_are_not_searched_may_lie_outside(tmp_path):
-    space = SpaceConfig(genes=["learning_rate"])
+def test_tunables_that_are_not_searched_may_lie_outside(tmp_path):
+    space = SpaceConfig(tunables=["learning_rate"])
     summary = run(tmp_path / "run", ppo=replace(PPO, gamma=0.5), space=space)
-    assert summary["best/genes"]["gamma"] == 0.5
+    assert summary["best/tunables"]["gamma"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -398,8 +400,8 @@ def test_one_thing_is_searched_at_a_time(tmp_path, changes, said):
 
 def test_the_race_has_the_same_agent_and_ranges_for_all():
     for ranges, agent in race.AGENTS.items():
-        searched = race.space(ranges).genes
-        check_genes(replace(agent, entropy_coef=0.01), searched)
+        searched = race.space(ranges).tunables
+        check_tunables(replace(agent, entropy_coef=0.01), searched)
         assert {"learning_rate", "batch_size", "num_epochs"} < set(searched)
     assert race.TRIALS.steps_per_trial == 100_000
 

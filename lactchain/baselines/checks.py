@@ -1,10 +1,9 @@
 """Checks for any agent, of whatever library: do its values come out as they must?
 
-`examine` trains an agent on tiny environments whose values are known; a wrong value names the
-fault. `check_*` judge single pieces: a replay buffer, generalised advantages, double-Q targets, a
-conservative penalty. None of them looks inside; all take plain functions of numpy arrays.
-
-    from lactchain.baselines.checks import examine
+`examine` trains an agent on tiny environments whose values are known (`PROBES`, registered as
+`lactchain/Probe-v0`); a wrong value names the fault. `check_*` judge single pieces: a replay
+buffer, generalised advantages, double-Q targets, a conservative penalty. None of them looks inside;
+all take plain functions of numpy arrays.
 
     def learn(env_id, kwargs, gamma):        # train your agent for a few seconds
         env = gymnasium.make(env_id, **kwargs)
@@ -19,15 +18,112 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal
 
+import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-from lactchain.baselines.probes import PROBES
-
-ENV_ID = "lactchain/Probe-v0"
 # (env_id, its arguments, gamma) → states (n,) to values (n,): V(s), or max_a Q(s, a).
 Learn = Callable[[str, Mapping[str, Any], float], Callable[[np.ndarray], Any]]
+Transition = tuple[float, float, float, bool]
+"""Observation, reward, next observation, whether the episode ended."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A chain of states, in which actions change nothing.
+
+    Attributes:
+        fault: what a wrong value says about an agent.
+        next_state: the state after each state.
+        rewards: of leaving each state.
+        values: of the states under a discount of 0.5.
+        terminal: states that end the episode when they are left.
+        cut: states where the time limit cuts when they are left.
+        starts: the states that episodes begin in, each as often.
+        max_steps: time limit besides; None: there is none.
+    """
+
+    fault: str
+    next_state: tuple[int, ...]
+    rewards: tuple[float, ...]
+    values: tuple[float, ...]
+    terminal: tuple[int, ...] = ()
+    cut: tuple[int, ...] = ()
+    starts: tuple[int, ...] = (0,)
+    max_steps: int | None = None
+
+
+GAMMA = 0.5
+PROBES = {
+    "termination": Probe(
+        "a terminal state is given a value", (0,), (1.0,), values=(1.0,), terminal=(0,)
+    ),
+    "truncation": Probe(
+        "a time limit is taken for an ending", (0,), (1.0,), values=(2.0,), max_steps=4
+    ),
+    # What the episode ends on looks like state 1, and is terminal all the same.
+    "autoreset": Probe(
+        "the row on which a vector environment resets is learnt from",
+        (1, 1), (0.0, 1.0), values=(0.5, 1.0), terminal=(1,),
+    ),
+    # Cut on entering state 3, which is worth 4: the next episode's start is worth something else.
+    "successor": Probe(
+        "the successor of a last step is another episode's start, or another row of the ring",
+        (1, 2, 3, 3), (0.0, 0.0, 0.0, 4.0), values=(0.5, 1.0, 2.0, 4.0), terminal=(3,), cut=(2,),
+        starts=(0, 3),
+    ),
+    "credit": Probe(
+        "rewards or ends of episodes are credited a step too early or too late",
+        (1, 2, 2), (0.0, 0.0, 1.0), values=(0.25, 0.5, 1.0), terminal=(2,),
+    ),
+}  # fmt: skip
+
+
+class ProbeEnv(gym.Env[int, Any]):
+    """One of the probes as an environment: a chain of a few states; actions are ignored.
+
+    Observations are `Discrete(n)`, the state; rewards, terminations and truncations are the
+    probe's, for leaving a state.
+
+    Args:
+        name: a key of `PROBES`.
+        actions: discrete, `Discrete(2)`; or box, `Box(-1, 1, (1,))`.
+    """
+
+    metadata = {"render_modes": []}
+
+    def __init__(
+        self, name: str = "termination", actions: Literal["discrete", "box"] = "discrete"
+    ) -> None:
+        if name not in PROBES:
+            raise ValueError(f"name: expected one of {sorted(PROBES)}, got {name!r}")
+        self.probe = PROBES[name]
+        self.observation_space = spaces.Discrete(len(self.probe.rewards))
+        self.action_space: Any = (
+            spaces.Discrete(2) if actions == "discrete" else spaces.Box(-1.0, 1.0, (1,))
+        )
+        self.render_mode = None
+        self._state = self._steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Starts an episode."""
+        super().reset(seed=seed)
+        starts = self.probe.starts
+        self._state, self._steps = starts[int(self.np_random.integers(len(starts)))], 0
+        return self._state, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        """Goes on to the next state, whatever the action."""
+        probe, left = self.probe, self._state
+        self._steps += 1
+        self._state = probe.next_state[left]
+        terminated = left in probe.terminal
+        truncated = left in probe.cut or self._steps == probe.max_steps
+        return self._state, probe.rewards[left], terminated, truncated and not terminated, {}
 
 
 @dataclass(frozen=True)
@@ -36,17 +132,17 @@ class Finding:
 
     Attributes:
         name: of the check.
-        passed: whether the agent got it right.
-        fault: what is wrong if it did not.
+        fault: what is wrong if the agent did not pass.
         expected: the right numbers.
         got: the agent's.
+        passed: whether the agent got it right.
     """
 
     name: str
-    passed: bool
     fault: str
     expected: list[float]
     got: list[float]
+    passed: bool
 
     def __str__(self) -> str:
         if self.passed:
@@ -68,39 +164,30 @@ def examine(
     findings = []
     for name in names:
         probe = PROBES[name]
-        values = learn(ENV_ID, {"name": name, **kwargs}, probe.gamma)
-        got = np.asarray(values(np.arange(len(probe.values))), dtype=float)
+        values = learn("lactchain/Probe-v0", {"name": name, **kwargs}, GAMMA)
+        got = values(np.arange(len(probe.values)))
         findings.append(_finding(name, probe.fault, probe.values, got, tolerance))
     return findings
 
 
-class Buffer(Protocol):
-    """A replay buffer as `check_replay` sees it."""
-
-    def add(self, observation: float, reward: float, next_observation: float, end: bool) -> None:
-        """Stores one transition."""
-        ...
-
-    def everything(self) -> Iterable[tuple[float, float, float, bool]]:
-        """All transitions that are held, as they would be sampled."""
-        ...
-
-
-def check_replay(buffer: Buffer, capacity: int) -> Finding:
+def check_replay(
+    add: Callable[..., None], everything: Callable[[], Iterable[Transition]], capacity: int
+) -> Finding:
     """Are the newest `capacity` transitions held, each with its own successor, at every seam?
 
     Transitions are numbered; every third one ends an episode on an observation of its own.
+
+    Args:
+        add: stores a transition, given as four arguments, in a buffer.
+        everything: all transitions that the buffer holds, as they would be sampled.
+        capacity: of the buffer.
     """
     numbers = range(1, 2 * capacity + capacity // 2 + 2)
     stored = [(float(n), 10.0 * n, -n if n % 3 == 0 else n + 1.0, n % 3 == 0) for n in numbers]
     for transition in stored:
-        buffer.add(*transition)
-    expected = sorted(stored[-capacity:])
-    got = sorted((float(o), float(r), float(s), bool(e)) for o, r, s, e in buffer.everything())
-    return Finding(
-        "replay", got == expected, "rows have lost their own successor, or old ones are held",
-        [row[2] for row in expected], [row[2] for row in got],
-    )  # fmt: skip
+        add(*transition)
+    fault = "rows have lost their own successor, or old ones are held"
+    return _finding("replay", fault, sorted(stored[-capacity:]), sorted(everything()), 0.0)
 
 
 def check_advantages(advantages: Callable[..., Any]) -> Finding:
@@ -113,17 +200,14 @@ def check_advantages(advantages: Callable[..., Any]) -> Finding:
     rewards = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     values = np.array([0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
     next_values = np.array([1.0, 7.0, 2.0, 9.0, 3.0, 3.5])
-    terminated = np.array([False, True, False, False, False, False])
-    truncated = np.array([False, False, False, True, False, False])
+    terminated, truncated = np.arange(6) == 1, np.arange(6) == 3
     gamma, lambda_ = 0.5, 0.5
     expected, running = np.zeros(6), 0.0
     for t in reversed(range(6)):
         delta = rewards[t] + gamma * (not terminated[t]) * next_values[t] - values[t]
         running = delta + gamma * lambda_ * (not terminated[t] and not truncated[t]) * running
         expected[t] = running
-    got = np.asarray(
-        advantages(rewards, values, next_values, terminated, truncated, gamma, lambda_), float
-    )
+    got = advantages(rewards, values, next_values, terminated, truncated, gamma, lambda_)
     fault = "the recursion is masked at the wrong step, or a cut is not bootstrapped"
     return _finding("advantages", fault, expected, got, 1e-5)
 
@@ -134,10 +218,9 @@ def check_double_q(targets: Callable[..., Any]) -> Finding:
     Args:
         targets: of (rewards (B,), discounts (B,), q_online (B, A), q_target (B, A)) to (B,).
     """
-    rewards, discounts = np.array([1.0, 1.0]), np.array([0.5, 0.0])
     q_online = np.array([[0.0, 1.0, 0.5], [9.0, 0.0, 0.0]])
     q_target = np.array([[8.0, 2.0, 4.0], [9.0, 9.0, 9.0]])
-    got = np.asarray(targets(rewards, discounts, q_online, q_target), float)
+    got = targets(np.array([1.0, 1.0]), np.array([0.5, 0.0]), q_online, q_target)
     fault = "the networks' parts are exchanged, or no network's choice is valued by another"
     return _finding("double_q", fault, (1 + 0.5 * 2.0, 1.0), got, 1e-5)
 
@@ -145,32 +228,30 @@ def check_double_q(targets: Callable[..., Any]) -> Finding:
 def check_conservatism(penalty: Callable[..., Any]) -> Finding:
     """Does the penalty push unseen actions below the one in the data?
 
+    The slope in each action's value must be negative for the action in the data and positive for
+    all others.
+
     Args:
         penalty: of (q (B, A), actions in the data (B,)) to the mean or per-row penalty.
-
-    The slope in each action's value is measured: it must be negative for the action in the data
-    and positive for all others.
     """
     q, action, step = np.array([[1.0, 0.5, 2.0, 1.0]]), np.array([1]), 1e-3
-
-    def at(place: int, change: float) -> float:
-        moved = q.copy()
-        moved[0, place] += change
-        return float(np.mean(np.asarray(penalty(moved, action), float)))
-
-    slopes = np.array([(at(a, step) - at(a, -step)) / (2 * step) for a in range(4)])
+    is_data = np.arange(4) == action
+    higher, lower = (
+        [np.mean(np.asarray(penalty(q + by * row, action), float)) for row in np.eye(4)]
+        for by in (step, -step)
+    )
+    slopes = np.subtract(higher, lower) / (2 * step)
     weights = np.exp(q[0]) / np.exp(q[0]).sum()
-    expected = weights - np.eye(4)[1]
-    passed = bool(slopes[1] < 0 and (np.delete(slopes, 1) > 0).all())
-    return Finding(
-        "conservatism", passed,
-        "values of unseen actions are not pushed below that of the action in the data",
-        expected.round(4).tolist(), slopes.round(4).tolist(),
-    )  # fmt: skip
+    fault = "values of unseen actions are not pushed below that of the action in the data"
+    passed = bool(((slopes < 0) == is_data).all() and slopes.all())
+    return _finding("conservatism", fault, weights - is_data, slopes, passed=passed)
 
 
-def _finding(name: str, fault: str, expected: Any, got: np.ndarray, tolerance: float) -> Finding:
-    wanted = np.asarray(expected, dtype=float)
-    allowed = tolerance * max(1.0, float(np.abs(wanted).max()))
-    passed = got.shape == wanted.shape and bool((np.abs(got - wanted) <= allowed).all())
-    return Finding(name, passed, fault, wanted.round(4).tolist(), got.round(4).tolist())
+def _finding(
+    name: str, fault: str, expected: Any, got: Any, tolerance: float = 0, passed: bool | None = None
+) -> Finding:
+    expected, got = np.asarray(expected, dtype=float), np.asarray(got, dtype=float)
+    if passed is None:
+        allowed = tolerance * max(1.0, float(np.abs(expected).max()))
+        passed = got.shape == expected.shape and bool((np.abs(got - expected) <= allowed).all())
+    return Finding(name, fault, expected.round(4).tolist(), got.round(4).tolist(), passed)

@@ -20,6 +20,9 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Next states (D, B), rewards (B,), and whether the next states are terminal (B,)."""
+
 
 class ClassicControlVectorEnv(VectorEnv):
     """Copies of one classic control problem; a subclass says how they start and move.
@@ -107,10 +110,8 @@ class ClassicControlVectorEnv(VectorEnv):
         """Observations (B, …) of states (D, B)."""
         return state.T.astype(np.float32)
 
-    def _move(
-        self, state: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Next states (D, B), rewards (B,) and whether they are terminal (B,)."""
+    def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
+        """What actions (B, …) in states (D, B) lead to."""
         raise NotImplementedError
 
 
@@ -122,9 +123,7 @@ class CartPoleVectorEnv(ClassicControlVectorEnv):
     def _start(self, stream: np.random.Generator) -> np.ndarray:
         return stream.uniform(-0.05, 0.05, size=4)
 
-    def _move(
-        self, state: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
         x, x_dot, theta, theta_dot = state
         force = 20.0 * actions - 10.0
         cos, sin = np.cos(theta), np.sin(theta)
@@ -153,9 +152,7 @@ class PendulumVectorEnv(ClassicControlVectorEnv):
         angle, speed = state
         return np.stack([np.cos(angle), np.sin(angle), speed], axis=1).astype(np.float32)
 
-    def _move(
-        self, state: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
         angle, speed = state
         torque = np.clip(actions[:, 0], -2.0, 2.0)
         from_upright = (angle + np.pi) % (2 * np.pi) - np.pi
@@ -173,9 +170,7 @@ class MountainCarVectorEnv(ClassicControlVectorEnv):
     def _start(self, stream: np.random.Generator) -> np.ndarray:
         return np.array([stream.uniform(-0.6, -0.4), 0.0])
 
-    def _move(
-        self, state: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
         position, speed = state
         speed = speed + (actions - 1) * 0.001 - 0.0025 * np.cos(3 * position)
         speed = np.clip(speed, -0.07, 0.07)
@@ -198,9 +193,7 @@ class AcrobotVectorEnv(ClassicControlVectorEnv):
         columns = [np.cos(a), np.sin(a), np.cos(b), np.sin(b), a_dot, b_dot]
         return np.stack(columns, axis=1).astype(np.float32)
 
-    def _move(
-        self, state: np.ndarray, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
         torque, dt = actions - 1.0, 0.2
         # Runge-Kutta of fourth order, one step.
         k1 = _acrobot_speeds(state, torque)

@@ -7,7 +7,7 @@ targets alone. Exploration is Gaussian noise on the actions, drawn for each copy
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,37 +18,29 @@ from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population, row_weights
 from lactchain.baselines.replay import Batch, ReplayBuffer
-from lactchain.baselines.settings import DDPGConfig
 from lactchain.errors import ConfigError
 
 
 class DDPG(Population):
-    """P members that learn off-policy; see `Population` for the arguments."""
+    """P members with a `DDPGConfig` each that learn off-policy."""
 
-    def __init__(
-        self,
-        configs: Sequence[DDPGConfig],
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(configs, observation_space, action_space, seed)
-        if not isinstance(action_space, spaces.Box):
-            raise ConfigError(f"DDPG: expected Box actions, got {action_space}")
-        config, width = self.config, int(np.prod(action_space.shape))
+    def _make_parts(self) -> dict[str, Any]:
+        if not isinstance(self.action_space, spaces.Box):
+            raise ConfigError(f"DDPG: expected Box actions, got {self.action_space}")
+        config, width, rng = self.config, int(np.prod(self.action_space.shape)), self.rng
         self.actor = Network(self.inputs, config.hidden, width, config.activation, 0.01)
         self.critic = Network(self.inputs, config.hidden, 1, config.activation, num_extra=width)
         names = [f"q{n}" for n in range(config.num_critics)]
-        self.actors = Parameters([{"pi": self.actor.initial(self.rng)} for _ in configs])
+        self.actors = Parameters([{"pi": self.actor.initial(rng)} for _ in self.configs])
         self.critics = Parameters(
-            [{name: self.critic.initial(self.rng) for name in names} for _ in configs]
+            [{name: self.critic.initial(rng) for name in names} for _ in self.configs]
         )
         self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
         self.actor_optimizer, self.critic_optimizer = Adam(self.actors), Adam(self.critics)
         self.replay = ReplayBuffer(
-            self.num_members, config.buffer_size, observation_space, action_space
+            self.num_members, config.buffer_size, self.observation_space, self.action_space
         )
-        self.parts = {
+        return {
             "actors": self.actors,
             "critics": self.critics,
             "target_actors": self.target_actors,
@@ -69,17 +61,15 @@ class DDPG(Population):
         return actions.reshape(*actions.shape[:2], *self.action_space.shape)
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
-        """One iteration: some steps in every copy, then the round of updates; metrics, each (P,).
-
-        Args:
-            envs: what the members play.
-            progress: share of the run that is done, for annealing.
-        """
+        """One iteration: some steps in every copy, then the round of updates."""
         self.collect(envs)
         if self.replay.total < self.config.learning_starts:
             return {}
-        left = 1.0 - progress if self.config.anneal else 1.0
-        records = [self.update(*self.sample(), left) for _ in range(self.config.num_updates)]
+        weights = row_weights(self.hyper["batch_size"])
+        records = []
+        for _ in range(self.config.num_updates):
+            batch = self.replay.sample(weights.shape[1], self.rng)
+            records.append(self.update(batch, weights, self._left(progress)))
         return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
 
     def collect(self, envs: MemberEnvs) -> None:
@@ -92,18 +82,10 @@ class DDPG(Population):
                 actions = self.act(envs.observations)
             self.replay.add(envs.step(actions))
 
-    def sample(self) -> tuple[Batch, Tensor]:
-        """Transitions (P, B, …) and their weights (P, B), which sum to 1 for each member."""
-        weights = row_weights(self.hyper["batch_size"])
-        return self.replay.sample(weights.shape[1], self.rng), weights
-
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
-        """One optimiser step of all members' critics and actors; returns metrics, each (P,).
+        """One step of all critics and actors on transitions (P, B, …); metrics, each (P,).
 
-        Args:
-            batch: transitions (P, B, …).
-            weights: (P, B), what each counts.
-            left: factor on the learning rates.
+        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
         """
         x = self.inputs.encode(batch.observations)
         critic_loss = self.critic_loss(x, batch, weights)
@@ -113,7 +95,7 @@ class DDPG(Population):
         gradient = self.actors.gradient(actor_loss.sum())
         self.actor_optimizer.step(gradient, self.hyper["actor_learning_rate"] * left)
         self.num_updates += 1
-        tau = self.column("tau")[:, 0]
+        tau = self.column("tau")
         self.target_critics.move_towards(self.critics, tau)
         self.target_actors.move_towards(self.actors, tau)
         return {
@@ -124,7 +106,8 @@ class DDPG(Population):
     def critic_loss(self, x: Tensor, batch: Batch, weights: Tensor) -> Tensor:
         """Mean squared error of all critics against the targets, (P,)."""
         targets = self.targets(batch)
-        values = self.values(self.critics, x, _flat(batch.actions))
+        actions = torch.from_numpy(batch.actions).flatten(2).float()
+        values = self.values(self.critics, x, actions)
         return sum(((value - targets).square() * weights).sum(1) for value in values)
 
     def actor_loss(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -150,8 +133,3 @@ class DDPG(Population):
     def values(self, critics: Parameters, x: Tensor, actions: Tensor) -> list[Tensor]:
         """Q_i(s, a) of each critic, (P, B) each."""
         return [self.critic(views, x, actions)[..., 0] for views in critics.views.values()]
-
-
-def _flat(actions: np.ndarray) -> Tensor:
-    """Actions (P, B, …) as (P, B, D)."""
-    return torch.from_numpy(actions).flatten(2).float()

@@ -11,53 +11,31 @@ running average of the weights instead (Polyak & Juditsky 1992); learning does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.networks import Network, Parameters
-from lactchain.baselines.population import Adam, Population, row_weights
+from lactchain.baselines.population import QPopulation, row_weights
 from lactchain.baselines.replay import Batch, ReplayBuffer
-from lactchain.baselines.settings import DQNConfig
-from lactchain.errors import ConfigError
-from lactchain.functional.value_losses import double_q_targets, regression_loss
+from lactchain.functional.value_losses import regression_loss
 
 
-class DQN(Population):
-    """P members that learn off-policy; see `Population` for the arguments."""
+class DQN(QPopulation):
+    """P members with a `DQNConfig` each that learn off-policy."""
 
-    def __init__(
-        self,
-        configs: Sequence[DQNConfig],
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(configs, observation_space, action_space, seed)
-        if not (isinstance(action_space, spaces.Discrete) and action_space.start == 0):
-            raise ConfigError(f"DQN: expected Discrete actions from 0, got {action_space}")
-        self.num_actions = int(action_space.n)
-        config = self.config
-        self.network = Network(self.inputs, config.hidden, self.num_actions, config.activation)
-        members = [{"q": self.network.initial(self.rng)} for _ in configs]
-        self.parameters = Parameters(members)
-        self.target = self.parameters.copy()
-        self.optimizer = Adam(self.parameters)
+    def _make_parts(self) -> dict[str, Any]:
+        parts, config = super()._make_parts(), self.config
+        self.reward_scale, self.double = config.reward_scale, config.double
         self.replay = ReplayBuffer(
-            self.num_members, config.buffer_size, observation_space, action_space
+            self.num_members, config.buffer_size, self.observation_space, self.action_space
         )
-        self.parts = {
-            "parameters": self.parameters,
-            "target": self.target,
-            "optimizer": self.optimizer,
-            "replay": self.replay,
-        }
+        parts["replay"] = self.replay
         if config.average_weights:
-            self.parts["average"] = self.parameters.copy()
+            parts["average"] = self.parameters.copy()
+        return parts
 
     def act(
         self,
@@ -73,13 +51,13 @@ class DQN(Population):
             epsilon: probability of a random action, a number or one for each member (P, 1).
         """
         with torch.inference_mode():
-            x = self.inputs.encode(observations)
             acting = self.parts.get("average", self.parameters) if greedy else self.parameters
-            best = self.network(acting.views["q"], x).argmax(-1).numpy()
+            values = self.network(acting.views["q"], self.encode(observations))
+            best = values.argmax(-1).numpy()
         if greedy:
             return best
         explores = self.rng.random(best.shape) < epsilon
-        return np.where(explores, self.rng.integers(self.num_actions, size=best.shape), best)
+        return np.where(explores, self.rng.integers(self.action_space.n, size=best.shape), best)
 
     def exploration(self, progress: float) -> np.ndarray:
         """Exploration rates (P, 1) at a share of the run that is done."""
@@ -88,23 +66,15 @@ class DQN(Population):
         return (1.0 + np.minimum(progress / fraction, 1.0) * (final - 1.0))[:, None]
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
-        """One iteration: some steps in every copy, then a round of updates; returns metrics.
-
-        They are those of the last update, each (P,).
-
-        Args:
-            envs: what the members play.
-            progress: share of the run that is done, for the exploration schedule.
-        """
+        """One iteration: some steps in every copy, then a round of updates; metrics of the last."""
         self.collect(envs, progress)
         metrics = {"train/exploration": self.exploration(progress)[:, 0]}
         if self.replay.total < self.config.learning_starts:
             return metrics
-        left = 1.0 - progress if self.config.anneal else 1.0
         weights = row_weights(self.hyper["batch_size"])
         for _ in range(self.config.num_updates):
             batch = self.replay.sample(weights.shape[1], self.rng)
-            losses, q_data = self.update(batch, weights, left)
+            losses, q_data = self.update(batch, weights, self._left(progress))
         metrics["train/loss"] = losses.numpy()
         metrics["train/q"] = (q_data * weights).sum(1).numpy()
         return metrics
@@ -117,43 +87,20 @@ class DQN(Population):
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One optimiser step of all members; returns losses (P,) and values of the data (P, B).
+        """One step of all members on transitions (P, B, …); losses (P,), values of the data (P, B).
 
-        Args:
-            batch: transitions (P, B, …).
-            weights: (P, B), what each counts; those of a member sum to 1.
-            left: factor on the learning rate.
+        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
         """
-        x = self.inputs.encode(batch.observations)
+        x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]
         targets = self.targets(batch)
         q_data = self.values(x).gather(-1, actions)[..., 0]
         loss = (regression_loss(q_data, targets, self.config.loss) * weights).sum(1)
         self._descend(loss, left)
-        return loss.detach(), q_data.detach()
-
-    def targets(self, batch: Batch) -> Tensor:
-        """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
-        with torch.no_grad():
-            x = self.inputs.encode(batch.next_observations)
-            q_target = self.network(self.target.views["q"], x)
-            q_online = self.values(x) if self.config.double else q_target
-            alive = torch.from_numpy(~batch.terminated).float()
-            rewards = self.config.reward_scale * torch.from_numpy(batch.rewards)
-            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
-
-    def values(self, x: Tensor) -> Tensor:
-        """Q(s, ·) of the online network, (P, B, A)."""
-        return self.network(self.parameters.views["q"], x)
-
-    def _descend(self, loss: Tensor, left: float) -> None:
-        gradient = self.parameters.gradient(loss.sum())
-        learning_rate = self.hyper["learning_rate"] * left
-        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"])
-        self.num_updates += 1
         if self.num_updates % self.config.target_every_updates == 0:
-            self.target.move_towards(self.parameters, self.column("tau")[:, 0])
+            self.target.move_towards(self.parameters, self.column("tau"))
         if self.config.average_weights:
             # At first the plain mean of all weights so far: the initial ones should not linger.
             share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
             self.parts["average"].move_towards(self.parameters, share)
+        return loss.detach(), q_data.detach()

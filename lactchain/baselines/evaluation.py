@@ -105,6 +105,18 @@ def evaluate(
         envs.close()
 
 
+def evaluate_agent(agent: Any, world: WorldConfig, num_episodes: int, seed: int) -> Evaluation:
+    """Plays greedy episodes with every member of a `Population`; see `evaluate`."""
+    return evaluate(
+        lambda observations: agent.act(observations, greedy=True),
+        world.id,
+        agent.num_members,
+        num_episodes,
+        seed,
+        **world.kwargs,
+    )
+
+
 def evaluate_run(
     act: Act, config: EvaluateAgentConfig, costs: Mapping[str, float] | None = None
 ) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gymnasium.wrappers.vector import RescaleAction
 
 from lactchain.baselines.replay import Batch
 from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.vector import make_resumable_env, restore_vector, vector_state
+from lactchain.baselines.vector import make_resumable_env
 from lactchain.errors import ConfigError, NonFiniteError
 
 
@@ -118,7 +118,7 @@ class MemberEnvs:
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on."""
         return {
-            "envs": vector_state(self.envs),
+            "envs": self.envs.unwrapped.get_state(),
             "observations": self.observations,
             "num_env_steps": self.num_env_steps,
             "returns": self._returns,
@@ -128,7 +128,7 @@ class MemberEnvs:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        restore_vector(self.envs, state["envs"])
+        self.envs.unwrapped.set_state(state["envs"])
         self.observations = np.array(state["observations"])
         self.num_env_steps = state["num_env_steps"]
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
@@ -174,10 +174,7 @@ def spaces_of(world: WorldConfig) -> tuple[spaces.Space, spaces.Space]:
 
 
 def _check_finite(rewards: np.ndarray, observations: np.ndarray) -> None:
-    if not np.isfinite(rewards).all():
-        copy = int(np.flatnonzero(~np.isfinite(rewards))[0])
-        raise NonFiniteError(f"environment copy {copy}: reward {rewards[copy]}")
-    if observations.dtype.kind == "f" and not np.isfinite(observations).all():
-        rows = np.isfinite(observations).reshape(len(observations), -1).all(axis=1)
-        copy = int(np.flatnonzero(~rows)[0])
-        raise NonFiniteError(f"environment copy {copy}: observation {observations[copy]}")
+    for name, rows in (("reward", rewards), ("observation", observations)):
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            copy = int(np.argwhere(~np.isfinite(rows))[0][0])
+            raise NonFiniteError(f"environment copy {copy}: {name} {rows[copy]}")

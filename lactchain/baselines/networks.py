@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,21 +25,6 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
 # Convolutions before an MLP on images: channels out, kernel, stride (after Mnih et al. 2015,
 # scaled down).
 CONVOLUTIONS = ((16, 4, 2), (32, 3, 2))
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer's weight and bias, for one member.
-
-    Attributes:
-        weight: shape of the weight, (in, out) or (out, in, kernel, kernel).
-        bias: shape of the bias.
-        gain: scale of the orthogonal initial weight.
-    """
-
-    weight: tuple[int, ...]
-    bias: tuple[int, ...]
-    gain: float
 
 
 @dataclass(frozen=True)
@@ -109,6 +95,10 @@ class Network:
         activation: a name in `ACTIVATIONS`.
         output_gain: scale of the last layer's initial weight.
         num_extra: further numbers that reach the first fully connected layer, such as actions.
+
+    Attributes:
+        shapes: of the parameters of one member: weight and bias of each layer in turn; weights are
+            (in, out), those of convolutions (out, in, kernel, kernel).
     """
 
     def __init__(
@@ -120,26 +110,26 @@ class Network:
         output_gain: float = 1.0,
         num_extra: int = 0,
     ) -> None:
-        self.inputs, self.activation = inputs, ACTIVATIONS[activation]
-        self.num_convolutions = len(CONVOLUTIONS) if inputs.kind == "image" else 0
-        self.layers = _convolution_layers(inputs) if self.num_convolutions else []
-        sizes = [_num_features(inputs) + num_extra, *hidden, num_outputs]
-        for size_in, size_out in zip(sizes, sizes[1:], strict=False):
-            self.layers.append(Layer((size_in, size_out), (1, size_out), math.sqrt(2.0)))
-        last = self.layers[-1]
-        self.layers[-1] = Layer(last.weight, last.bias, output_gain)
-
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the parameters of one member: weight and bias of each layer in turn."""
-        return [shape for layer in self.layers for shape in (layer.weight, layer.bias)]
+        self.activation, self.output_gain = ACTIVATIONS[activation], output_gain
+        self.convolutions = CONVOLUTIONS if inputs.kind == "image" else ()
+        self.shapes: list[tuple[int, ...]] = []
+        channels = inputs.shape[0]
+        for out, kernel, _ in self.convolutions:
+            self.shapes += [(out, channels, kernel, kernel), (out,)]
+            channels = out
+        for size_in, size_out in pairwise(
+            (_num_features(inputs) + num_extra, *hidden, num_outputs)
+        ):
+            self.shapes += [(size_in, size_out), (1, size_out)]
 
     def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Parameters of one member: orthogonal weights (Saxe et al. 2014), biases 0."""
         values = []
-        for layer in self.layers:
-            values += [_orthogonal(layer, rng), np.zeros(layer.bias, dtype=np.float32)]
-        return values
+        for weight, bias in _layers(self.shapes):
+            is_last = len(values) == len(self.shapes) - 2
+            gain = self.output_gain if is_last else math.sqrt(2.0)
+            values += [gain * _orthogonal(weight, rng), np.zeros(bias)]
+        return [value.astype(np.float32) for value in values]
 
     def __call__(
         self, parameters: Sequence[Tensor], x: Tensor, extra: Tensor | None = None
@@ -151,16 +141,16 @@ class Network:
             x: what `Inputs.encode` gives.
             extra: (P, B, num_extra), if the network takes any.
         """
-        members, batch = x.shape[:2]
-        for n in range(self.num_convolutions):
-            x = self._convolve(parameters[2 * n], parameters[2 * n + 1], x, CONVOLUTIONS[n][2])
+        layers, members, batch = _layers(parameters), *x.shape[:2]
+        for (weight, bias), (_, _, stride) in zip(layers, self.convolutions, strict=False):
+            x = self._convolve(weight, bias, x, stride)
         x = x.reshape(members, batch, -1)
         if extra is not None:
             x = torch.cat([x, extra], dim=-1)
-        last = len(self.layers) - 1
-        for n in range(self.num_convolutions, last):
-            x = self.activation(torch.baddbmm(parameters[2 * n + 1], x, parameters[2 * n]))
-        return torch.baddbmm(parameters[2 * last + 1], x, parameters[2 * last])
+        *hidden, (last_weight, last_bias) = layers[len(self.convolutions) :]
+        for weight, bias in hidden:
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        return torch.baddbmm(last_bias, x, last_weight)
 
     def _convolve(self, weight: Tensor, bias: Tensor, x: Tensor, stride: int) -> Tensor:
         """One convolution for all members: groups of channels, one group a member."""
@@ -190,11 +180,6 @@ class Parameters:
         self.flat = torch.from_numpy(np.stack(rows).astype(np.float32))
         self._make_views()
 
-    @property
-    def leaves(self) -> list[Tensor]:
-        """All views, in the order in which they lie in `flat`."""
-        return [view for views in self.views.values() for view in views]
-
     def copy(self) -> Parameters:
         """The same values in memory of their own, for a target network."""
         twin = Parameters.__new__(Parameters)
@@ -202,19 +187,15 @@ class Parameters:
         twin._make_views(requires_grad=False)
         return twin
 
-    def gradient(self, loss: Tensor, retain_graph: bool = False) -> Tensor:
+    def gradient(self, loss: Tensor) -> Tensor:
         """Gradient of a loss summed over members, (P, K): each member's is its own."""
-        gradients = torch.autograd.grad(loss, self.leaves, retain_graph=retain_graph)
+        leaves = [view for views in self.views.values() for view in views]
+        gradients = torch.autograd.grad(loss, leaves)
         return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
 
     def move_towards(self, other: Parameters, tau: Tensor | float) -> None:
-        """Polyak average θ ← (1 − τ)θ + τθ', τ a number or one for each member (P,)."""
-        weight = tau[:, None] if isinstance(tau, Tensor) else tau
-        self.flat.lerp_(other.flat, weight)
-
-    def copy_members(self, parents: Sequence[int]) -> None:
-        """Member i becomes a copy of member parents[i]."""
-        self.flat.copy_(self.flat[list(parents)])
+        """Polyak average θ ← (1 − τ)θ + τθ', τ a number or one for each member (P, 1)."""
+        self.flat.lerp_(other.flat, tau)
 
     def state_dict(self) -> dict[str, Any]:
         """The values."""
@@ -236,12 +217,9 @@ class Parameters:
                 start = stop
 
 
-def _convolution_layers(inputs: Inputs) -> list[Layer]:
-    layers, channels = [], inputs.shape[0]
-    for out, kernel, _ in CONVOLUTIONS:
-        layers.append(Layer((out, channels, kernel, kernel), (out,), math.sqrt(2.0)))
-        channels = out
-    return layers
+def _layers(parameters: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Weight and bias of each layer, or what stands for them."""
+    return list(zip(parameters[::2], parameters[1::2], strict=True))
 
 
 def _num_features(inputs: Inputs) -> int:
@@ -256,15 +234,9 @@ def _num_features(inputs: Inputs) -> int:
     return CONVOLUTIONS[-1][0] * height * width
 
 
-def _orthogonal(layer: Layer, rng: np.random.Generator) -> np.ndarray:
-    """A weight with orthonormal rows or columns (whichever are fewer), times the gain."""
-    is_dense = len(layer.weight) == 2
-    rows = layer.weight[0]
-    columns = math.prod(layer.weight[1:])
-    normal = rng.standard_normal((max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(normal)
+def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """A weight with orthonormal rows or columns, whichever are fewer; a kernel counts as a row."""
+    rows, columns = shape[0], math.prod(shape[1:])
+    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q = q * np.sign(np.diag(r))
-    matrix = q if rows >= columns else q.T
-    if not is_dense:
-        matrix = matrix.reshape(layer.weight)
-    return (layer.gain * matrix).astype(np.float32)
+    return (q if rows >= columns else q.T).reshape(shape)

@@ -1,39 +1,25 @@
 """P members of one algorithm, trained as one batched computation with settings of their own.
 
-`Population` is what the agents share: configs, spaces, random numbers, parts that can be copied
-from member to member and written down. `Adam` updates all members in a few operations, each with
+`Population` is what all agents share: configs, spaces, random numbers, what is saved; `QPopulation`
+what DQN and CQL share. `Adam` updates all members in a few operations, each with
 its own learning rate, clipping and count of steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from lactchain.baselines.networks import Inputs, Parameters
+from lactchain.baselines.networks import Inputs, Network, Parameters
+from lactchain.baselines.replay import Batch
 from lactchain.errors import ConfigError
-from lactchain.genes import genes
-
-
-class Part(Protocol):
-    """Something of which each member has its own: parameters, an optimiser, a replay buffer."""
-
-    def copy_members(self, parents: Sequence[int]) -> None:
-        """Member i becomes a copy of member parents[i]."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything, as tensors, arrays and what JSON can hold."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
-        ...
+from lactchain.functional.value_losses import double_q_targets
+from lactchain.tunable import tunables
 
 
 class Adam:
@@ -72,73 +58,45 @@ class Adam:
             active: (P,), members that update; the others stay as they are. None: all.
         """
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)
+        asked = np.ones(len(norms), dtype=bool) if active is None else active
         finite = np.isfinite(norms)
-        self.diverged |= ~finite if active is None else ~finite & active
-        moves = finite if active is None else finite & active
-        if not moves.all():
-            return self._step_some(gradient, learning_rate, max_grad_norm, moves, norms)
+        self.diverged |= asked & ~finite
+        moves = asked & finite
         if max_grad_norm is not None:
             shrink = np.minimum(max_grad_norm / (norms + 1e-6), 1.0)
             if (shrink < 1.0).any():
                 gradient = gradient * _column(shrink)
-        self._update(self.parameters.flat, self.mean, self.square, gradient, learning_rate, moves)
+        if moves.all():
+            self._update(gradient, learning_rate, moves)
+        else:
+            self._update_some(gradient, learning_rate, moves)
         return norms
 
-    def _step_some(
-        self,
-        gradient: Tensor,
-        learning_rate: np.ndarray,
-        max_grad_norm: np.ndarray | None,
-        moves: np.ndarray,
-        norms: np.ndarray,
-    ) -> np.ndarray:
-        """The same for some members: the update of all, of which the others' is undone."""
-        still = torch.from_numpy(~moves)
-        tensors = (self.parameters.flat, self.mean, self.square)
-        before = [tensor[still].clone() for tensor in tensors]
-        steps, diverged = self.steps[~moves], self.diverged.copy()
-        gradient = torch.where(still[:, None], 0.0, gradient)
-        self.step(gradient, learning_rate, max_grad_norm)
-        for tensor, values in zip(tensors, before, strict=True):
-            tensor[still] = values
-        self.steps[~moves], self.diverged = steps, diverged
-        return norms
-
-    def _update(
-        self,
-        flat: Tensor,
-        mean: Tensor,
-        square: Tensor,
-        gradient: Tensor,
-        learning_rate: np.ndarray,
-        moves: np.ndarray,
-    ) -> None:
+    def _update(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
         beta1, beta2 = self.betas
         self.steps += moves
-        root = np.sqrt(1.0 - beta2**self.steps)
-        mean.lerp_(gradient, 1.0 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+        steps = np.maximum(self.steps, 1)  # of a member that has not begun
+        root = np.sqrt(1.0 - beta2**steps)
+        self.mean.lerp_(gradient, 1.0 - beta1)
+        self.square.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
         # lr · (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + ε), the corrections drawn out of the roots.
-        scale = -learning_rate * root / (1.0 - beta1**self.steps)
-        update = square.sqrt().add_(_column(self.eps * root))
-        torch.div(mean, update, out=update)
-        flat.addcmul_(update, _column(scale))
+        scale = -learning_rate * root / (1.0 - beta1**steps)
+        update = self.square.sqrt().add_(_column(self.eps * root))
+        torch.div(self.mean, update, out=update)
+        self.parameters.flat.addcmul_(update, _column(scale))
 
-    def copy_members(self, parents: Sequence[int]) -> None:
-        """Member i becomes a copy of member parents[i], moments included."""
-        order = list(parents)
-        for tensor in (self.mean, self.square):
-            tensor.copy_(tensor[order])
-        self.steps, self.diverged = self.steps[order], self.diverged[order]
+    def _update_some(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
+        """The update of all members, of which that of those who do not move is undone."""
+        still = torch.from_numpy(~moves)
+        tensors = (self.parameters.flat, self.mean, self.square)
+        before = [tensor[still] for tensor in tensors]
+        self._update(gradient, learning_rate, moves)
+        for tensor, values in zip(tensors, before, strict=True):
+            tensor[still] = values
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and counts."""
-        return {
-            "mean": self.mean,
-            "square": self.square,
-            "steps": self.steps,
-            "diverged": self.diverged,
-        }
+        return {name: getattr(self, name) for name in ("mean", "square", "steps", "diverged")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over moments and counts."""
@@ -148,87 +106,75 @@ class Adam:
 
 
 class Population:
-    """P members of one algorithm. A subclass adds networks, what it stores, and how it learns.
+    """P members of one algorithm. A subclass says what they learn with, and how.
 
     Args:
-        configs: one config for each member. Fields that are genes may differ from member to
-            member; all others must agree, since they shape the one computation.
+        configs: one config for each member. Tunable fields may differ from member to member; all
+            others must agree, since they shape the one computation.
         observation_space: of a single environment.
         action_space: of a single environment.
         seed: of everything random in the population.
 
     Attributes:
-        hyper: gene → (P,), its value for each member, float64.
+        config: a config whose fields that are not tunable hold for all members.
+        hyper: tunable → (P,), its value for each member, float64.
+        parts: name → networks, optimisers and stores, of which each member has its own rows.
         num_updates: optimiser steps made so far, per member the same but for PPO's epochs.
 
     Raises:
-        ConfigError: the members differ in a field that is no gene, or a space does not fit.
+        ConfigError: the members differ in a field that is not tunable, or a space does not fit.
     """
-
-    parts: dict[str, Part]
 
     def __init__(
         self,
         configs: Sequence[Any],
         observation_space: spaces.Space,
         action_space: spaces.Space,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
     ) -> None:
         if not configs:
             raise ConfigError("configs: expected at least one member, got none")
+        self.configs, self.config = tuple(configs), configs[0]
         self.inputs = Inputs.of(observation_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.rng = np.random.default_rng(seed)
-        self.parts = {}
         self.num_updates = 0
-        self.set_configs(configs)
+        known = tunables(type(self.config))
+        columns = {name: [getattr(c, name) for c in configs] for name in vars(self.config)}
+        for name, values in columns.items():
+            if name not in known and any(value != values[0] for value in values):
+                raise ConfigError(f"{name}: expected one value for all members, got {values}")
+        self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in known}
+        self._columns = {name: _column(values) for name, values in self.hyper.items()}
+        self.parts: dict[str, Any] = self._make_parts()
+
+    def _make_parts(self) -> dict[str, Any]:
+        """Makes networks, optimisers and stores, and names what is to be saved."""
+        raise NotImplementedError
+
+    def advance(self, source: Any, progress: float = 0.0) -> dict[str, np.ndarray]:
+        """One iteration of learning; returns metrics, each (P,).
+
+        Args:
+            source: what the members play (`MemberEnvs`), or for CQL recorded `TransitionData`.
+            progress: share of the run that is done, for annealing and exploration.
+        """
+        raise NotImplementedError
 
     @property
     def num_members(self) -> int:
         """P."""
         return len(self.configs)
 
-    @property
-    def config(self) -> Any:
-        """A config whose fields that are no genes hold for all members."""
-        return self.configs[0]
-
-    def set_configs(self, configs: Sequence[Any]) -> None:
-        """Gives the members other hyper-parameters; what they have learnt stays.
-
-        Raises:
-            ConfigError: the members differ in a field that is no gene.
-        """
-        names = genes(type(configs[0]))
-        for name in vars(configs[0]).keys() - names.keys():
-            values = [getattr(config, name) for config in configs]
-            if any(value != values[0] for value in values):
-                raise ConfigError(f"{name}: expected one value for all members, got {values}")
-        self.configs = tuple(configs)
-        self.hyper = {
-            name: np.array([getattr(config, name) for config in configs], dtype=np.float64)
-            for name in names
-        }
-        self._columns: dict[str, Tensor] = {name: _column(v) for name, v in self.hyper.items()}
-
     def column(self, name: str) -> Tensor:
-        """A gene's values as a tensor (P, 1)."""
+        """A tunable's values as a tensor (P, 1)."""
         return self._columns[name]
 
     @property
     def diverged(self) -> np.ndarray:
         """Members whose gradients stopped being finite, (P,)."""
         flags = [part.diverged for part in self.parts.values() if isinstance(part, Adam)]
-        return np.logical_or.reduce([np.zeros(self.num_members, dtype=bool), *flags])
-
-    def copy_members(self, parents: Sequence[int]) -> None:
-        """Member i goes on as a copy of member parents[i]: all that it has learnt and stored.
-
-        Hyper-parameters are copied too; `set_configs` then changes them.
-        """
-        for part in self.parts.values():
-            part.copy_members(parents)
-        self.set_configs([self.configs[parent] for parent in parents])
+        return np.logical_or.reduce(flags)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training goes on from, but for the environments."""
@@ -244,6 +190,56 @@ class Population:
         self.num_updates = state["num_updates"]
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
+
+    def _left(self, progress: float) -> float:
+        """What annealing leaves of learning rates, a factor."""
+        return 1.0 - progress if self.config.anneal else 1.0
+
+    def _descend(self, losses: Tensor, left: float, active: np.ndarray | None = None) -> None:
+        """One step of `optimizer` down the members' losses (P,)."""
+        gradient = self.parameters.gradient(losses.sum())
+        learning_rate = self.hyper["learning_rate"] * left
+        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"], active)
+        self.num_updates += 1
+
+
+class QPopulation(Population):
+    """Members that act by the best of their Q-values, for discrete actions: DQN and CQL.
+
+    Attributes:
+        reward_scale: factor on rewards.
+        double: whether the online network chooses the action that the target network values.
+    """
+
+    reward_scale, double = 1.0, True
+
+    def _make_parts(self) -> dict[str, Any]:
+        name, space, config = type(self).__name__, self.action_space, self.config
+        if not (isinstance(space, spaces.Discrete) and space.start == 0):
+            raise ConfigError(f"{name}: expected Discrete actions from 0, got {space}")
+        self.network = Network(self.inputs, config.hidden, int(space.n), config.activation)
+        self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
+        self.target = self.parameters.copy()
+        self.optimizer = Adam(self.parameters)
+        return {"parameters": self.parameters, "target": self.target, "optimizer": self.optimizer}
+
+    def encode(self, observations: np.ndarray) -> Tensor:
+        """Observations (P, B, …) as the network sees them."""
+        return self.inputs.encode(observations)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Q(s, ·) of the online network, (P, B, A)."""
+        return self.network(self.parameters.views["q"], x)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
+        with torch.no_grad():
+            x = self.encode(batch.next_observations)
+            q_target = self.network(self.target.views["q"], x)
+            q_online = self.values(x) if self.double else q_target
+            alive = torch.from_numpy(~batch.terminated).float()
+            rewards = self.reward_scale * torch.from_numpy(batch.rewards)
+            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
 
 
 def row_weights(batch_sizes: np.ndarray) -> Tensor:

@@ -8,7 +8,6 @@ by the environment's bounds, so log-probability and entropy are those of what wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,6 @@ from torch import Tensor
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population
-from lactchain.baselines.settings import PPOConfig
 from lactchain.errors import ConfigError
 from lactchain.functional.policy_losses import ppo_clip_loss
 from lactchain.functional.returns import generalized_advantages
@@ -52,30 +50,21 @@ class Rollout:
 
 
 class PPO(Population):
-    """P members that learn on-policy; see `Population` for the arguments."""
+    """P members with a `PPOConfig` each that learn on-policy."""
 
-    def __init__(
-        self,
-        configs: Sequence[PPOConfig],
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(configs, observation_space, action_space, seed)
-        self.is_discrete = isinstance(action_space, spaces.Discrete)
-        num_outputs = _num_outputs(action_space)
-        config = self.config
-        self.actor = Network(self.inputs, config.hidden, num_outputs, config.activation, 0.01)
+    def _make_parts(self) -> dict[str, Any]:
+        self.is_discrete = isinstance(self.action_space, spaces.Discrete)
+        config, self.num_outputs = self.config, _num_outputs(self.action_space)
+        self.actor = Network(self.inputs, config.hidden, self.num_outputs, config.activation, 0.01)
         self.critic = Network(self.inputs, config.hidden, 1, config.activation, 1.0)
-        self.parameters = Parameters([self._initial(num_outputs) for _ in configs])
+        self.parameters = Parameters([self._initial() for _ in self.configs])
         self.optimizer = Adam(self.parameters, eps=1e-5)
-        self.parts = {"parameters": self.parameters, "optimizer": self.optimizer}
+        return {"parameters": self.parameters, "optimizer": self.optimizer}
 
-    def _initial(self, num_outputs: int) -> dict[str, list[np.ndarray]]:
+    def _initial(self) -> dict[str, list[np.ndarray]]:
         values = {"actor": self.actor.initial(self.rng), "critic": self.critic.initial(self.rng)}
         if not self.is_discrete:
-            log_std = np.full((1, num_outputs), self.config.initial_log_std, dtype=np.float32)
-            values["log_std"] = [log_std]
+            values["log_std"] = [np.full((1, self.num_outputs), self.config.initial_log_std)]
         return values
 
     def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
@@ -84,12 +73,7 @@ class PPO(Population):
             return self._legal(self._sample(self.inputs.encode(observations), greedy))
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
-        """One iteration: a rollout, then epochs over it; returns metrics, each (P,).
-
-        Args:
-            envs: what the members play.
-            progress: share of the run that is done, for annealing.
-        """
+        """One iteration: a rollout, then epochs over it."""
         return self.update(self.collect(envs), progress)
 
     def collect(self, envs: MemberEnvs) -> Rollout:
@@ -144,8 +128,7 @@ class PPO(Population):
             behaviour_logps = self._logps_and_entropy(rows, actions)[0]
         columns = (rows, actions, behaviour_logps, self._rows(advantages), self._rows(returns))
         columns = tuple(column.clone() for column in columns)  # no inference tensors into autograd
-        left = 1.0 - progress if self.config.anneal else 1.0
-        records: list[dict[str, Tensor]] = []
+        records, left = [], self._left(progress)
         for epoch in range(int(self.hyper["num_epochs"].max())):
             in_epoch = epoch < self.hyper["num_epochs"]
             for minibatch, weights, active in self._minibatches(columns):
@@ -163,15 +146,8 @@ class PPO(Population):
         policy_loss = (surrogate * weights).sum(1)
         value_loss = ((self._values(rows) - returns).square() * weights).sum(1)
         entropy = (entropy * weights).sum(1)
-        loss = (
-            policy_loss
-            + self._columns["value_coef"][:, 0] * value_loss
-            - self._columns["entropy_coef"][:, 0] * entropy
-        )
-        gradient = self.parameters.gradient(loss.sum())
-        learning_rate = self.hyper["learning_rate"] * left
-        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"], active)
-        self.num_updates += 1
+        losses = policy_loss + self.column("value_coef")[:, 0] * value_loss
+        self._descend(losses - self.column("entropy_coef")[:, 0] * entropy, left, active)
         return {
             "train/policy_loss": policy_loss.detach(),
             "train/value_loss": value_loss.detach(),

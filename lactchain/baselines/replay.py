@@ -7,7 +7,6 @@ environment, whose transitions lie interleaved.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,18 +52,17 @@ class ReplayBuffer:
     ) -> None:
         self.num_members, self.capacity = num_members, capacity
         self.size = self.position = self.total = 0
-        rows = (num_members, capacity)
-        observation = (*rows, *observation_space.shape), observation_space.dtype
-        self._columns = {
-            "observations": np.zeros(*observation),
-            "actions": np.zeros((*rows, *action_space.shape), action_space.dtype),
-            "rewards": np.zeros(rows, np.float32),
-            "terminated": np.zeros(rows, bool),
-            "next_observations": np.zeros(*observation),
+        kinds = {
+            "observations": (observation_space.shape, observation_space.dtype),
+            "actions": (action_space.shape, action_space.dtype),
+            "rewards": ((), np.float32),
+            "terminated": ((), bool),
+            "next_observations": (observation_space.shape, observation_space.dtype),
         }
-
-    def __len__(self) -> int:
-        return self.size
+        self._columns = {
+            name: np.zeros((num_members, capacity, *shape), dtype)
+            for name, (shape, dtype) in kinds.items()
+        }
 
     def add(self, transitions: Batch) -> None:
         """Stores transitions (P, N, …), over the oldest ones when the ring is full.
@@ -82,8 +80,7 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Batch:
         """Transitions drawn uniformly with replacement, `batch_size` of each member's own."""
-        drawn = rng.integers(self.size, size=(self.num_members, batch_size))
-        return self.rows(drawn)
+        return self.rows(rng.integers(self.size, size=(self.num_members, batch_size)))
 
     def rows(self, places: np.ndarray) -> Batch:
         """The transitions at places (P, B), each member's in its own ring."""
@@ -93,11 +90,6 @@ class ReplayBuffer:
             rows = column.reshape(-1, *column.shape[2:]).take(flat, axis=0)
             taken[name] = rows.reshape(*places.shape, *column.shape[2:])
         return Batch(**taken)
-
-    def copy_members(self, parents: Sequence[int]) -> None:
-        """Member i holds what member parents[i] held."""
-        for column in self._columns.values():
-            column[:] = column[list(parents)]
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions that there are, and where the ring stands."""

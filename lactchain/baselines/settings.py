@@ -1,4 +1,4 @@
-"""The configs of the classic agents: plain values, no torch. Genes say what a search may change.
+"""The configs of the classic agents: plain values, no torch. Tunables are searched.
 
 Defaults are those of Stable-Baselines3 where it has the algorithm, unless said otherwise; YAML
 files in configs/ hold what suits an environment.
@@ -17,10 +17,8 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
-from lactchain.genes import gene, genes
 from lactchain.settings import RunConfig, check
-
-Activation = Literal["tanh", "relu", "elu"]
+from lactchain.tunable import tunable, tunables
 
 
 @dataclass(frozen=True)
@@ -40,37 +38,68 @@ class WorldConfig:
 
 
 @dataclass(frozen=True)
-class PPOConfig(Bounded):
+class AgentConfig(Bounded):
+    """What all classic agents have."""
+
+    hidden: tuple[AtLeast1, ...] = (64, 64)
+    """Units of the hidden layers, of each network."""
+    activation: Literal["tanh", "relu", "elu"] = "relu"
+    """Activation of the hidden layers."""
+    anneal: bool = False
+    """Let learning rates (and PPO's clip range) fall linearly to 0 over the run."""
+    learning_rate: Positive = tunable(3e-4, 1e-5, 1e-2, log=True)
+    """Step size of Adam; DDPG: for the critics."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig(AgentConfig):
+    """What agents have that learn from a replay buffer."""
+
+    num_envs: AtLeast1 = 1
+    """Copies of the environment that each member plays."""
+    train_every_env_steps: AtLeast1 = 1
+    """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
+    num_updates: AtLeast1 = 1
+    """Updates of a round, however full the buffer is."""
+    buffer_size: AtLeast1 = 100_000
+    """Transitions that the replay buffer of a member holds."""
+    learning_starts: AtLeast0 = 1000
+    """Environment steps of a member, played at random, before the first update."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size, rows = self.buffer_size, self.batch_size
+        check(rows <= size, "batch_size", f"at most buffer_size = {size}", rows)
+        steps, copies = self.train_every_env_steps, self.num_envs
+        fits = steps % copies == 0
+        check(fits, "train_every_env_steps", f"a multiple of num_envs = {copies}", steps)
+
+
+@dataclass(frozen=True)
+class PPOConfig(AgentConfig):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     num_envs: AtLeast1 = 8
     """Copies of the environment that each member plays."""
     num_steps: AtLeast1 = 256
     """Steps of each copy between two updates."""
-    hidden: tuple[AtLeast1, ...] = (64, 64)
-    """Units of the hidden layers, of actor and critic each."""
-    activation: Activation = "tanh"
-    """Activation of the hidden layers."""
-    learning_rate: Positive = gene(3e-4, 1e-5, 1e-2, log=True)
-    """Step size of Adam."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    gae_lambda: Share = gene(0.95, 0.8, 1.0)
+    gae_lambda: Share = tunable(0.95, 0.8, 1.0)
     """Decay of generalised advantages."""
-    clip_range: Positive = gene(0.2, 0.1, 0.4)
+    clip_range: Positive = tunable(0.2, 0.1, 0.4)
     """How far the probability ratio may leave 1."""
-    entropy_coef: float = gene(0.0, 0.0, 0.1)
+    entropy_coef: float = tunable(0.0, 0.0, 0.1)
     """Weight of the entropy bonus."""
-    value_coef: float = gene(0.5, 0.0, 1.0)
+    value_coef: float = tunable(0.5, 0.0, 1.0)
     """Weight of the value loss."""
-    max_grad_norm: Positive = gene(0.5, 0.3, 5.0, log=True)
+    max_grad_norm: Positive = tunable(0.5, 0.3, 5.0, log=True)
     """Gradients are scaled down to this norm."""
-    batch_size: AtLeast1 = gene(64, 8, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(64, 8, 512, log=True, integer=True)
     """Rows of a minibatch, at most num_envs * num_steps."""
-    num_epochs: AtLeast1 = gene(10, 1, 20, integer=True)
+    num_epochs: AtLeast1 = tunable(10, 1, 20, integer=True)
     """Passes over the rows of a rollout."""
-    anneal: bool = False
-    """Let learning rate and clip range fall linearly to 0 over the run."""
     initial_log_std: float = 0.0
     """Logarithm of the initial deviation of continuous actions."""
     reward_scale: Positive = 1.0
@@ -79,140 +108,81 @@ class PPOConfig(Bounded):
     def __post_init__(self) -> None:
         super().__post_init__()
         rows = self.num_envs * self.num_steps
-        check(
-            self.batch_size <= rows,
-            "batch_size",
-            f"at most num_envs * num_steps = {rows}",
-            self.batch_size,
-        )
+        fits, wanted = self.batch_size <= rows, f"at most num_envs * num_steps = {rows}"
+        check(fits, "batch_size", wanted, self.batch_size)
 
 
 @dataclass(frozen=True)
-class DQNConfig(Bounded):
+class DQNConfig(ReplayConfig):
     """Deep Q-learning (Mnih et al. 2015), double (van Hasselt et al. 2016)."""
 
-    num_envs: AtLeast1 = 1
-    """Copies of the environment that each member plays."""
-    hidden: tuple[AtLeast1, ...] = (64, 64)
-    """Units of the hidden layers."""
-    activation: Activation = "relu"
-    """Activation of the hidden layers."""
+    train_every_env_steps: AtLeast1 = 4
     double: bool = True
     """Let the online network choose the action that the target network values."""
     loss: Literal["mse", "smooth_l1"] = "smooth_l1"
     """How far values are from their targets; smooth_l1 makes little of large errors."""
-    learning_rate: Positive = gene(1e-4, 1e-5, 1e-2, log=True)
-    """Step size of Adam."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    learning_rate: Positive = tunable(1e-4, 1e-5, 1e-2, log=True)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    batch_size: AtLeast1 = gene(32, 16, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(32, 16, 512, log=True, integer=True)
     """Transitions of an update."""
-    tau: PositiveShare = gene(1.0, 0.001, 1.0, log=True)
+    tau: PositiveShare = tunable(1.0, 0.001, 1.0, log=True)
     """Share by which the target network moves to the online one; 1 copies it."""
     target_every_updates: AtLeast1 = 100
     """Updates between two such moves."""
-    train_every_env_steps: AtLeast1 = 4
-    """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
-    num_updates: AtLeast1 = 1
-    """Updates of a round, however full the buffer is."""
-    buffer_size: AtLeast1 = 100_000
-    """Transitions that the replay buffer of a member holds."""
-    learning_starts: AtLeast0 = 1000
-    """Environment steps of a member, played at random, before the first update."""
-    exploration_fraction: Share = gene(0.1, 0.01, 0.5)
+    exploration_fraction: Share = tunable(0.1, 0.01, 0.5)
     """Share of the run in which the exploration rate falls from 1 to its final value."""
-    final_exploration: Share = gene(0.05, 0.01, 0.2)
+    final_exploration: Share = tunable(0.05, 0.01, 0.2)
     """Probability of a random action thereafter, drawn for each copy by itself."""
-    max_grad_norm: Positive = gene(10.0, 0.3, 10.0, log=True)
+    max_grad_norm: Positive = tunable(10.0, 0.3, 10.0, log=True)
     """Gradients are scaled down to this norm."""
-    anneal: bool = False
-    """Let the learning rate fall linearly to 0 over the run."""
     reward_scale: Positive = 1.0
     """Factor on rewards where they are learnt from; figures are of unscaled ones."""
     average_weights: Annotated[float, Bound(at_least=0, below=1)] = 0.0
     """Decay, per update, of a running average of the weights that greedy play then uses; 0: greedy
     play uses the last weights."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_replay(self)
-
 
 @dataclass(frozen=True)
-class DDPGConfig(Bounded):
+class DDPGConfig(ReplayConfig):
     """Deep deterministic policy gradient (Lillicrap et al. 2015)."""
 
-    num_envs: AtLeast1 = 1
-    """Copies of the environment that each member plays."""
     hidden: tuple[AtLeast1, ...] = (256, 256)
-    """Units of the hidden layers, of actor and critics each."""
-    activation: Activation = "relu"
-    """Activation of the hidden layers."""
+    buffer_size: AtLeast1 = 200_000
     num_critics: Literal[1, 2] = 1
     """2: targets take the smaller of two estimates (Fujimoto et al. 2018)."""
-    learning_rate: Positive = gene(1e-3, 1e-5, 1e-2, log=True)
-    """Step size of Adam, for the critics."""
-    actor_learning_rate: Positive = gene(1e-3, 1e-5, 1e-2, log=True)
+    learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
+    actor_learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     """Step size of Adam, for the actor."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    batch_size: AtLeast1 = gene(256, 16, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(256, 16, 512, log=True, integer=True)
     """Transitions of an update."""
-    tau: PositiveShare = gene(0.005, 0.001, 0.1, log=True)
+    tau: PositiveShare = tunable(0.005, 0.001, 0.1, log=True)
     """Share by which the target networks move to the online ones after each update."""
-    reward_scale: Positive = gene(1.0, 0.01, 10.0, log=True)
+    reward_scale: Positive = tunable(1.0, 0.01, 10.0, log=True)
     """Factor on rewards where they are learnt from; figures are of unscaled ones."""
-    exploration_noise: NonNegative = gene(0.1, 0.01, 0.5)
+    exploration_noise: NonNegative = tunable(0.1, 0.01, 0.5)
     """Deviation of the Gaussian noise on actions, which lie in [-1, 1]."""
-    train_every_env_steps: AtLeast1 = 1
-    """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
-    num_updates: AtLeast1 = 1
-    """Updates of a round, however full the buffer is."""
-    buffer_size: AtLeast1 = 200_000
-    """Transitions that the replay buffer of a member holds."""
-    learning_starts: AtLeast0 = 1000
-    """Environment steps of a member, played at random, before the first update."""
-    anneal: bool = False
-    """Let the learning rates fall linearly to 0 over the run."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_replay(self)
 
 
 @dataclass(frozen=True)
-class CQLConfig(Bounded):
+class CQLConfig(AgentConfig):
     """Conservative Q-learning on recorded transitions (Kumar et al. 2020)."""
 
-    hidden: tuple[AtLeast1, ...] = (64, 64)
-    """Units of the hidden layers."""
-    activation: Activation = "relu"
-    """Activation of the hidden layers."""
-    learning_rate: Positive = gene(1e-3, 1e-5, 1e-2, log=True)
-    """Step size of Adam."""
-    gamma: PositiveShare = gene(0.99, 0.9, 0.9999)
+    learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
+    gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""
-    cql_weight: NonNegative = gene(1.0, 0.01, 10.0, log=True)
+    cql_weight: NonNegative = tunable(1.0, 0.01, 10.0, log=True)
     """Weight of the penalty, beside half the squared error; the paper's alpha."""
-    batch_size: AtLeast1 = gene(256, 16, 512, log=True, integer=True)
+    batch_size: AtLeast1 = tunable(256, 16, 512, log=True, integer=True)
     """Transitions of an update."""
-    tau: PositiveShare = gene(0.005, 0.001, 1.0, log=True)
+    tau: PositiveShare = tunable(0.005, 0.001, 1.0, log=True)
     """Share by which the target network moves to the online one after each update."""
     num_updates: AtLeast1 = 100
     """Updates of one iteration."""
-    max_grad_norm: Positive = gene(10.0, 0.3, 10.0, log=True)
+    max_grad_norm: Positive = tunable(10.0, 0.3, 10.0, log=True)
     """Gradients are scaled down to this norm."""
-    anneal: bool = False
-    """Let the learning rate fall linearly to 0 over the run."""
-
-
-def _check_replay(config: DQNConfig | DDPGConfig) -> None:
-    size = config.buffer_size
-    check(
-        config.batch_size <= size, "batch_size", f"at most buffer_size = {size}", config.batch_size
-    )
-    steps, copies = config.train_every_env_steps, config.num_envs
-    check(steps % copies == 0, "train_every_env_steps", f"a multiple of num_envs = {copies}", steps)
 
 
 @dataclass(frozen=True)
@@ -255,9 +225,9 @@ class TrainAgentConfig(Bounded):
     """A run of some agent; a subclass says which."""
 
     run: RunConfig
-    environment: WorldConfig
-    agent: Any
-    loop: LoopConfig
+    environment: WorldConfig = WorldConfig()
+    agent: Any = None
+    loop: LoopConfig = LoopConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -267,7 +237,7 @@ class TrainAgentConfig(Bounded):
         """The config of each member, (P,).
 
         Raises:
-            ValueError: a member's entry names no gene of the agent, or a value that it refuses.
+            ValueError: a member's entry names no tunable of the agent, or a value that it refuses.
         """
         entries = self.loop.members or [{}]
         own = [_with_settings(self.agent, entry) for entry in entries]
@@ -275,7 +245,7 @@ class TrainAgentConfig(Bounded):
 
 
 def _with_settings(agent: Any, settings: dict[str, int | float]) -> Any:
-    known = genes(type(agent))
+    known = tunables(type(agent))
     for name, value in settings.items():
         check(name in known, "loop.members", f"names of {', '.join(known)}", name)
         whole = not known[name].integer or value == int(value)
@@ -291,9 +261,7 @@ class TrainPPOConfig(TrainAgentConfig):
     """A run of PPO."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_ppo")
-    environment: WorldConfig = WorldConfig()
     agent: PPOConfig = PPOConfig()
-    loop: LoopConfig = LoopConfig()
 
 
 @dataclass(frozen=True)
@@ -301,7 +269,6 @@ class TrainDQNConfig(TrainAgentConfig):
     """A run of DQN."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_dqn")
-    environment: WorldConfig = WorldConfig()
     agent: DQNConfig = DQNConfig()
     loop: LoopConfig = LoopConfig(total_steps=50_000)
 

@@ -19,11 +19,17 @@ import numpy as np
 from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
-from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate, success_return
+from lactchain.baselines.evaluation import (
+    FINAL_SEED,
+    Evaluation,
+    evaluate_agent,
+    success_return,
+)
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
 from lactchain.baselines.ppo import PPO
+from lactchain.baselines.replay import FIELDS
 from lactchain.baselines.settings import (
     CQLConfig,
     DDPGConfig,
@@ -52,12 +58,7 @@ from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
 from lactchain.run import HARMLESS, Run
 
-AGENTS: dict[type, type[Population]] = {
-    PPOConfig: PPO,
-    DQNConfig: DQN,
-    DDPGConfig: DDPG,
-    CQLConfig: CQL,
-}
+AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
 EVAL_SEED = 1_000_000
 _HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
@@ -71,7 +72,7 @@ def train(config: TrainAgentConfig) -> dict[str, Any]:
         NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
         Interrupted: a signal asked the process to stop; the state is saved.
     """
-    with Run.of(config, identity_exclude=frozenset(_HARMLESS)) as run:
+    with Run.of(config, identity_exclude=_HARMLESS) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
@@ -94,19 +95,17 @@ class Training:
 
     def __init__(self, config: TrainAgentConfig, run: Run) -> None:
         self.config, self.run, self.loop = config, run, config.loop
-        world, members = config.environment, config.loop.num_members
-        self.source: MemberEnvs | TransitionData
+        world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
+        self.agent = agent_class(config.member_configs(), *spaces_of(world), seed)
+        self.source: Any
         if isinstance(config, TrainCQLConfig):
             self.source = _offline_data(config, run)
-            spaces = spaces_of(world)
+            _check_spaces(self.source, self.agent)
         else:
+            num_envs = config.agent.num_envs
             self.source = MemberEnvs(
-                world.id, members, config.agent.num_envs, config.run.seed, **world.kwargs
+                world.id, self.agent.num_members, num_envs, seed, **world.kwargs
             )
-            spaces = self.source.observation_space, self.source.action_space
-        agent_class = AGENTS[type(config.agent)]
-        self.agent: Any = agent_class(config.member_configs(), *spaces, config.run.seed)
-        _check_actions(self.source, self.agent)
         self.best_return = -np.inf
         self.evaluations: list[dict[str, Any]] = []
         self._logged = self._saved = 0
@@ -189,11 +188,6 @@ class Training:
     def _is_offline(self) -> bool:
         return isinstance(self.source, TransitionData)
 
-    @property
-    def _own_settings(self) -> list[str]:
-        """What the members differ in by their settings."""
-        return sorted({name for entry in self.loop.members or () for name in entry})
-
     def _is_over(self) -> bool:
         target = self.loop.target_return
         reached = target is not None and self.best_return >= target
@@ -224,9 +218,8 @@ class Training:
         self._episodes = []
         seconds, start = time.process_time() - self._began[0], self._began[1]
         rate = (self.steps - start) * self.loop.num_members / max(seconds, 1e-9)
-        record["time/updates_per_second" if self._is_offline else "time/env_steps_per_second"] = (
-            rate
-        )
+        unit = "updates" if self._is_offline else "env_steps"
+        record[f"time/{unit}_per_second"] = rate
         self._record(record, self.run.log)
 
     def _evaluate_if_due(self) -> None:
@@ -250,16 +243,8 @@ class Training:
             save_agent(self.run.path("best"), self.agent, best, self.config.environment)
         save_agent(self.run.path("last"), self.agent, best, self.config.environment)
 
-    def _play(self, agent: Any, seed: int) -> Evaluation:
-        world = self.config.environment
-        return evaluate(
-            lambda observations: agent.act(observations, greedy=True),
-            world.id,
-            agent.num_members,
-            self.loop.num_eval_episodes,
-            seed,
-            **world.kwargs,
-        )
+    def _play(self, agent: Population, seed: int) -> Evaluation:
+        return evaluate_agent(agent, self.config.environment, self.loop.num_eval_episodes, seed)
 
     def _figures(self, result: Evaluation, member: int = 0) -> dict[str, float]:
         return result.summary(member, success_return(self.config.environment))
@@ -278,10 +263,11 @@ class Training:
             "num_env_steps": 0 if self._is_offline else self.source.num_env_steps,
             "num_updates": self.agent.num_updates,
         }
+        differing = {key for entry in self.loop.members or () for key in entry}
         for name in ("best", "last"):
             agent = load_agent(self.run.path(name))
             figures = self._figures(self._play(agent, FINAL_SEED))
-            own = {gene: getattr(agent.config, gene) for gene in self._own_settings}
+            own = {key: getattr(agent.config, key) for key in sorted(differing)}
             summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
         if self._trackers is not None:
@@ -335,8 +321,7 @@ def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> Transit
     while envs.num_env_steps < num_steps:
         steps.append(envs.step(envs.envs.action_space.sample()[None]))
     envs.close()
-    names = ("observations", "actions", "rewards", "terminated", "next_observations")
-    columns = {name: np.concatenate([getattr(s, name)[0] for s in steps]) for name in names}
+    columns = {name: np.concatenate([getattr(s, name)[0] for s in steps]) for name in FIELDS}
     columns["rewards"] = columns["rewards"].astype(np.float32)
     return TransitionData(**columns)
 
@@ -351,21 +336,19 @@ def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
     return read_transitions(path)
 
 
-def _check_actions(source: MemberEnvs | TransitionData, agent: Population) -> None:
+def _check_spaces(data: TransitionData, agent: Population) -> None:
     """Recorded data must be of the environment's spaces."""
-    if not isinstance(source, TransitionData):
-        return
     for name, space, column in (
-        ("observations", agent.observation_space, source.observations),
-        ("actions", agent.action_space, source.actions),
+        ("observations", agent.observation_space, data.observations),
+        ("actions", agent.action_space, data.actions),
     ):
         if column.shape[1:] != space.shape or column[0].astype(space.dtype) not in space:
             raise DataError(
                 f"data: expected {name} of {space}, got shape {column.shape[1:]}, "
                 f"such as {column[0]}"
             )
-    largest = int(source.actions.max())
-    if largest >= agent.action_space.n or source.actions.min() < 0:
+    largest = int(data.actions.max())
+    if largest >= agent.action_space.n or data.actions.min() < 0:
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
 
 

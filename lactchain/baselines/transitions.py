@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,16 @@ H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals
 
 
 @dataclass(frozen=True)
-class TransitionData:
-    """N transitions in the order in which they were recorded.
+class TransitionData(Batch):
+    """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
 
     Attributes:
-        observations: (N, …).
-        actions: (N, …).
-        rewards: (N,), float32.
-        terminated: (N,), whether the successor is terminal.
-        next_observations: (N, …).
         num_dropped: last steps of cut episodes whose successor was not recorded.
+
+    Raises:
+        DataError: the columns differ in length, are empty, or not finite.
     """
 
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: np.ndarray
-    next_observations: np.ndarray
     num_dropped: int = 0
 
     def __post_init__(self) -> None:
@@ -52,7 +46,7 @@ class TransitionData:
         for name in ("observations", "rewards", "next_observations"):
             column = getattr(self, name)
             if column.dtype.kind == "f" and not np.isfinite(column).all():
-                row = int(np.flatnonzero(~np.isfinite(column).reshape(len(column), -1).all(1))[0])
+                row = int(np.argwhere(~np.isfinite(column))[0][0])
                 raise DataError(f"transitions: {name} of row {row} is not finite")
 
     def __len__(self) -> int:
@@ -91,8 +85,7 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
     Raises:
         DataError: an episode's lengths do not fit together, or there is no transition.
     """
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in FIELDS}
-    num_dropped = 0
+    parts, num_dropped = [], 0
     for number, episode in enumerate(episodes):
         steps = len(episode.rewards)
         if len(episode.actions) != steps or len(episode.observations) - steps not in (0, 1):
@@ -107,18 +100,13 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
         if len(after) < kept:  # a terminal state that nobody looked at; its value is never asked
             after = np.concatenate([after, episode.observations[-1:]])
         terminated = np.zeros(kept, dtype=bool)
-        if kept:
-            terminated[-1] = episode.terminated
-        values = (
-            episode.observations[:kept], episode.actions[:kept],
-            np.asarray(episode.rewards[:kept], np.float32), terminated, after,
-        )  # fmt: skip
-        for name, value in zip(FIELDS, values, strict=True):
-            columns[name].append(value)
-    if not sum(map(len, columns["rewards"])):
+        terminated[-1:] = episode.terminated
+        rewards = np.asarray(episode.rewards[:kept], np.float32)
+        before, actions = episode.observations[:kept], episode.actions[:kept]
+        parts.append((before, actions, rewards, terminated, after))
+    if not any(len(rewards) for _, _, rewards, _, _ in parts):
         raise DataError(f"{source}: expected episodes with transitions, found none")
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    return replace(TransitionData(**joined), num_dropped=num_dropped)
+    return TransitionData(*map(np.concatenate, zip(*parts, strict=True)), num_dropped=num_dropped)
 
 
 def read_h5_transitions(path: str | Path) -> TransitionData:
@@ -154,22 +142,17 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
     if len(set(lengths.values())) > 1:
         raise DataError(f"{source}: expected columns of one length, got {lengths}")
     terminals = columns["terminals"].astype(bool).ravel()
-    ends = np.flatnonzero(columns["episode_terminals"].astype(bool).ravel() | terminals) + 1
-    bounds = [0, *ends.tolist()]
-    if bounds[-1] < len(terminals):
-        bounds.append(len(terminals))  # a last episode that recording cut
-    return from_episodes(
-        (
-            RecordedEpisode(
-                columns["observations"][start:stop],
-                _scalars(columns["actions"][start:stop]),
-                columns["rewards"][start:stop].ravel(),
-                bool(terminals[stop - 1]),
-            )
-            for start, stop in zip(bounds, bounds[1:], strict=False)
-        ),
-        source,
-    )
+    ends = columns["episode_terminals"].astype(bool).ravel() | terminals
+    ends[-1:] = True  # a last episode that recording cut
+    rewards, actions = columns["rewards"].ravel(), _scalars(columns["actions"])
+    episodes = (
+        RecordedEpisode(
+            columns["observations"][start:stop], actions[start:stop], rewards[start:stop],
+            bool(terminals[stop - 1]),
+        )
+        for start, stop in pairwise((0, *(np.flatnonzero(ends) + 1)))
+    )  # fmt: skip
+    return from_episodes(episodes, source)
 
 
 def read_minari_transitions(path: str | Path) -> TransitionData:
@@ -243,7 +226,7 @@ def _scalars(actions: np.ndarray) -> np.ndarray:
     """Discrete actions, which d3rlpy stores as (N,) or (N, 1), as (N,) of int64."""
     if actions.dtype.kind not in "iu":
         return actions
-    return actions.astype(np.int64).reshape(len(actions), -1).squeeze(-1)
+    return actions.astype(np.int64).reshape(len(actions))
 
 
 def _arrow(column: np.ndarray) -> pa.Array:

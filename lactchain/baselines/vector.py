@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain.baselines.classic_control import BATCHES
-from lactchain.errors import ConfigError
 
 
 def make_vector_env(
@@ -50,34 +49,33 @@ def make_vector_env(
 
 
 def make_resumable_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
-    """`make_vector_env` whose copies can be written down and put back: see `vector_state`.
+    """`make_vector_env` whose `unwrapped` has `get_state()`, as arrays and what JSON can hold.
 
-    A batch does so by itself. In a loop each copy notes how its episode began and what was played
-    since, and is put back by playing it again.
+    `set_state(state)` puts it back, and it goes on alike. Batches do so by themselves.
     """
     envs = make_vector_env(id, num_envs, **kwargs)
-    if isinstance(envs.unwrapped, Resumable):
+    if hasattr(envs.unwrapped, "get_state"):
         return envs
     envs.close()
-
-    def make_copy() -> gym.Env:
-        return EpisodeRecord(gym.make(id, **kwargs))
-
-    copies = [make_copy] * num_envs
-    return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.SAME_STEP)
+    return ResumableLoop(id, num_envs, **kwargs)
 
 
-@runtime_checkable
-class Resumable(Protocol):
-    """A vector environment that knows its own state, as arrays and what JSON can hold."""
+class ResumableLoop(SyncVectorEnv):
+    """Copies in a loop; to be put back, each plays its episode up to where it was again."""
+
+    def __init__(self, id: str, num_envs: int, **kwargs: Any) -> None:
+        copies = [lambda: EpisodeRecord(gym.make(id, **kwargs))] * num_envs
+        super().__init__(copies, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next steps depend on."""
-        ...
+        """What every copy has recorded."""
+        return {"copies": [copy.get_state() for copy in self.envs]}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `get_state` was called."""
-        ...
+        self.reset(seed=0)
+        for copy, copy_state in zip(self.envs, state["copies"], strict=True):
+            copy.set_state(copy_state)
 
 
 class EpisodeRecord(gym.Wrapper):
@@ -94,11 +92,8 @@ class EpisodeRecord(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Starts an episode, and a new record."""
-        self._start = (
-            {"random": self.env.unwrapped.np_random.bit_generator.state}
-            if seed is None
-            else {"seed": seed}
-        )
+        random = self.env.unwrapped.np_random.bit_generator.state
+        self._start = {"random": random} if seed is None else {"seed": seed}
         self._actions = []
         return self.env.reset(seed=seed, options=options)
 
@@ -119,30 +114,6 @@ class EpisodeRecord(gym.Wrapper):
         self.reset(seed=start.get("seed"))
         for action in state["actions"]:
             self.step(action)
-
-
-def vector_state(envs: VectorEnv) -> dict[str, Any]:
-    """The state of an environment that `make_resumable_env` made."""
-    if isinstance(envs.unwrapped, Resumable):
-        return envs.unwrapped.get_state()
-    return {"copies": [copy.get_state() for copy in _records(envs)]}
-
-
-def restore_vector(envs: VectorEnv, state: dict[str, Any]) -> None:
-    """Puts an environment where it was when `vector_state` was called."""
-    if isinstance(envs.unwrapped, Resumable):
-        envs.unwrapped.set_state(state)
-    else:
-        envs.reset(seed=0)
-        for copy, copy_state in zip(_records(envs), state["copies"], strict=True):
-            copy.set_state(copy_state)
-
-
-def _records(envs: VectorEnv) -> list[EpisodeRecord]:
-    loop = envs.unwrapped
-    if not isinstance(loop, SyncVectorEnv):
-        raise ConfigError(f"{loop}: cannot be resumed; make it by make_resumable_env()")
-    return list(loop.envs)
 
 
 def _batch(id: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
-from lactchain.search.evolution import Individual
+from lactchain.search.evolution import Child, Individual
 from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
 from lactchain.search.mutations import (
-    draw_config,
+    first_config,
     mutate_activation,
     mutate_architecture,
-    mutate_gene,
     mutate_parameters,
+    mutate_tunables,
 )
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 
@@ -83,9 +83,8 @@ class Arena:
         """
         trained: list[Learnt | None] = [None] * len(configs)
         before = sum(one.num_env_steps for one in envs)
-        for places in batches(configs, learnt):
+        for places, population in self._populations(configs, learnt, seed):
             joined = JoinedEnvs([envs[place] for place in places])
-            population = self._join(configs, learnt, places, seed)
             goal = joined.members[0].num_env_steps + num_steps
             while joined.members[0].num_env_steps < goal:
                 if stop_requested():
@@ -107,16 +106,8 @@ class Arena:
     ) -> list[float]:
         """Mean returns of greedy episodes; NaN for members whose gradients were not finite."""
         returns = np.zeros(len(configs))
-        for places in batches(configs, learnt):
-            population = self._join(configs, learnt, places, [0])
-            evaluation = evaluate(
-                lambda observations, agent=population: agent.act(observations, greedy=True),
-                self.world.id,
-                len(places),
-                num_episodes,
-                seed,
-                **self.world.kwargs,
-            )
+        for places, population in self._populations(configs, learnt, [0]):
+            evaluation = evaluate_agent(population, self.world, num_episodes, seed)
             returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
             self.num_env_steps += counts * evaluation.num_env_steps
         return returns.tolist()
@@ -128,15 +119,8 @@ class Arena:
 
     def prove(self, agent: Any) -> float:
         """The same for an agent that was read from a folder."""
-        evaluation = evaluate(
-            lambda observations: agent.act(observations, greedy=True),
-            self.world.id,
-            1,
-            CERTIFYING_EPISODES,
-            self._seed(CERTIFYING_SEEDS),
-            **self.world.kwargs,
-        )
-        return float(evaluation.returns.mean())
+        seed = self._seed(CERTIFYING_SEEDS)
+        return float(evaluate_agent(agent, self.world, CERTIFYING_EPISODES, seed).returns.mean())
 
     def selecting_seed(self, number: int) -> int:
         """Where the episodes of a selecting evaluation start; other ones each time."""
@@ -145,20 +129,13 @@ class Arena:
     def _seed(self, kind: int, offset: int = 0) -> int:
         return (10_000_000 * self.seed + kind + offset) % 2**32
 
-    def _join(
-        self,
-        configs: Sequence[Any],
-        learnt: Sequence[Learnt],
-        places: Sequence[int],
-        seed: Sequence[int],
-    ) -> Population:
-        return join(
-            agent_class(configs[places[0]]),
-            [configs[place] for place in places],
-            [learnt[place] for place in places],
-            *self.spaces,
-            seed=[*seed, places[0]],
-        )
+    def _populations(
+        self, configs: Sequence[Any], learnt: Sequence[Learnt], seed: Sequence[int]
+    ) -> Iterator[tuple[list[int], Population]]:
+        """The members as populations of those that fit together, with their places."""
+        for places in batches(configs, learnt):
+            own, known = [configs[place] for place in places], [learnt[place] for place in places]
+            yield places, join(agent_class(own[0]), own, known, *self.spaces, [*seed, places[0]])
 
 
 class AgentSpecies:
@@ -191,15 +168,10 @@ class AgentSpecies:
         """Steps of training and of selecting evaluations so far."""
         return self.arena.num_env_steps
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, dict[str, Any]]:
+    def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
-        config, change = self.config, {}
-        if self.settings.start == "drawn":
-            config = draw_config(config, self.space, rng)
-        elif place > 0:
-            config, change = mutate_gene(config, self.space, self.settings.mutation, rng)
-        learnt = self.arena.newborn(config, [self.arena.seed, place])
-        return config, learnt, change
+        config, change = first_config(self.config, self.space, self.settings, place, rng)
+        return config, self.arena.newborn(config, [self.arena.seed, place]), change
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
         """A generation's training."""
@@ -225,21 +197,17 @@ class AgentSpecies:
         """Mean return over fresh episodes, which are not counted."""
         return self.arena.certify(member.config, member.state)
 
-    def mutate(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> tuple[Any, Any, Mapping[str, Any]] | None:
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant of any of the kinds."""
         settings, config, learnt = self.settings.mutation, parent.config, parent.state
         if kind == "hyper":
-            config, change = mutate_gene(config, self.space, settings, rng)
+            config, change = mutate_tunables(config, self.space, settings, rng)
             return config, learnt, change
         if kind == "activation":
-            mutant = mutate_activation(config, learnt, rng)
-        elif kind == "parameters":
-            mutant = mutate_parameters(config, learnt, settings, rng)
-        else:
-            mutant = mutate_architecture(config, learnt, settings, rng)
-        return mutant and (mutant.config, mutant.learnt, mutant.change)
+            return mutate_activation(config, learnt, rng)
+        if kind == "parameters":
+            return mutate_parameters(config, learnt, settings, rng)
+        return mutate_architecture(config, learnt, settings, rng)
 
     def encode(self, config: Any, state: Learnt) -> dict[str, Any]:
         """A member as arrays and plain values."""
@@ -255,7 +223,7 @@ class AgentSpecies:
         return type(self.config)(**config), Learnt(body["parts"], shapes, body["num_updates"])
 
     def facts(self, champion: Individual) -> dict[str, Any]:
-        """What a summary says of the champion beside its genes."""
+        """What a summary says of the champion beside its tunables."""
         config = champion.config
         return {"best/hidden": list(config.hidden), "best/activation": config.activation}
 

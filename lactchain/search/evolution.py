@@ -14,6 +14,7 @@ generation.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -23,9 +24,6 @@ import numpy as np
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 
 ELITE, NEWCOMER = "elite", "newcomer"
-RECORD = (
-    "id", "parent", "mutation", "change", "fitness", "parent_fitness", "num_evaluations",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,12 +59,9 @@ class Individual:
         mean = fitness if count == 0 else (count * self.fitness + fitness) / (count + 1)
         return replace(self, fitness=mean, num_evaluations=count + 1)
 
-    @property
-    def gain(self) -> float | None:
-        """How much fitter it is than its parent was; None for newcomers."""
-        if self.fitness is None or self.parent_fitness is None:
-            return None
-        return self.fitness - self.parent_fitness
+
+Child = tuple[Any, Any, Mapping[str, Any]]
+"""Config and state of a new member, and what was changed: name → [before, after]."""
 
 
 class Species(Protocol):
@@ -78,43 +73,32 @@ class Species(Protocol):
 
     num_env_steps: int
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> tuple[Any, Any, Mapping[str, Any]]:
-        """Config, state and change of a member of the first generation."""
-        ...
+    def newcomer(self, place: int, rng: np.random.Generator) -> Child:
+        """A member of the first generation."""
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
         """Lets all members learn; their new states."""
-        ...
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """Mean returns of members and champion over the same episodes, which are counted."""
-        ...
 
     def certify(self, member: Individual) -> float:
         """Mean return of one member over many fresh episodes, which are not counted."""
-        ...
 
-    def mutate(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> tuple[Any, Any, Mapping[str, Any]] | None:
-        """Config, state and change of a mutant; None where there is nothing to change."""
-        ...
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
+        """A mutant; None where there is nothing to change."""
 
     def encode(self, config: Any, state: Any) -> dict[str, Any]:
         """A member as arrays and plain values."""
-        ...
 
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Any]:
         """The config and the state that `encode` was given."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What the next generation depends on beside the members: environments, counts."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -146,7 +130,7 @@ class Generation:
                 "change": dict(member.change),
                 "fitness": _finite(member.fitness),
                 "parent_fitness": _finite(member.parent_fitness),
-                "gain": _finite(member.gain),
+                "gain": _finite(_gain(member)),
                 "num_env_steps": self.num_env_steps,
             }
             for member in self.members
@@ -201,13 +185,8 @@ class Evolution:
         self.champion = judged[-1] if self.champion else None
         self._crown(evaluated)
         self._certify(judged)
-        generation = Generation(
-            self.number,
-            tuple(evaluated),
-            self.species.num_env_steps,
-            self.champion,
-            self.certified,
-        )
+        steps = self.species.num_env_steps
+        generation = Generation(self.number, tuple(evaluated), steps, self.champion, self.certified)
         self.number += 1
         self.members = self._children(evaluated)
         return generation
@@ -256,10 +235,9 @@ class Evolution:
         self, id: int, parent: Individual, kind: str, rng: np.random.Generator
     ) -> Individual:
         mutant = None if kind in (ELITE, "none") else self.species.mutate(kind, parent, rng)
-        if mutant is None:
-            kind = kind if kind == ELITE else "none"
-            mutant = parent.config, parent.state, {}
-        config, state, change = mutant
+        if mutant is None and kind != ELITE:
+            kind = "none"
+        config, state, change = mutant or (parent.config, parent.state, {})
         return Individual(id, parent.id, kind, change, config, state, parent_fitness=parent.fitness)
 
     def _kind(self, rng: np.random.Generator) -> str:
@@ -288,12 +266,13 @@ class Evolution:
         self.species.load_state_dict(state["species"])
 
     def _encode(self, member: Individual) -> dict[str, Any]:
-        record = {name: getattr(member, name) for name in RECORD}
-        return {**record, "body": self.species.encode(member.config, member.state)}
+        record = {**vars(member), "body": self.species.encode(member.config, member.state)}
+        del record["config"], record["state"]
+        return record
 
     def _decode(self, written: Mapping[str, Any]) -> Individual:
         config, state = self.species.decode(written["body"])
-        record = {name: written[name] for name in RECORD}
+        record = {name: value for name, value in written.items() if name != "body"}
         return Individual(config=config, state=state, **record)
 
 
@@ -304,10 +283,10 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     were fitter than their parents. Training brings gains too, so the kind none is what the others
     are to be compared with.
     """
-    gains: dict[str, list[float]] = {}
+    gains = defaultdict(list)
     for record in lineage:
         if record["gain"] is not None:
-            gains.setdefault(record["mutation"], []).append(record["gain"])
+            gains[record["mutation"]].append(record["gain"])
     return {
         kind: {
             "count": len(values),
@@ -316,6 +295,11 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         }
         for kind, values in sorted(gains.items())
     }
+
+
+def _gain(member: Individual) -> float | None:
+    """How much fitter a member is than its parent was; None for newcomers."""
+    return None if member.parent is None else member.fitness - member.parent_fitness
 
 
 def _finite(value: float | None) -> float | None:

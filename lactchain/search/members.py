@@ -17,9 +17,10 @@ from gymnasium import spaces
 from lactchain.baselines.member_envs import Episode, MemberEnvs, Transition
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, Population
-from lactchain.genes import genes
-from lactchain.search.growth import Arrays
+from lactchain.tunable import tunables
 
+Arrays = list[np.ndarray]
+"""Weight and bias of each layer in turn, of one member; convolutions come first."""
 Shapes = dict[str, list[tuple[int, ...]]]
 
 
@@ -45,7 +46,7 @@ def take(population: Population, member: int) -> Learnt:
         name: {key: _row(value, member) for key, value in part.items()}
         for name, part in state["parts"].items()
     }
-    return Learnt(parts, part_shapes(population), state["num_updates"])
+    return Learnt(parts, _shapes(population), state["num_updates"])
 
 
 def join(
@@ -54,25 +55,18 @@ def join(
     learnt: Sequence[Learnt],
     observation_space: spaces.Space,
     action_space: spaces.Space,
-    seed: int,
+    seed: int | Sequence[int],
 ) -> Population:
     """A population of members that were taken out of others; see `batches` for who fits whom."""
     population = kind(configs, observation_space, action_space, seed)
-    parts = {
-        name: {key: _joined([one.parts[name][key] for one in learnt]) for key in part}
-        for name, part in learnt[0].parts.items()
-    }
-    population.load_state_dict(
-        {
-            "rng": population.rng.bit_generator.state,
-            "num_updates": learnt[0].num_updates,
-            "parts": parts,
-        }
-    )
+    population.num_updates = learnt[0].num_updates
+    for name, part in population.parts.items():
+        rows = {key: [one.parts[name][key] for one in learnt] for key in learnt[0].parts[name]}
+        part.load_state_dict({key: _joined(values) for key, values in rows.items()})
     return population
 
 
-def part_shapes(population: Population) -> dict[str, Shapes]:
+def _shapes(population: Population) -> dict[str, Shapes]:
     """The shapes of what lies flat in a population's parts."""
     shapes = {}
     for name, part in population.parts.items():
@@ -86,12 +80,12 @@ def part_shapes(population: Population) -> dict[str, Shapes]:
 def batches(configs: Sequence[Any], learnt: Sequence[Learnt]) -> list[list[int]]:
     """Places of members that can be trained in one batch at no loss.
 
-    They agree in every field that is no gene, in whole numbers (members with other sizes of batch
-    or numbers of epochs would wait for each other), and in how much they have stored.
+    They agree in every field that is not tunable, in whole numbers (members with other sizes of
+    batch or numbers of epochs would wait for each other), and in how much they have stored.
     """
     found: dict[tuple, list[int]] = {}
     for place, (config, one) in enumerate(zip(configs, learnt, strict=True)):
-        declared = genes(type(config))
+        declared = tunables(type(config))
         fields = tuple(
             (name, value)
             for name, value in vars(config).items()

@@ -1,8 +1,15 @@
-"""Newcomers and mutants: genes, networks' shapes, weights and activations of members.
+"""Newcomers and mutants: tunables, networks' shapes, weights and activations of members.
 
 A mutation takes a config and what a member has learnt, and gives the mutant's, with a word on what
 changed; where a kind has nothing to change it gives None. Nothing is changed in place: the parent
 lives on beside its children.
+
+Growth leaves the function as it is (after Chen, Goodfellow & Shlens 2016, "Net2Net"): new units
+begin without outgoing weights, and a new layer is the identity where the activation lets one
+through. So a mutation of the architecture is judged by what it can learn, not by what it forgot.
+Shrinking does change it: the units that came last go, and a layer is merged into the next as if it
+were linear. What an optimiser knows about the weights (`moments`) is changed alike, new entries
+being 0.
 """
 
 from __future__ import annotations
@@ -10,25 +17,16 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lactchain.errors import ConfigError
-from lactchain.genes import Gene, gene_values, genes, with_genes
-from lactchain.search.growth import (
-    DEEPENABLE,
-    Arrays,
-    add_layer,
-    add_layer_of_zeros,
-    add_units,
-    keep_units,
-    merge_layer,
-    merge_layer_of_zeros,
-)
-from lactchain.search.members import Learnt, change_networks
-from lactchain.search.settings import MutationConfig, SpaceConfig
+from lactchain.search.members import Arrays, Learnt, change_networks
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.tunable import Tunable, tunable_values, tunables, with_tunables
 
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
@@ -37,8 +35,7 @@ Change = dict[str, list[Any]]
 """What changed: name → [before, after]."""
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(NamedTuple):
     """A child before it has trained."""
 
     config: Any
@@ -46,33 +43,31 @@ class Mutant:
     change: Change
 
 
-def searched_genes(config_class: type, names: Sequence[str]) -> dict[str, Gene]:
-    """The genes of these names, all of the class where there are none.
+def check_tunables(config: Any, names: Sequence[str]) -> None:
+    """Refuses a config whose searched tunables lie outside of their ranges.
 
     Raises:
-        ConfigError: the class has no such gene.
+        ConfigError: naming tunable and range, or a name that is no tunable of the class.
     """
-    known = genes(config_class)
+    present = tunable_values(config)
+    with_tunables(config, {name: present[name] for name in searched_tunables(config, names)})
+
+
+def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
+    """The tunables of these names (none: all) of those parts that the config has.
+
+    Raises:
+        ConfigError: the class has no such tunable.
+    """
+    known, present = tunables(type(config)), tunable_values(config)
     for name in names:
         if name not in known:
-            raise ConfigError(f"genes: no gene {name!r}; there are {', '.join(known)}")
-    return {name: known[name] for name in names} if names else known
-
-
-def check_genes(config: Any, names: Sequence[str]) -> None:
-    """Refuses a config whose searched genes lie outside of their ranges.
-
-    Raises:
-        ConfigError: naming gene and range.
-    """
-    present = gene_values(config)
-    for name in searched_genes(type(config), names):
-        if name in present:
-            with_genes(config, {name: present[name]})
+            raise ConfigError(f"tunables: no tunable {name!r}; there are {', '.join(known)}")
+    return {name: known[name] for name in names or known if name in present}
 
 
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
-    """A config whose searched genes, architecture and activation are drawn from their ranges.
+    """A config whose searched tunables, architecture and activation are drawn from their ranges.
 
     Raises:
         ConfigError: the config class refuses whatever is drawn.
@@ -83,29 +78,40 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     if space.activations:
         place = int(rng.integers(len(space.activations)))
         config = replace(config, activation=space.activations[place])
-    ranges = present_genes(config, space)
+    ranges = searched_tunables(config, space.tunables)
 
     def draw() -> Any:
-        return with_genes(config, {name: gene.at(rng.random()) for name, gene in ranges.items()})
+        return with_tunables(
+            config, {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
+        )
 
     return _first_accepted(draw)
 
 
-def mutate_gene(
+def first_config(
+    config: Any, space: SpaceConfig, settings: EvolutionConfig, place: int, rng: np.random.Generator
+) -> tuple[Any, Change]:
+    """The config of a member of the first generation; see `EvolutionConfig.start`."""
+    if settings.start == "drawn":
+        return draw_config(config, space, rng), {}
+    return mutate_tunables(config, space, settings.mutation, rng) if place else (config, {})
+
+
+def mutate_tunables(
     config: Any, space: SpaceConfig, settings: MutationConfig, rng: np.random.Generator
 ) -> tuple[Any, Change]:
-    """The config with `settings.num_genes` genes moved by Gaussian steps on their own scales."""
-    ranges, before = present_genes(config, space), gene_values(config)
-    count = min(settings.num_genes, len(ranges))
+    """The config with `settings.num_tunables` tunables moved by Gaussian steps on their scales."""
+    ranges, before = searched_tunables(config, space.tunables), tunable_values(config)
+    count = min(settings.num_tunables, len(ranges))
 
     def draw() -> tuple[Any, Change]:
         names = rng.choice(list(ranges), count, replace=False).tolist()
-        steps = (settings.gene_step * rng.standard_normal(count)).tolist()
+        steps = (settings.tunable_step * rng.standard_normal(count)).tolist()
         after = {
             name: ranges[name].step(before[name], step)
             for name, step in zip(names, steps, strict=True)
         }
-        return with_genes(config, after), {name: [before[name], after[name]] for name in names}
+        return with_tunables(config, after), {name: [before[name], after[name]] for name in names}
 
     return _first_accepted(draw)
 
@@ -153,27 +159,28 @@ Way = Callable[[np.random.Generator], tuple[tuple[int, ...], Callable, Callable]
 
 
 def _growths(config: Any, settings: MutationConfig) -> list[Way]:
-    ways: list[Way] = []
+    ways = []
     if min(config.hidden) < settings.max_units:
         ways.append(lambda rng: _more_units(config.hidden, settings.max_units, rng))
     if len(config.hidden) < settings.max_layers and config.activation in DEEPENABLE:
         shift = DEEPENABLE[config.activation]
         deeper = (*config.hidden, config.hidden[-1])
-        ways.append(lambda _: (deeper, lambda a: add_layer(a, shift), add_layer_of_zeros))
+        ways.append(lambda _: (deeper, lambda a: add_layer(a, shift), lambda a: add_layer(a, None)))
     return ways
 
 
 def _cuts(config: Any) -> list[Way]:
-    ways: list[Way] = []
+    ways = []
     if max(config.hidden) > 1:
         ways.append(lambda rng: _fewer_units(config.hidden, rng))
     if len(config.hidden) > 1:
-        ways.append(lambda _: (config.hidden[:-1], merge_layer, merge_layer_of_zeros))
+        merged = config.hidden[:-1], merge_layer, partial(merge_layer, moments=True)
+        ways.append(lambda _: merged)
     return ways
 
 
 def _more_units(hidden: tuple[int, ...], most: int, rng: np.random.Generator):
-    """Half as many units again in one layer, counted from the last backwards."""
+    """Half as many units again in one layer."""
     place = _pick([width < most for width in hidden], rng)
     count = min(max(hidden[place] // 2, 1), most - hidden[place])
     layer, seed = len(hidden) - place, int(rng.integers(2**63))
@@ -186,7 +193,7 @@ def _more_units(hidden: tuple[int, ...], most: int, rng: np.random.Generator):
 
 
 def _fewer_units(hidden: tuple[int, ...], rng: np.random.Generator):
-    """A quarter of a layer's units less: those that came last, which other networks lose too."""
+    """A quarter of a layer's units less."""
     place = _pick([width > 1 for width in hidden], rng)
     kept = hidden[place] - max(hidden[place] // 4, 1)
     layer = len(hidden) - place
@@ -196,13 +203,6 @@ def _fewer_units(hidden: tuple[int, ...], rng: np.random.Generator):
 
 def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
     return int(rng.choice(np.flatnonzero(allowed)))
-
-
-def present_genes(config: Any, space: SpaceConfig) -> dict[str, Gene]:
-    """The searched genes of those parts that the config has."""
-    present = gene_values(config)
-    ranges = searched_genes(type(config), space.genes)
-    return {name: gene for name, gene in ranges.items() if name in present}
 
 
 def _first_accepted(draw: Callable[[], Any]) -> Any:
@@ -218,3 +218,80 @@ def _size(array: np.ndarray) -> float:
 
 def _like(array: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
     return (scale * rng.standard_normal(array.shape)).astype(array.dtype)
+
+
+# --- networks, given as weight (in, out) and bias (1, out) of each layer of one member ------------
+
+DEEPENABLE = {"relu": 0.0, "elu": 1.0}
+"""Activations f with f(h + shift) = h + shift for all h that they can give, and the shift."""
+
+
+def add_units(
+    arrays: Sequence[np.ndarray], layer: int, count: int, rng: np.random.Generator | None
+) -> Arrays:
+    """The network with more units in a hidden layer, counted from the last layer backwards.
+
+    Args:
+        arrays: weight and bias of each layer.
+        layer: 1 for the last hidden layer, 2 for the one before it.
+        count: new units.
+        rng: draws their incoming weights, of the size of the others; None: zeros, for moments.
+    """
+    grown = list(arrays)
+    w, b, following = _places(arrays, layer)
+    weight, bias = arrays[w], arrays[b]
+    incoming = np.zeros((weight.shape[0], count), dtype=weight.dtype)
+    if rng is not None:
+        scale = float(np.sqrt(np.square(weight).mean()))
+        incoming += (scale * rng.standard_normal(incoming.shape)).astype(weight.dtype)
+    grown[w] = np.concatenate([weight, incoming], axis=1)
+    grown[b] = np.concatenate([bias, np.zeros((1, count), dtype=bias.dtype)], axis=1)
+    outgoing = np.zeros((count, arrays[following].shape[1]), dtype=weight.dtype)
+    grown[following] = np.concatenate([arrays[following], outgoing])
+    return grown
+
+
+def keep_units(arrays: Sequence[np.ndarray], layer: int, count: int) -> Arrays:
+    """The network with the first units of a hidden layer only; `layer` as for `add_units`.
+
+    Optimisers and targets must lose the units that their networks lose, so the choice does not
+    depend on the numbers; the last units are those that came last.
+    """
+    smaller = list(arrays)
+    w, b, following = _places(arrays, layer)
+    smaller[w], smaller[b] = arrays[w][:, :count], arrays[b][:, :count]
+    smaller[following] = arrays[following][:count]
+    return smaller
+
+
+def add_layer(arrays: Sequence[np.ndarray], shift: float | None) -> Arrays:
+    """The network with one more hidden layer, of as many units, before the last layer.
+
+    Args:
+        arrays: weight and bias of each layer.
+        shift: of the activation, see `DEEPENABLE`; it is added before and taken away behind. None:
+            the new layer is of zeros, for moments.
+    """
+    *before, weight, bias = arrays
+    width, kind = weight.shape[0], weight.dtype
+    if shift is None:
+        return [*before, np.zeros((width, width), kind), np.zeros((1, width), kind), weight, bias]
+    shifts = np.full((1, width), shift, kind)
+    return [*before, np.eye(width, dtype=kind), shifts, weight, bias - shifts @ weight]
+
+
+def merge_layer(arrays: Sequence[np.ndarray], moments: bool = False) -> Arrays:
+    """The network without its last hidden layer, which is multiplied into the last one.
+
+    The moments of what is multiplied are zeros.
+    """
+    *before, w1, b1, w2, b2 = arrays
+    if moments:
+        return [*before, np.zeros((w1.shape[0], w2.shape[1]), w2.dtype), np.zeros_like(b2)]
+    return [*before, w1 @ w2, b1 @ w2 + b2]
+
+
+def _places(arrays: Sequence[np.ndarray], layer: int) -> tuple[int, int, int]:
+    """Where the weight and the bias of a hidden layer are, and the next layer's weight."""
+    following = len(arrays) - 2 * layer
+    return following - 2, following - 1, following

@@ -23,11 +23,11 @@ class MutationConfig(Bounded):
         }
     )
     """How often each kind is drawn. none; architecture: units or a layer more (the function stays)
-    or fewer; parameters: Gaussian noise on the weights; activation: another one; hyper: a gene."""
-    gene_step: Positive = 0.15
-    """Deviation of a gene's step, as a share of its range (on its own scale)."""
-    num_genes: AtLeast1 = 1
-    """Genes that one mutation of kind hyper moves, or all where there are fewer."""
+    or fewer; parameters: Gaussian noise on the weights; activation: another; hyper: tunables."""
+    tunable_step: Positive = 0.15
+    """Deviation of a tunable's step, as a share of its range (on its own scale)."""
+    num_tunables: AtLeast1 = 1
+    """Tunables that one mutation of kind hyper moves, or all where there are fewer."""
     noise: Positive = 0.1
     """Deviation of the noise on weights, in units of their root mean square, array by array."""
     growth_share: Share = 0.75
@@ -47,10 +47,10 @@ class MutationConfig(Bounded):
 
 @dataclass(frozen=True)
 class SpaceConfig:
-    """Where newcomers are drawn from: the ranges of genes, and shapes of networks."""
+    """Where newcomers are drawn from: the ranges of tunables, and shapes of networks."""
 
-    genes: list[str] = field(default_factory=list)
-    """Genes that are searched, by dotted name; none: all that the config class declares."""
+    tunables: list[str] = field(default_factory=list)
+    """Tunables that are searched, by dotted name; none: all that the config class declares."""
     architectures: list[list[int]] = field(default_factory=list)
     """Hidden layers that a newcomer's networks may have; none: those of the given config."""
     activations: list[Literal["tanh", "relu", "elu"]] = field(default_factory=list)
@@ -72,8 +72,8 @@ class EvolutionConfig(Bounded):
     num_episodes: AtLeast1 = 5
     """Greedy episodes by which each member is judged."""
     start: Literal["drawn", "given"] = "drawn"
-    """drawn: the first members' genes are drawn from their ranges; given: the first member has the
-    given config, and the others are mutants of it."""
+    """drawn: the tunables of the first members are drawn from their ranges; given: the first member
+    has the given config, and the others are mutants of it."""
     elite: Literal["champion", "generation"] = "champion"
     """Who goes on unmutated in the first place. champion: the fittest so far, as it was when it was
     evaluated, which is a rival in tournaments too; nothing that was found is lost, but what it has

@@ -8,21 +8,26 @@ trial's end, with or without its median pruner.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from lactchain.baselines.settings import WorldConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.genes import gene_values, with_genes
 from lactchain.search.agents import Arena
-from lactchain.search.mutations import ATTEMPTS, draw_config, present_genes
+from lactchain.search.mutations import ATTEMPTS, draw_config, searched_tunables
 from lactchain.search.settings import SpaceConfig, TrialsConfig
+from lactchain.tunable import tunable_values, with_tunables
 
 
-class Sampler(Protocol):
-    """Who proposes settings."""
+class RandomSampler:
+    """Proposes settings drawn from their ranges, and learns nothing from how trials end."""
+
+    def __init__(self, config: Any, space: SpaceConfig, seed: int) -> None:
+        self.config, self.space = config, space
+        self.rng = np.random.default_rng(seed)
 
     def ask(self) -> Any:
         """The config of the next trial.
@@ -30,37 +35,17 @@ class Sampler(Protocol):
         Raises:
             ConfigError: the config class refuses what was proposed.
         """
-        ...
-
-    def report(self, step: int, fitness: float) -> bool:
-        """Hears of an evaluation on the way; whether the trial should be given up."""
-        ...
-
-    def tell(self, fitness: float) -> None:
-        """Hears how the trial ended."""
-        ...
-
-
-class RandomSampler:
-    """Settings drawn from their ranges."""
-
-    def __init__(self, config: Any, space: SpaceConfig, seed: int) -> None:
-        self.config, self.space = config, space
-        self.rng = np.random.default_rng(seed)
-
-    def ask(self) -> Any:
-        """The config of the next trial."""
         return draw_config(self.config, self.space, self.rng)
 
     def report(self, step: int, fitness: float) -> bool:
-        """Never gives up."""
+        """Hears of an evaluation on the way; whether the trial should be given up."""
         return False
 
     def tell(self, fitness: float) -> None:
-        """Learns nothing."""
+        """Hears how the trial ended."""
 
 
-class TPESampler:
+class TPESampler(RandomSampler):
     """Optuna's tree-structured Parzen estimator over the same ranges.
 
     Optuna's own settings: the first 10 trials are drawn at random, and the pruner spares the first
@@ -70,28 +55,27 @@ class TPESampler:
     def __init__(self, config: Any, space: SpaceConfig, seed: int, prune: bool = False) -> None:
         import optuna
 
+        super().__init__(config, space, seed)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.config, self.space = config, space
         self.study = optuna.create_study(
             direction="maximize",
             sampler=optuna.samplers.TPESampler(seed=seed),
             pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
         )
-        self.pruned = optuna.trial.TrialState.PRUNED
-        self.failed = optuna.trial.TrialState.FAIL
+        self.outcomes = optuna.trial.TrialState
         self.trial: Any = None
         self.gave_up = False
 
     def ask(self) -> Any:
         """The config of the next trial; of what the config class refuses Optuna hears a failure."""
-        for _ in range(ATTEMPTS - 1):
+        for attempt in range(1, ATTEMPTS + 1):
             self.trial, self.gave_up = self.study.ask(), False
             try:
                 return self._propose()
             except ConfigError:
-                self.study.tell(self.trial, state=self.failed)
-        self.trial = self.study.ask()
-        return self._propose()
+                if attempt == ATTEMPTS:
+                    raise
+                self.study.tell(self.trial, state=self.outcomes.FAIL)
 
     def _propose(self) -> Any:
         config = self.config
@@ -103,10 +87,10 @@ class TPESampler:
             chosen = self.trial.suggest_categorical("activation", self.space.activations)
             config = replace(config, activation=chosen)
         values = {}
-        for name, gene in present_genes(config, self.space).items():
-            suggest = self.trial.suggest_int if gene.integer else self.trial.suggest_float
-            values[name] = suggest(name, gene.low, gene.high, log=gene.log)
-        return with_genes(config, values)
+        for name, wanted in searched_tunables(config, self.space.tunables).items():
+            suggest = self.trial.suggest_int if wanted.integer else self.trial.suggest_float
+            values[name] = suggest(name, wanted.low, wanted.high, log=wanted.log)
+        return with_tunables(config, values)
 
     def report(self, step: int, fitness: float) -> bool:
         """Whether the pruner gives the trial up."""
@@ -117,18 +101,9 @@ class TPESampler:
     def tell(self, fitness: float) -> None:
         """The objective of the trial."""
         if self.gave_up:  # Optuna takes the last report as its value
-            self.study.tell(self.trial, state=self.pruned)
+            self.study.tell(self.trial, state=self.outcomes.PRUNED)
         else:
             self.study.tell(self.trial, fitness)
-
-
-def make_sampler(
-    method: Literal["random", "tpe"], config: Any, space: SpaceConfig, seed: int, prune: bool
-) -> Sampler:
-    """The sampler of that name."""
-    if method == "random":
-        return RandomSampler(config, space, seed)
-    return TPESampler(config, space, seed, prune)
 
 
 @dataclass(frozen=True)
@@ -157,12 +132,9 @@ class Report:
 
     def record(self) -> dict[str, Any]:
         """The report as plain values, but for what was learnt."""
-        numbers = {name: getattr(self, name) for name in RECORD}
-        shape = {"hidden": list(self.config.hidden), "activation": self.config.activation}
-        return {**numbers, "genes": gene_values(self.config), **shape}
-
-
-RECORD = ("trial", "steps", "fitness", "num_env_steps", "num_final_env_steps", "is_final")
+        record = {**vars(self), "tunables": tunable_values(self.config)}
+        del record["config"], record["learnt"]
+        return record | {"hidden": list(self.config.hidden), "activation": self.config.activation}
 
 
 @dataclass
@@ -177,7 +149,7 @@ class Trials:
         num_interim_steps: steps of evaluations before a trial's end.
     """
 
-    sampler: Sampler
+    sampler: RandomSampler
     config: TrialsConfig
     arena: Arena
     number: int = 0
@@ -199,7 +171,7 @@ class Trials:
             if record["trial"] == self.number:
                 config = self.sampler.ask()
                 self.number += 1
-                if gene_values(config) != record["genes"]:
+                if tunable_values(config) != record["tunables"]:
                     raise DataError(f"trial {record['trial']}: was of another seed or version")
             self.sampler.report(record["steps"], record["fitness"])
             if record["is_final"]:
@@ -215,41 +187,24 @@ class Trials:
 
     def _trial(self) -> Iterator[Report]:
         config, settings = self.sampler.ask(), self.config
-        envs = self.arena.make_envs(config, self.number)
-        learnt = self.arena.newborn(config, [self.arena.seed, self.number])
-        fitness = -np.inf
-        try:
-            while envs.num_env_steps < settings.steps_per_trial:
-                left = settings.steps_per_trial - envs.num_env_steps
-                steps, progress = envs.num_env_steps, envs.num_env_steps / settings.steps_per_trial
-                [learnt] = self.arena.train(
-                    [config],
-                    [learnt],
-                    [envs],
-                    min(settings.steps_per_report, left),
-                    [self.arena.seed, self.number, steps],
-                    progress,
-                )
+        with closing(self.arena.make_envs(config, self.number)) as envs:
+            learnt = self.arena.newborn(config, [self.arena.seed, self.number])
+            final = False
+            while not final:
+                steps = envs.num_env_steps
+                asked = min(settings.steps_per_report, settings.steps_per_trial - steps)
+                seed = [self.arena.seed, self.number, steps]
+                progress = steps / settings.steps_per_trial
+                [learnt] = self.arena.train([config], [learnt], [envs], asked, seed, progress)
                 fitness, spent = self._judge(config, learnt)
-                given_up = self.sampler.report(envs.num_env_steps, fitness)
-                final = given_up or envs.num_env_steps >= settings.steps_per_trial
+                steps = envs.num_env_steps
+                given_up = self.sampler.report(steps, fitness)
+                final = given_up or steps >= settings.steps_per_trial
                 self.num_interim_steps += 0 if final else spent
                 total = self.arena.num_env_steps
-                yield Report(
-                    self.number,
-                    envs.num_env_steps,
-                    config,
-                    fitness,
-                    total,
-                    total - self.num_interim_steps,
-                    final,
-                    learnt,
-                )
-                if final:
-                    break
+                without = total - self.num_interim_steps
+                yield Report(self.number, steps, config, fitness, total, without, final, learnt)
             self.sampler.tell(fitness)
-        finally:
-            envs.close()
 
     def _judge(self, config: Any, learnt: Any) -> tuple[float, int]:
         """Fitness (the worst for members that diverged), and the steps that it took."""
@@ -268,5 +223,8 @@ def trials_of(
     seed: int,
 ) -> Trials:
     """Random search or TPE over agents of one kind."""
-    sampler = make_sampler(method, config, space, seed, settings.prune)
+    if method == "random":
+        sampler = RandomSampler(config, space, seed)
+    else:
+        sampler = TPESampler(config, space, seed, settings.prune)
     return Trials(sampler, settings, Arena(world, seed))

@@ -1,12 +1,12 @@
 """Language actors that evolve by SimPO: a generation is one round of training for each of them.
 
-Genes are those of the training config: learning rate, beta, target margin, LoRA rank. In float32 a
+Tunable are learning rate, beta, target margin and LoRA rank of the training config. In float32 a
 member is a folder with all of its weights: an adapter is multiplied in after each round, so that
 the next one may have another rank. Architectures grow by a layer or by units of the MLPs, and the
 function stays; there is no activation to choose.
 
 In 16 bits and less that would round most of an update away. There a member is the given model and
-an adapter, which its children inherit and train further: the rank is no gene, noise goes to the
+an adapter, which its children inherit and train further: the rank is not tunable, noise goes to the
 adapter, and architectures stay. An environment step is one answer.
 
 Each round and each evaluation is a run folder in RUN/members/, which goes on where it was killed.
@@ -24,7 +24,6 @@ import numpy as np
 
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import ConfigError
-from lactchain.genes import gene_values, with_genes
 from lactchain.manifests import MANIFEST, write_manifest
 from lactchain.models.adapters import SEAL_FILE, merges
 from lactchain.models.growth import (
@@ -38,12 +37,13 @@ from lactchain.models.growth import (
 from lactchain.models.specs import actor_spec
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
-from lactchain.search.mutations import draw_config, mutate_gene
+from lactchain.search.mutations import first_config, mutate_tunables
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.settings import ActorConfig, GuidedActorConfig, recast
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.search import LanguageConfig, Stages
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.tunable import tunable_values, with_tunables
 
 RANK = "actor.lora.r"
 
@@ -90,11 +90,8 @@ class LanguageSpecies:
         self, place: int, rng: np.random.Generator
     ) -> tuple[TrainSimPOConfig, Weights, dict[str, Any]]:
         """An actor with the given weights; see `EvolutionConfig.start` for its config."""
-        config, change = self.config.train, {}
-        if self.settings.start == "drawn":
-            config = draw_config(config, self.space, rng)
-        elif place > 0:
-            config, change = mutate_gene(config, self.space, self.settings.mutation, rng)
+        given = self.config.train
+        config, change = first_config(given, self.space, self.settings, place, rng)
         return config, Weights(config.actor.model), change
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Weights]:
@@ -126,7 +123,7 @@ class LanguageSpecies:
         """A mutant; None for kinds that language models, or those with adapters, have not."""
         settings, config = self.settings.mutation, parent.config
         if kind == "hyper":
-            config, change = mutate_gene(config, self.space, settings, rng)
+            config, change = mutate_tunables(config, self.space, settings, rng)
             return config, parent.state, change
         if kind == "activation" or (kind == "architecture" and parent.state.adapter is not None):
             return None
@@ -140,15 +137,15 @@ class LanguageSpecies:
 
     def encode(self, config: TrainSimPOConfig, state: Weights) -> dict[str, Any]:
         """A member as plain values."""
-        return {"genes": gene_values(config), "folder": state.model, "adapter": state.adapter}
+        return {"tunables": tunable_values(config), "folder": state.model, "adapter": state.adapter}
 
     def decode(self, body: Mapping[str, Any]) -> tuple[TrainSimPOConfig, Weights]:
         """The config and the weights that `encode` was given, by versions without adapters too."""
         state = Weights(body["folder"], body.get("adapter"))
-        return with_genes(self.config.train, body["genes"]), state
+        return with_tunables(self.config.train, body["tunables"]), state
 
     def facts(self, champion: Individual) -> dict[str, Any]:
-        """What a summary says of the champion beside its genes."""
+        """What a summary says of the champion beside its tunables."""
         return {"best/folder": champion.state.model, "best/adapter": champion.state.adapter}
 
     def close(self) -> None:
@@ -244,10 +241,10 @@ class LanguageSpecies:
 
 def _without_rank(space: SpaceConfig, config: TrainSimPOConfig) -> SpaceConfig:
     """The space of members whose adapters are inherited, each with the rank that it has."""
-    if RANK in space.genes:
+    if RANK in space.tunables:
         raise ConfigError(
-            f"space.genes: {RANK} can be searched in float32 only, where adapters are merged; in "
-            "16 bits and less children inherit them; leave it out, or give actor.dtype float32"
+            f"space.tunables: {RANK} can be searched in float32 only, where adapters are merged; "
+            "in 16 bits and less children inherit them; leave it out, or give actor.dtype float32"
         )
-    others = [name for name in gene_values(config) if name != RANK]
-    return replace(space, genes=space.genes or others)
+    others = [name for name in tunable_values(config) if name != RANK]
+    return replace(space, tunables=space.tunables or others)

@@ -19,7 +19,6 @@ from lactchain import distributed
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
 from lactchain.files import append_json_lines, read_json_lines, write_json_lines
-from lactchain.genes import gene_values
 from lactchain.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
@@ -27,6 +26,7 @@ from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.frame import Phases, run_stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.tunable import tunable_values
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
 
@@ -61,7 +61,7 @@ class SearchConfig:
     environment: WorldConfig = WorldConfig()
     """What classic agents play."""
     ppo: PPOConfig | None = None
-    """PPO agents are searched, with these settings but for their genes."""
+    """PPO agents are searched, with these settings but for their tunables."""
     dqn: DQNConfig | None = None
     """DQN agents are searched."""
     ddpg: DDPGConfig | None = None
@@ -97,7 +97,7 @@ class SearchConfig:
 
     @property
     def subject(self) -> Any:
-        """The config whose genes are searched."""
+        """The config whose tunables are searched."""
         if self.language is not None:
             return self.language.train
         return self.ppo or self.dqn or self.ddpg
@@ -113,8 +113,8 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
         stages: `train` and `evaluate` of language actors, from their configs to their summaries.
 
     Raises:
-        ConfigError: a gene is unknown or out of its bounds, the folder is another run's, or there
-            are several processes.
+        ConfigError: a tunable is unknown or out of its range, the folder is another run's, or
+            there are several processes.
         Interrupted: a signal asked the process to stop; what is whole is saved.
     """
     if (count := distributed.world_size()) > 1:
@@ -128,9 +128,9 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     """What a config asks for."""
-    from lactchain.search.mutations import check_genes
+    from lactchain.search.mutations import check_tunables
 
-    check_genes(config.subject, config.space.genes)
+    check_tunables(config.subject, config.space.tunables)
     is_evolution = config.method == "evolution"
     return evolve(config, run, stages) if is_evolution else try_out(config, run)
 
@@ -168,7 +168,7 @@ def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
         "target_met": None if config.target is None else evolution.certified is not None,
         "best/fitness": champion.fitness,
         "best/episode_return": outcome,
-        "best/genes": gene_values(champion.config),
+        "best/tunables": tunable_values(champion.config),
         "best/ancestors": runs.ancestors(champion, lineage),
         "credit": credit(lineage),
     } | species.facts(champion)
@@ -209,7 +209,7 @@ def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
         "target_met": None if config.target is None else met,
         "best/fitness": best["fitness"],
         "best/episode_return": trials.arena.prove(load_agent(run.directory / "best")),
-        "best/genes": best["genes"],
+        "best/tunables": best["tunables"],
         "best/trial": best["trial"],
     }
 

@@ -12,10 +12,10 @@ from lactchain.console import figures
 from lactchain.inspection.report import write_learning_curve, write_report
 
 if TYPE_CHECKING:
-    from lactchain.baselines.training import TrainConfig
+    from lactchain.baselines.settings import TrainAgentConfig
 
 
-def main(config: TrainConfig) -> dict[str, Any]:
+def main(config: TrainAgentConfig) -> dict[str, Any]:
     """Trains the agents that the class of the configuration names; returns their figures."""
     from lactchain.baselines.training import train
 

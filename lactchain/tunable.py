@@ -1,6 +1,6 @@
-"""Genes: the numbers of a config class that a search may change, declared where the field is.
+"""Tunables: the numbers of a config class that a search may change, declared where the field is.
 
-A field made by `gene(default, low, high)` is an ordinary field that also knows its range and its
+A field made by `tunable(default, low, high)` is an ordinary field that also knows its range and its
 scale. Agents and language trainers declare theirs alike, so one search serves both.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
-class Gene:
+class Tunable:
     """The range of a number: [low, high], on a linear or logarithmic scale, whole or not."""
 
     low: float
@@ -54,7 +54,7 @@ class Gene:
         return round(value) if self.integer else float(value)
 
 
-def gene(
+def tunable(
     default: float, low: float, high: float, *, log: bool = False, integer: bool = False
 ) -> Any:
     """A config field that a search may set within [low, high].
@@ -66,18 +66,26 @@ def gene(
         log: whether factors matter rather than differences.
         integer: whether only whole numbers make sense.
     """
-    return field(default=default, metadata={"gene": Gene(low, high, log, integer)})
+    return field(default=default, metadata={"tunable": Tunable(low, high, log, integer)})
 
 
-def genes(config_class: type) -> dict[str, Gene]:
-    """The genes of a config class and of the config classes in it, by dotted name."""
-    return dict(_genes(config_class, ""))
+def tunables(config_class: type) -> dict[str, Tunable]:
+    """The tunables of a config class and of the config classes in it, by dotted name."""
+    found = {}
+    hints = typing.get_type_hints(config_class)
+    for item in fields(config_class):
+        if "tunable" in item.metadata:
+            found[item.name] = item.metadata["tunable"]
+        for nested in (hints[item.name], *typing.get_args(hints[item.name])):
+            if isinstance(nested, type) and is_dataclass(nested):
+                found |= {f"{item.name}.{name}": t for name, t in tunables(nested).items()}
+    return found
 
 
-def gene_values(config: Any) -> dict[str, float]:
-    """The values of all genes of a config, by dotted name; those of absent parts are left out."""
+def tunable_values(config: Any) -> dict[str, float]:
+    """The values of a config's tunables, by dotted name; those of absent parts are left out."""
     values = {}
-    for name in genes(type(config)):
+    for name in tunables(type(config)):
         part = config
         for key in name.split("."):
             part = None if part is None else getattr(part, key)
@@ -86,22 +94,22 @@ def gene_values(config: Any) -> dict[str, float]:
     return values
 
 
-def with_genes(config: Config, values: Mapping[str, float]) -> Config:
-    """The config with some genes set.
+def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
+    """The config with some tunables set.
 
     Raises:
-        ConfigError: a name is no gene, a value is out of its bounds or not whole, or the config
+        ConfigError: a name is no tunable, a value is out of its range or not whole, or the config
             class refuses the combination.
     """
-    known = genes(type(config))
+    known = tunables(type(config))
     for name, value in values.items():
         if name not in known:
-            raise ConfigError(f"{name}: no such gene; there are {', '.join(known)}")
-        gene = known[name]
-        if not gene.low <= value <= gene.high or (gene.integer and value != int(value)):
-            kind = "a whole number" if gene.integer else "a number"
+            raise ConfigError(f"{name}: no such tunable; there are {', '.join(known)}")
+        wanted = known[name]
+        if not wanted.low <= value <= wanted.high or (wanted.integer and value != int(value)):
+            kind = "a whole number" if wanted.integer else "a number"
             raise ConfigError(
-                f"{name}: expected {kind} in [{gene.low}, {gene.high}], got {value!r}"
+                f"{name}: expected {kind} in [{wanted.low}, {wanted.high}], got {value!r}"
             )
     try:
         return _set(config, values)
@@ -109,21 +117,10 @@ def with_genes(config: Config, values: Mapping[str, float]) -> Config:
         raise ConfigError(str(error)) from error
 
 
-def _genes(config_class: type, prefix: str) -> Iterator[tuple[str, Gene]]:
-    hints = typing.get_type_hints(config_class)
-    for item in fields(config_class):
-        if "gene" in item.metadata:
-            yield f"{prefix}{item.name}", item.metadata["gene"]
-        candidates = (hints[item.name], *typing.get_args(hints[item.name]))
-        for nested in candidates:
-            if isinstance(nested, type) and is_dataclass(nested):
-                yield from _genes(nested, f"{prefix}{item.name}.")
-
-
 def _set(config: Any, values: Mapping[str, float]) -> Any:
     """Sets several names at once, so that combinations are judged as a whole."""
-    nested: dict[str, dict[str, float]] = {}
     changes: dict[str, Any] = {}
+    nested: dict[str, dict[str, float]] = {}
     for name, value in values.items():
         head, _, rest = name.partition(".")
         if rest:
