@@ -543,32 +543,15 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
             train(trainer)
 
 
-def test_batches_of_similar_length_hold_every_row_once():
-    lengths = np.random.default_rng(0).integers(1, 100, size=1003)
-    sampler = guards.LengthGroupedSampler(lengths, batch_size=10, seed=0)
-    order = list(sampler)
-    assert sorted(order) == list(range(1003))
-    assert order == list(sampler)
-    spreads = [np.ptp(lengths[order[i : i + 10]]) for i in range(0, 1000, 10)]
-    assert np.mean(spreads) < 15  # of 80 in random batches
-    sampler.set_epoch(1)
-    assert list(sampler) != order
-
-
 # Two processes
 
 
 @pytest.mark.parametrize(
-    ("kind", "strategy"),
-    [
-        ("simpo", "group_by_length"),
-        ("critic", "random"),
-        pytest.param("cloning", "group_by_length", marks=pytest.mark.slow),
-    ],
+    "kind", ["simpo", "critic", pytest.param("cloning", marks=pytest.mark.slow)]
 )
-def test_two_processes_resume_bit_exactly(kind, strategy, weights, run_dir):
+def test_two_processes_resume_bit_exactly(kind, weights, run_dir):
     """19 rows on 2 x 4 x 2 per update: two updates an epoch, resumed in the middle of the last."""
-    settings = changed(save_every_updates=1, extra={"train_sampling_strategy": strategy})
+    settings = changed(save_every_updates=1)
     options = {"lora": True, "keep_checkpoints": 9, "settings": settings}
     assert exit_codes(train_on_two(kind, weights, run_dir, options)) == [0, 0], logs(run_dir)
     expected = final_state(run_dir, step=6)

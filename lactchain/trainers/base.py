@@ -69,6 +69,8 @@ def training_arguments(
         checkpointing: settings.gradient_checkpointing,
         "save_strategy": "steps",
         "save_steps": settings.save_every_updates or NEVER,
+        # Groups by length draw from the global random state: a resumed run would see other batches.
+        "train_sampling_strategy": "random",
         "save_total_limit": None,  # it rotates before the new checkpoint is verified
         "logging_nan_inf_filter": False,
         "report_to": list(report_to),

@@ -251,7 +251,6 @@ class CriticTrainer(HeadedTrainer):
 
     def set_epoch(self, epoch: int) -> None:
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
-        super().set_epoch(epoch)
         if epoch == self._targets_epoch:
             return
         if self.table.needs_values:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from accelerate.utils import FullyShardedDataParallelPlugin, save_fsdp_optimizer
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import Sampler
 from transformers import ProgressCallback
 from transformers.trainer import SCHEDULER_NAME
 
@@ -62,7 +60,6 @@ class GuardedTrainer:
         self.keep_checkpoints = keep_checkpoints
         self.provenance = provenance()
         self.stopped = False
-        self.length_sampler: LengthGroupedSampler | None = None
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: RandomStates | None = None
@@ -91,28 +88,8 @@ class GuardedTrainer:
         self._micro_batches.append((inputs, loss))
         return loss
 
-    def row_length(self, row: Any) -> int:
-        """Length of a row of the data set, by which rows are grouped where that was asked for."""
-        return len(row["input_ids"])
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler | None:
-        """Replaces the sampler of `train_sampling_strategy: group_by_length`.
-
-        That of transformers draws from the global random state: a resumed run would see other
-        batches.
-        """
-        if vars(self.args).get("train_sampling_strategy") != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        lengths = [self.row_length(row) for row in self.train_dataset]
-        batch_size = self.args.train_batch_size * self.args.world_size
-        self.length_sampler = LengthGroupedSampler(lengths, batch_size, self.args.seed)
-        return self.length_sampler
-
     def set_epoch(self, epoch: int) -> None:
         """Called before each epoch, the first one after a resume included."""
-        if self.length_sampler is not None:
-            # accelerate finds its way to a sampler not in a resumed epoch on several processes.
-            self.length_sampler.set_epoch(epoch)
 
     def check_update(self) -> None:
         """Called before the optimiser steps: all processes agree to go on, to save, or to fail.
@@ -280,42 +257,6 @@ def set_random_states(states: RandomStates) -> None:
     np.random.set_state(numpy)
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(cuda)
-
-
-class LengthGroupedSampler(Sampler[int]):
-    """Random order in which each batch has rows of similar length, for less padding.
-
-    Rows are shuffled, sorted by length within pools of `POOL` batches, and the batches shuffled
-    again. The order follows from seed and epoch alone.
-    """
-
-    POOL = 16
-
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
-        self.lengths = np.asarray(lengths)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by accelerate before each epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        rng = np.random.default_rng([self.seed, self.epoch])
-        order = rng.permutation(len(self))
-        pool = self.POOL * self.batch_size
-        for start in range(0, len(order), pool):
-            rows = order[start : start + pool]
-            order[start : start + pool] = rows[np.argsort(self.lengths[rows], kind="stable")]
-        # A last, smaller batch stays last: anywhere else it would shift the others.
-        whole = len(order) - len(order) % self.batch_size
-        batches = order[:whole].reshape(-1, self.batch_size)
-        yield from rng.permutation(batches).ravel().tolist()
-        yield from order[whole:].tolist()
 
 
 class MetricWindow:

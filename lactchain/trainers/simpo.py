@@ -236,10 +236,6 @@ class SimPOTrainer(UpdateMeanTrainer):
         spoken = inputs["completion_mask"].bool() & (inputs["branch"] == CHOSEN)
         return torch.stack([torch.tensor(len(spoken), device=spoken.device), spoken.sum()])
 
-    def row_length(self, row: PreferenceRow) -> int:
-        """Tokens of a pair."""
-        return sum(map(len, row.values()))
-
 
 def completion_logprobs(
     model: nn.Module,

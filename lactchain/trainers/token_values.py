@@ -126,10 +126,6 @@ class TokenValueTrainer(HeadedTrainer):
         error, cql = self.settings.error_weight, self.settings.cql_weight
         return {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
 
-    def row_length(self, row: dict[str, Any]) -> int:
-        """Tokens of the longest prompt of a group."""
-        return self.train_dataset.length(row)
-
 
 class MonteCarloTrainer(TokenValueTrainer):
     """Fits Q(s, token) and V(s) to what the behaviour in the data earned behind the tokens.
