@@ -9,7 +9,7 @@ from typing import Any
 from lactchain.environments.pictures import Picture
 from lactchain.inspection import maps, plots
 from lactchain.inspection.maps import Grid
-from lactchain.inspection.markup import Markup, gallery, join
+from lactchain.inspection.markup import Markup, parts
 from lactchain.types import Trajectory
 
 State = Mapping[str, Any]
@@ -45,7 +45,7 @@ class CellPicture(Picture):
             maps.value_map(name, self.grid, dict(zip(cells, numbers, strict=True)), limits, goal)
             for name, numbers in named.items()
         ]
-        return gallery([maps.colour_bar("value", limits), *pictures])
+        return parts.gallery([maps.colour_bar("value", limits), *pictures])
 
     def answers(
         self,
@@ -74,7 +74,7 @@ class CellPicture(Picture):
             maps.move_map(best, self.grid, self.moves, q, limits),
             maps.move_map(title, self.grid, self.moves, gains, around, plots.DIVERGING),
         )
-        return join((gallery(bars), gallery(pictures)))
+        return parts.gallery(bars) + parts.gallery(pictures)
 
     def episode(
         self,

@@ -38,7 +38,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.pictures import Picture
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
-from lactchain.inspection import markup
+from lactchain.inspection.markup import Markup, escape, parts
 from lactchain.run import read_metrics
 from lactchain.types import PreferencePair, Trajectory
 
@@ -113,6 +113,22 @@ class RunView:
         return {view.directory.relative_to(self.directory).as_posix(): view for view in views}
 
     @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.directory.resolve().name
+
+    @property
+    def state(self) -> str:
+        """Whether the run is "finished" or "unfinished"."""
+        return "unfinished" if self.summary is None else "finished"
+
+    @property
+    def minutes(self) -> float | None:
+        """From the first record to the last; None before there is one."""
+        times = [record["time"] for record in self.metrics if "time" in record]
+        return (times[-1] - times[0]) / 60 if times else None
+
+    @property
     def started(self) -> float:
         """Time of the first record, in seconds since 1970; infinite before there is one."""
         return self.metrics[0].get("time", math.inf) if self.metrics else math.inf
@@ -161,17 +177,14 @@ class RunView:
         return read_json(path) if path.exists() else None
 
     def _repr_html_(self) -> str:
-        state = "finished" if self.summary is not None else "unfinished"
-        heading = markup.element("b", self.directory, " (", state, ")")
+        heading = Markup("<b>{} ({})</b>").format(escape(self.directory), self.state)
         facts = {
             "records": len(self.metrics),
             "episodes": len(self.trajectories),
             "pairs": len(self.pairs),
             "stages": ", ".join(self.stages) or None,
         }
-        return markup.join(
-            (heading, markup.fields({**facts, **(self.summary or {})}))
-        )._repr_html_()
+        return str(parts.notebook(heading + parts.fields({**facts, **(self.summary or {})})))
 
 
 @dataclass(frozen=True)
