@@ -26,9 +26,7 @@ from lactchain.data.evaluations import (
     AnswerValues,
     EpisodeResult,
     StateValues,
-    read_answer_values,
     read_values,
-    write_answer_values,
     write_values,
 )
 from lactchain.data.preferences import write_pairs
@@ -225,13 +223,13 @@ def test_a_state_that_is_no_game_has_no_board():
 
 def test_answer_values_come_back_equal(tmp_path):
     values = AnswerValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0, -1.0),))
-    write_answer_values(tmp_path / "answer_values.json", values)
-    assert read_answer_values(tmp_path / "answer_values.json") == values
+    write_values(tmp_path / "answer_values.json", values)
+    assert read_values(tmp_path / "answer_values.json", AnswerValues) == values
     with pytest.raises(ValueError, match="advantages: expected 1 rows of 2"):
         AnswerValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0,),))
     (tmp_path / "answer_values.json").write_text('{"schema_version": 1}')
     with pytest.raises(DataError, match="answer_values.json: not of schema version 1"):
-        read_answer_values(tmp_path / "answer_values.json")
+        read_values(tmp_path / "answer_values.json", AnswerValues)
 
 
 def test_a_run_that_has_just_begun_has_a_page(tmp_path):

@@ -10,7 +10,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues
+from lactchain.data.evaluations import (
+    AnswerValues,
+    EpisodeResult,
+    StateValues,
+    success_figures,
+)
 from lactchain.environments.pictures import Picture
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
@@ -240,15 +245,14 @@ def _charts(views: Mapping[str, RunView]) -> dict[str, Markup]:
 
 def _success_row(episodes: Sequence[EpisodeResult]) -> tuple[int, str, str, float, float, float]:
     solved = [episode for episode in episodes if episode.success]
-    known = [episode for episode in solved if episode.shortest is not None]
-    shortest = sum(episode.shortest for episode in known)
+    figures = success_figures(episodes)
     return (
         len(episodes),
-        f"{len(solved) / len(episodes):.1%}",
-        f"{sum(episode.num_chains <= 2 for episode in solved) / len(episodes):.1%}",
+        f"{figures['success_rate']:.1%}",
+        f"{figures['success_within_2_chains']:.1%}",
         float(np.mean([episode.num_chains for episode in solved] or [np.nan])),
         float(np.mean([episode.num_actions for episode in solved] or [np.nan])),
-        sum(episode.num_actions for episode in known) / shortest if shortest else np.nan,
+        figures["actions_over_shortest"],
     )
 
 
