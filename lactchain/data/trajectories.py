@@ -116,6 +116,23 @@ def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
     return found
 
 
+def plain_infos(
+    answers: Sequence[str], rewards: Sequence[float], success: bool
+) -> tuple[dict[str, Any], ...]:
+    """The T + 1 infos of an episode of which nobody kept more than T answers and rewards.
+
+    Each answer counts as one executed action.
+    """
+    nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
+    nothing |= {"invalid_action": False, "invalid_reason": None, "success": False}
+    played = [
+        nothing | {"executed": [answer], "rewards": [reward], "bumped": [False]}
+        for answer, reward in zip(answers, rewards, strict=False)
+    ]
+    *before, last = nothing, *played
+    return *before, last | {"success": success}
+
+
 @dataclass(frozen=True)
 class Transitions:
     """N chains of any number of episodes, one after another; row n is one chain.
