@@ -10,20 +10,9 @@ show_pairs(run)
 from collections.abc import Sequence
 
 from lactchain.inspection import markup, report
-from lactchain.inspection.run_view import RunView, open_run
+from lactchain.inspection.run_view import RunView
+from lactchain.inspection.run_view import open_run as open_run
 from lactchain.types import Trajectory
-
-__all__ = [
-    "RunView",
-    "open_run",
-    "show_curves",
-    "show_pairs",
-    "show_run",
-    "show_success",
-    "show_trajectories",
-    "show_trajectory",
-    "show_values",
-]
 
 
 class Shown(markup.Markup):

@@ -285,5 +285,4 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 def _some(items: Sequence[Item], count: int) -> list[Item]:
     """At most `count` items, evenly spread."""
-    places = np.linspace(0, len(items) - 1, min(count, len(items)))
-    return [items[round(place)] for place in places]
+    return [items[place] for place in plots.spread(len(items), count)]

@@ -1,14 +1,5 @@
 """A run folder as it lies on disk, read when asked for; of what is not there yet, nothing.
 
-| file | |
-|---|---|
-| config.yaml, environment.json | what was run, and where |
-| metrics.jsonl, summary.json | curves, and the final numbers |
-| trajectories/*.parquet, pairs/*.parquet | episodes and preference pairs |
-| values.json | the critic's values beside the exact ones (`lactchain.data.evaluations`) |
-| answer_values.json | what each answer to each state is worth to a value model |
-| episodes.json, episodes_before.json | evaluation after and before training |
-
 Folders inside with a config.yaml of their own are runs too: the stages of a pipeline.
 """
 

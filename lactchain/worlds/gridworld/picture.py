@@ -103,5 +103,4 @@ def _is_state(state: Mapping[str, Any] | None) -> bool:
 def _some_goals(states: Sequence[State]) -> list[tuple[int, int]]:
     """A few of the goals, evenly spread."""
     goals = sorted({(state["goal_x"], state["goal_y"]) for state in states})
-    places = np.linspace(0, len(goals) - 1, min(MAX_GOALS, len(goals)))
-    return [goals[round(place)] for place in places]
+    return [goals[place] for place in plots.spread(len(goals), MAX_GOALS)]
