@@ -50,7 +50,7 @@ from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.files import write_json
 from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
-from lactchain.run import HARMLESS, Run
+from lactchain.run import Run
 
 AGENTS: dict[type, type[Population]] = {
     PPOConfig: PPO,
@@ -60,7 +60,6 @@ AGENTS: dict[type, type[Population]] = {
 }
 # Evaluations choose the best on these seeds; the summary's figures are from others.
 EVAL_SEED = 1_000_000
-_HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
 
 
 def train(config: TrainAgentConfig) -> dict[str, Any]:
@@ -71,7 +70,7 @@ def train(config: TrainAgentConfig) -> dict[str, Any]:
         NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
         Interrupted: a signal asked the process to stop; the state is saved.
     """
-    with Run.of(config, identity_exclude=frozenset(_HARMLESS)) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

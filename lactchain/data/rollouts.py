@@ -11,13 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lactchain import distributed
-from lactchain.data.episodes import (
-    Episode,
-    all_episodes,
-    inside,
-    sampled_episodes,
-    sampled_states,
-)
+from lactchain.data.episodes import Episode, all_episodes, inside, sampled_episodes, sampled_states
 from lactchain.data.evaluations import EpisodeResult, success_figures
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.stuck import stuck_metrics

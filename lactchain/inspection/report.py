@@ -10,12 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lactchain.data.evaluations import (
-    AnswerValues,
-    EpisodeResult,
-    StateValues,
-    success_figures,
-)
+from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues, success_figures
 from lactchain.environments.pictures import Picture
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
