@@ -1,19 +1,32 @@
 """A grid of cells in pictures: a number for each cell, and the way that an episode took.
 
-Each function returns an `<svg>` element for a light background.
+`CellPicture` is all that a world needs in which a state is a cell. Each function returns an `<svg>`
+element for a light background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lactchain.inspection.markup import Markup, shapes
-from lactchain.inspection.plots import SEQUENTIAL, Shade, chain_colour, rgb, shade, short
+from lactchain.environments.pictures import Picture
+from lactchain.environments.views import State
+from lactchain.inspection.markup import Markup, parts, shapes
+from lactchain.inspection.plots import (
+    DIVERGING,
+    SEQUENTIAL,
+    Shade,
+    chain_colour,
+    rgb,
+    shade,
+    short,
+)
+from lactchain.types import Trajectory
 
 WALL, LINE, FLAG = "#52606d", "#cbd2d9", "#f0b429"
 HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
 _NAMES = dict(zip(HEADINGS, ("up", "right", "down", "left"), strict=True))
+Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -22,8 +35,8 @@ class Grid:
 
     width: int
     height: int
-    walls: frozenset[tuple[int, int]] = frozenset()
-    goal: tuple[int, int] | None = None
+    walls: frozenset[Cell] = frozenset()
+    goal: Cell | None = None
 
     def cell_size(self, least: int, most: int, whole: int) -> int:
         """Pixels of a cell, so that the longer side of the grid has about `whole` of them."""
@@ -33,9 +46,9 @@ class Grid:
 def value_map(
     title: str,
     grid: Grid,
-    values: Mapping[tuple[int, int], float],
+    values: Mapping[Cell, float],
     limits: tuple[float, float],
-    goal: tuple[int, int] | None = None,
+    goal: Cell | None = None,
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
     """A number for each cell, as colour and as text; cells without one stay white.
@@ -60,8 +73,8 @@ def value_map(
 def move_map(
     title: str,
     grid: Grid,
-    moves: Sequence[tuple[int, int]],
-    values: Mapping[tuple[int, int], Sequence[float]],
+    moves: Sequence[Cell],
+    values: Mapping[Cell, Sequence[float]],
     limits: tuple[float, float],
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
@@ -88,7 +101,7 @@ def move_map(
 def replay(
     grid: Grid,
     path: Sequence[Sequence[int]],
-    values: Mapping[tuple[int, int], float] | None = None,
+    values: Mapping[Cell, float] | None = None,
 ) -> Markup:
     """The way of an episode from cell to cell, over the value of each.
 
@@ -137,7 +150,7 @@ def rollout(
     grid: Grid,
     starts: Sequence[Sequence[int]],
     paths: Sequence[Sequence[Sequence[int]]],
-    goal: tuple[int, int] | None = None,
+    goal: Cell | None = None,
 ) -> Markup:
     """Where each chain led: a numbered arrow where it began, a line of the chain's colour.
 
@@ -161,6 +174,86 @@ def rollout(
     return _grid_picture("", grid, size, _goal(goal, size), *lines, *reversed(arrows))
 
 
+@dataclass(frozen=True)
+class CellPicture(Picture):
+    """Values of cells, what each move out of them is worth, and the way of an episode.
+
+    Attributes:
+        grid: what is drawn on.
+        cell: the cell (x, y) of a state; None of what is no state of this world.
+        moves: where single actions lead, of `HEADINGS`, in the order of their numbers; empty
+            where they are other things than moves.
+    """
+
+    grid: Grid
+    cell: Callable[[State], Cell | None]
+    moves: tuple[Cell, ...] = ()
+
+    def values(
+        self, states: Sequence[State], critic: Sequence[float], exact: Sequence[float] | None
+    ) -> Markup:
+        """The critic's value of each cell, and the exact one."""
+        cells = self._cells(states)
+        if not cells:
+            return Markup("")
+        named = {"critic": critic} if exact is None else {"critic": critic, "exact": exact}
+        every = [number for numbers in named.values() for number in numbers]
+        limits, goal = (min(every), max(every)), self.grid.goal
+        pictures = [
+            value_map(name, self.grid, dict(zip(cells, numbers, strict=True)), limits, goal)
+            for name, numbers in named.items()
+        ]
+        return parts.gallery([colour_bar("value", limits), *pictures])
+
+    def answers(
+        self,
+        states: Sequence[State],
+        values: Sequence[float],
+        advantages: Sequence[Sequence[float]],
+    ) -> Markup:
+        """V of each cell, Q and advantage of each move; chains of moves are not drawn."""
+        cells = self._cells(states)
+        if not cells or len(advantages[0]) != len(self.moves):
+            return Markup("")
+        v = dict(zip(cells, values, strict=True))
+        gains = dict(zip(cells, advantages, strict=True))
+        q = {cell: [v[cell] + gain for gain in row] for cell, row in gains.items()}
+        worth = [number for row in q.values() for number in row] + list(v.values())
+        limits = min(worth), max(worth)
+        largest = max(abs(number) for row in gains.values() for number in row) or 1.0
+        around = -largest, largest
+        bars = (
+            colour_bar("V, Q", limits),
+            colour_bar("advantage", around, DIVERGING),
+        )
+        title, best = "advantage of each move", "Q of each move, the best dotted"
+        pictures = (
+            value_map("V of each cell", self.grid, v, limits, self.grid.goal),
+            move_map(best, self.grid, self.moves, q, limits),
+            move_map(title, self.grid, self.moves, gains, around, DIVERGING),
+        )
+        return parts.gallery(bars) + parts.gallery(pictures)
+
+    def episode(
+        self,
+        trajectory: Trajectory,
+        states: Sequence[State] = (),
+        values: Sequence[float] = (),
+    ) -> Markup:
+        """One way from cell to cell, over their values."""
+        begun = self._cells([info.get("state") or {} for info in trajectory.infos[:-1]])
+        if not begun:
+            return Markup("")
+        paths = [info.get("positions", []) for info in trajectory.infos[1:]]
+        way = [begun[0], *(position for path in paths for position in path)]
+        return replay(self.grid, way, dict(zip(self._cells(states), values, strict=False)))
+
+    def _cells(self, states: Sequence[State]) -> list[Cell]:
+        """The cells of states; none at all if one of them is no state of this world."""
+        cells = list(map(self.cell, states))
+        return [] if None in cells else cells
+
+
 def _grid_picture(title: str, grid: Grid, size: int, *content: Markup) -> Markup:
     width, height = grid.width * size, grid.height * size
     columns = [shapes.line(x * size, 0, x * size, height, LINE) for x in range(grid.width + 1)]
@@ -172,7 +265,7 @@ def _grid_picture(title: str, grid: Grid, size: int, *content: Markup) -> Markup
     return shapes.svg(max(width + 4, 90), height + top + 2, heading, body)
 
 
-def _hint(cell: tuple[int, int], value: float, move: str = "") -> str:
+def _hint(cell: Cell, value: float, move: str = "") -> str:
     return f"({cell[0]}, {cell[1]}){move}: {value:.5g}"
 
 
@@ -182,19 +275,19 @@ def _share(value: float, limits: tuple[float, float]) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def _side(cell: tuple[int, int], side: tuple[int, int], size: int) -> list[tuple[float, float]]:
+def _side(cell: Cell, side: Cell, size: int) -> list[tuple[float, float]]:
     """The corners of the quarter of a cell on one of its sides."""
     (x, y), (dx, dy), half = _centre(cell, size), side, size / 2 - 0.5
     corners = ((0, 0), (dx - dy, dx + dy), (dx + dy, dy - dx))
     return [(x + half * a, y + half * b) for a, b in corners]
 
 
-def _square(cell: tuple[int, int], size: int, fill: str, hint: str = "") -> Markup:
+def _square(cell: Cell, size: int, fill: str, hint: str = "") -> Markup:
     x, y = cell[0] * size + 0.5, cell[1] * size + 0.5
     return shapes.rect(x, y, size - 1, size - 1, fill, hint)
 
 
-def _goal(cell: tuple[int, int] | None, size: int) -> Markup:
+def _goal(cell: Cell | None, size: int) -> Markup:
     """A flag; nothing where there is no goal."""
     if cell is None:
         return Markup("")

@@ -11,8 +11,7 @@ import numpy as np
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.tabled import tabled_view
 from lactchain.environments.views import TextView
-from lactchain.inspection.grids import CellPicture
-from lactchain.inspection.maps import Grid
+from lactchain.inspection.maps import CellPicture, Grid
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.policies import OpenMoves
 from lactchain.worlds.maze.tables import MOVES, MazeTables
