@@ -1,4 +1,4 @@
-"""Trajectories in parquet, one row per episode, and the flat view that critics learn from.
+"""Trajectories in parquet, one row per episode, and a flat view of them, one row per chain.
 
 The columns are those of `to_table`; `dataset_card.md` beside this file says what they hold.
 """
