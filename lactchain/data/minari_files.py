@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from lactchain.data.parquet import encode_json
@@ -210,10 +209,7 @@ def _overview(metadata: Mapping[str, Any]) -> tuple[int, str, str]:
 def _text_space(texts: Iterable[str]) -> str:
     """A space that holds the texts, as Minari writes spaces."""
     texts = list(texts)
-    space = spaces.Text(
-        max(map(len, texts), default=1) or 1,
-        min_length=0,
-        charset=frozenset(string.printable).union(*texts),
-    )
-    fields = {"max_length": space.max_length, "min_length": 0, "charset": space.characters}
-    return json.dumps({"type": "Text"} | fields)
+    longest = max(map(len, texts), default=1) or 1
+    charset = "".join(sorted({*string.printable}.union(*texts)))
+    space = {"type": "Text", "max_length": longest, "min_length": 0, "charset": charset}
+    return json.dumps(space)
