@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import multiprocessing
 import subprocess
 import sys
@@ -44,6 +45,8 @@ import numpy as np
 from seed_statistics import bootstrap_interval, interquartile_mean
 
 from lactchain.baselines.settings import PPOConfig, WorldConfig
+from lactchain.inspection.markup import Markup, shapes
+from lactchain.inspection.plots import LINE_COLOURS, Axes, padded
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig, TrialsConfig
 from lactchain.tunable import tunable
 
@@ -324,8 +327,6 @@ def cost(results: list[dict]) -> list[str]:
 
 def chart(clocks: dict[str, list[list]], world: str) -> str:
     """Best selecting evaluation so far over steps; mean of the seeds with its interval."""
-    from lactchain.inspection.plots import band_chart
-
     steps = [s for runs in clocks.values() for points, _ in runs for s, _ in points]
     places = np.geomspace(min(steps), max(steps), 60)
     bands = {}
@@ -337,6 +338,38 @@ def chart(clocks: dict[str, list[list]], world: str) -> str:
         bands[NAMES[name]] = (xs, scores.mean(1), limits[:, 0], limits[:, 1])
     title = f"{world}: best selecting evaluation so far"
     return str(band_chart(title, bands, "environment steps, all counted"))
+
+
+Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def band_chart(title: str, bands: dict[str, Band], x_label: str) -> Markup:
+    """Curves with intervals by name, each (x, middle, low, high); x, above 0, on a log scale."""
+    exponents = [math.log10(x) for xs, *_ in bands.values() for x in xs]
+    axes = Axes(
+        padded(exponents, 0.0),
+        padded([y for _, *ys in bands.values() for line in ys for y in line], 0.05),
+        width=640,
+        height=340,
+        top=30 + 16 * len(bands),
+    )
+    drawn = []
+    for n, (name, (xs, middle, low, high)) in enumerate(bands.items()):
+        colour, places = LINE_COLOURS[n % len(LINE_COLOURS)], [axes.x(math.log10(x)) for x in xs]
+        rim = [*zip(places, map(axes.y, low), strict=True)]
+        rim += [*zip(places, map(axes.y, high), strict=True)][::-1]
+        drawn.append(shapes.polygon(rim, colour, opacity=0.15))
+        drawn.append(shapes.polyline(zip(places, map(axes.y, middle), strict=True), colour))
+        drawn.append(shapes.rect(axes.left, 24 + 16 * n, 9, 9, colour))
+        drawn.append(shapes.text(axes.left + 14, 33 + 16 * n, name))
+    first, last = math.ceil(min(exponents) * 3 - 1e-9), math.floor(max(exponents) * 3 + 1e-9)
+    marks = [(axes.x(math.log10(x)), f"{x:,.0f}") for x in map(rounded, range(first, last + 1))]
+    return axes.draw(title, x_label, *drawn, x_marks=marks)
+
+
+def rounded(thirds: int) -> float:
+    """The number of the series 1, 2, 5, 10, … that is about ten to the power of so many thirds."""
+    return (1, 2, 5)[thirds % 3] * 10.0 ** (thirds // 3)
 
 
 def best_by(points: list[list[float]], step: float) -> float:

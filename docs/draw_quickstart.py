@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lactchain import open_run
 from lactchain.inspection import plots
-from lactchain.inspection.markup import Markup, element
+from lactchain.inspection.markup import Markup, shapes
 from lactchain.inspection.notebook import show_success, show_trajectory
 from lactchain.inspection.run_view import RunView
 from lactchain.types import Trajectory
@@ -37,14 +37,14 @@ def draw(run: RunView) -> Markup:
         (8, 212, first_svg(show_trajectory(before, run))),
         (408, 212, first_svg(show_trajectory(after, run))),
     ]
-    return plots.svg(
+    return shapes.svg(
         WIDTH,
         HEIGHT,
-        element("rect", width=WIDTH, height=HEIGHT, fill="#fff"),
-        element("style", "text { font-family: system-ui, sans-serif; }"),
+        shapes.rect(0, 0, WIDTH, HEIGHT, "#fff"),
+        Markup("<style>text { font-family: system-ui, sans-serif; }</style>"),
         *(placed(*picture) for picture in pictures),
-        plots.text(8, 203, "One start state before training (the flag is the goal)", weight=600),
-        plots.text(408, 203, "The same start state after training", weight=600),
+        shapes.text(8, 203, "One start state before training (the flag is the goal)", weight=600),
+        shapes.text(408, 203, "The same start state after training", weight=600),
         *completions(before, 232),
         *completions(after, 632),
     )
@@ -79,7 +79,7 @@ def completions(trajectory: Trajectory, x: int) -> list[Markup]:
     if len(said) > MAX_COMPLETIONS:
         lines.append(f"... and so on, {len(said)} completions")
     lines.append("goal reached" if trajectory.terminated else "goal not reached")
-    return [plots.text(x, 226 + 15 * n, line, size=10.5) for n, line in enumerate(lines)]
+    return [shapes.text(x, 226 + 15 * n, line, size=10.5) for n, line in enumerate(lines)]
 
 
 def first_svg(html: Markup) -> Markup:
@@ -89,7 +89,7 @@ def first_svg(html: Markup) -> Markup:
 
 def placed(x: int, y: int, picture: Markup) -> Markup:
     """A picture at a place of another one."""
-    return Markup(picture.replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
+    return Markup(str(picture).replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
 
 
 if __name__ == "__main__":

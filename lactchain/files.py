@@ -136,15 +136,23 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
         DataError: a line is damaged.
     """
     path = Path(path)
-    if not path.exists():
-        return []
-    whole_lines = path.read_bytes().rpartition(b"\n")[0]
+    return parse_json_lines(path, path.read_bytes().rpartition(b"\n")[0]) if path.exists() else []
+
+
+def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
+    """The objects on the lines of a file's content.
+
+    Raises:
+        DataError: a line is damaged.
+    """
     records = []
-    for number, line in enumerate(whole_lines.splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
             records.append(_object(line))
-        except ValueError as error:
-            raise DataError(f"{path}: line {number} is damaged ({error}); remove it") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(
+                f"{path}: line {number} is no JSON object ({error}); mend or remove it"
+            ) from error
     return records
 
 

@@ -36,17 +36,17 @@ from lactchain.moved import refuse_moved
 from lactchain.provenance import describe_environment
 
 # Fields that may change when a run continues, since they do not change what it computes.
-HARMLESS = frozenset(
-    {
-        "run_dir",
-        "resume",
-        "timeout_minutes",
-        "report_to",
-        "logging_steps",
-        "save_every_updates",
-        "keep_checkpoints",
-    }
-)
+HARMLESS = {
+    "run_dir",
+    "resume",
+    "timeout_minutes",
+    "report_to",
+    "logging_steps",
+    "log_every_steps",
+    "save_every_updates",
+    "save_every_steps",
+    "keep_checkpoints",
+}
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
 
 log = logging.getLogger(__name__)
@@ -70,31 +70,20 @@ class Run:
         self._lock = lock
 
     @classmethod
-    def of(cls, config: Any, *, identity_exclude: frozenset[str] = HARMLESS) -> "Run":
+    def of(cls, config: Any) -> "Run":
         """Opens the folder that the config of a script names in `config.run`; see `open`."""
-        settings = config.run
-        distributed.set_timeout(settings.timeout_minutes)
-        return cls.open(
-            settings.run_dir, config, resume=settings.resume, identity_exclude=identity_exclude
-        )
+        distributed.set_timeout(config.run.timeout_minutes)
+        return cls.open(config.run.run_dir, config, resume=config.run.resume)
 
     @classmethod
-    def open(
-        cls,
-        run_dir: str | Path,
-        config: Any,
-        *,
-        resume: str = "auto",
-        identity_exclude: frozenset[str] = HARMLESS,
-    ) -> "Run":
+    def open(cls, run_dir: str | Path, config: Any, *, resume: str = "auto") -> "Run":
         """Creates the folder, or continues the run in it.
 
         Args:
             run_dir: the folder.
-            config: the config dataclass of the run.
+            config: the config dataclass of the run. Fields in `HARMLESS`, at any depth, may differ
+                from those in the folder; a difference is logged. Any other is refused.
             resume: auto; never, which refuses a folder with a run; must, which refuses one without.
-            identity_exclude: names of fields, at any depth, that may differ from those in the
-                folder; a difference is logged. Any other is refused.
 
         Raises:
             ConfigError: the folder belongs to another configuration or to no run at all, another
@@ -106,7 +95,7 @@ class Run:
         lock, refusal = None, None
         if distributed.is_main():
             try:
-                lock = _prepare_folder(directory, settings, resume, identity_exclude)
+                lock = _prepare_folder(directory, settings, resume)
             except LactChainError as error:
                 refusal = error
         if distributed.any_of(refusal is not None):
@@ -116,7 +105,7 @@ class Run:
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
-        run = cls(directory, _run_id(directory, settings, identity_exclude), lock)
+        run = cls(directory, _run_id(directory, settings), lock)
         if run.finished:
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -248,17 +237,15 @@ def _seen_by_all(directory: Path) -> bool:
     return not missing
 
 
-def _prepare_folder(
-    directory: Path, settings: Mapping[str, Any], resume: str, harmless: frozenset[str]
-) -> IO[str]:
+def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
-        _check_folder(directory, settings, resume, harmless)
-        run_id = _run_id(directory, settings, harmless)
+        _check_folder(directory, settings, resume)
+        run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
         environment = {"run_id": run_id, **describe_environment()}
         write_json(directory / RUN_FILE, environment, indent=2)
@@ -267,7 +254,7 @@ def _prepare_folder(
     return lock
 
 
-def _run_id(directory: Path, settings: Mapping[str, Any], harmless: frozenset[str]) -> str:
+def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
     """The id that a folder's run has had from the start; of a new one, that of its settings.
 
     A newer version of the project may know more settings, with null for what was before.
@@ -276,13 +263,11 @@ def _run_id(directory: Path, settings: Mapping[str, Any], harmless: frozenset[st
     run_id = read_json(environment).get("run_id") if environment.is_file() else None
     if run_id is not None:
         return run_id
-    identity = _without(load(stored) if stored.is_file() else settings, harmless)
+    identity = _without_harmless(load(stored) if stored.is_file() else settings)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _check_folder(
-    directory: Path, settings: Mapping[str, Any], resume: str, harmless: frozenset[str]
-) -> None:
+def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> None:
     stored = directory / "config.yaml"
     foreign = [p.name for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
     if not stored.exists() and foreign:
@@ -294,14 +279,12 @@ def _check_folder(
     if stored.exists():
         before = load(stored)
         refuse_moved(stored, without(before, settings))
-        _check_identity(directory, differences(before, settings), harmless)
+        _check_identity(directory, differences(before, settings))
 
 
-def _check_identity(
-    directory: Path, changed: Mapping[str, tuple[Any, Any]], harmless: frozenset[str]
-) -> None:
+def _check_identity(directory: Path, changed: Mapping[str, tuple[Any, Any]]) -> None:
     lines = {key: f"{key} was {old!r}, now {new!r}" for key, (old, new) in changed.items()}
-    refused = [key for key in changed if harmless.isdisjoint(key.split("."))]
+    refused = [key for key in changed if HARMLESS.isdisjoint(key.split("."))]
     if refused:
         raise ConfigError(
             f"{directory}: made by another configuration ({'; '.join(lines[k] for k in refused)}); "
@@ -312,11 +295,11 @@ def _check_identity(
         log.info("%s: continues with a harmless change: %s", directory, line)
 
 
-def _without(settings: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def _without_harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: _without(value, names) if isinstance(value, Mapping) else value
+        key: _without_harmless(value) if isinstance(value, Mapping) else value
         for key, value in settings.items()
-        if key not in names
+        if key not in HARMLESS
     }
 
 

@@ -8,7 +8,7 @@ from lactchain.environments.exact import TabularModel
 from lactchain.environments.pictures import Picture
 from lactchain.environments.views import TextView, reset_into
 from lactchain.inspection import maps
-from lactchain.inspection.markup import gallery
+from lactchain.inspection.markup import parts
 from lactchain.types import Action
 
 DOOR = 4
@@ -96,7 +96,7 @@ class CorridorPicture(Picture):
                 pairs = zip(states, numbers, strict=True)
                 cells = {(s["cell"], 0): value for s, value in pairs if s["key"] == key}
                 drawn.append(maps.value_map(f"{name}, {key} keys", GRID, cells, (0, 1)))
-        return gallery(drawn)
+        return parts.gallery(drawn)
 
     def episode(self, trajectory, states=(), values=()):
         start = [trajectory.infos[0]["state"]["cell"], 0]

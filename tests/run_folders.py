@@ -12,7 +12,6 @@ from lactchain.data.evaluations import (
     AnswerValues,
     EpisodeResult,
     StateValues,
-    write_answer_values,
     write_episodes,
     write_values,
 )
@@ -148,7 +147,7 @@ def write_maze_run(directory: Path) -> Path:
     states = tuple(model.non_terminal_states)
     answers = tuple(env.grammar.render([action]) for action in range(4))
     told = AnswerValues(states, answers, tuple(values), tuple(map(tuple, q - values[:, None])))
-    write_answer_values(directory / "answer_values.json", told)
+    write_values(directory / "answer_values.json", told)
     episodes = [
         play(env, lambda text: optimal.act([text], [0])[0].text, 0, states[0], "optimal"),
         play(

@@ -10,7 +10,7 @@ from script_setups import SHAPE
 
 from lactchain.data.answer_values import answer_values
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.evaluations import read_answer_values
+from lactchain.data.evaluations import AnswerValues, read_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
@@ -45,7 +45,7 @@ def test_an_evaluation_by_ranked_answers_says_what_each_is_worth(config, tmp_pat
         evaluation=EvaluationConfig(num_samples=0),
     )
     evaluate.main(job)
-    found = read_answer_values(tmp_path / "answer_values.json")
+    found = read_values(tmp_path / "answer_values.json", AnswerValues)
     env = make_language_env(U_MAZE)
     assert list(found.states) == env.view_states()
     assert found.answers == tuple(env.grammar.render([action]) for action in range(4))

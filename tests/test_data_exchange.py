@@ -12,14 +12,18 @@ from gymnasium import spaces
 from huggingface_hub import DatasetCard
 from test_trajectory_files import episode
 
-from lactchain.data.dataset_files import from_dataset, read_dataset, to_dataset, write_dataset
+from lactchain.data.dataset_files import from_dataset, read_dataset, write_dataset
 from lactchain.data.minari_files import read_minari, write_minari
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.trajectories import read_trajectories, to_table
 from lactchain.errors import ConfigError, DataError
 
 CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
 EMPTY = episode((), terminated=False)
 EPISODES = [episode(text='["é🙂"]'), CUT, episode(((1.0,), (0.0, -1.0), (2.0,)), text="go\n")]
+
+
+def to_dataset(trajectories):
+    return datasets.Dataset(to_table(trajectories))
 
 
 @pytest.fixture

@@ -268,7 +268,7 @@ def test_the_picture_shows_the_farthest_state_that_was_failed_before_and_solved_
     results = [EpisodeResult(state, n == 1, 1, 3, 8 - 5 * n) for n, state in enumerate(states)]
     run = write_quickstart(tmp_path / "run", states, results)
     picture = load("docs/draw_quickstart.py").draw(lactchain.open_run(run))
-    shown = "".join(ElementTree.fromstring(picture).itertext())
+    shown = "".join(map(str.strip, ElementTree.fromstring(picture).itertext()))
     assert "1. []2. []3. []... and so on, 16 completionsgoal not reached" in shown
     assert "goal (3, 0)" in shown and "goal (0, 0)" not in shown
     assert shown.endswith('"move forward"]goal reached')

@@ -178,7 +178,7 @@ def test_a_damaged_record_is_named(run_dir):
         run.log({"a": 1}, step=1)
     path = run_dir / "metrics.jsonl"
     path.write_text("{torn\n" + path.read_text())
-    with pytest.raises(DataError, match=r"metrics.jsonl: line 1 is damaged"):
+    with pytest.raises(DataError, match=r"metrics.jsonl: line 1 is no JSON object"):
         read_metrics(run_dir)
 
 

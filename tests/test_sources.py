@@ -9,10 +9,9 @@ from datasets import Dataset
 from script_setups import GRID, TRAINING, build_weights, config_of, run_here
 from training_setups import answer, episodes
 
-from lactchain.data.dataset_files import to_dataset
 from lactchain.data.preferences import write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.data.trajectories import write_trajectories
+from lactchain.data.trajectories import to_table, write_trajectories
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
@@ -85,7 +84,7 @@ def test_files_of_ours_are_read_as_they_always_were(tmp_path):
     played = episodes()
     write_trajectories(tmp_path / "played/0.parquet", played)
     assert open_trajectories(tmp_path / "played") == played
-    to_dataset(played).save_to_disk(tmp_path / "saved")
+    Dataset(to_table(played)).save_to_disk(tmp_path / "saved")
     assert open_trajectories(tmp_path / "saved") == played
     with pytest.raises(DataError, match="none"):
         open_pairs(tmp_path / "none")

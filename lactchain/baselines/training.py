@@ -56,12 +56,11 @@ from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.files import write_json
 from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
-from lactchain.run import HARMLESS, Run
+from lactchain.run import Run
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
 EVAL_SEED = 1_000_000
-_HARMLESS = HARMLESS | {"log_every_steps", "save_every_steps"}
 
 
 def train(config: TrainAgentConfig) -> dict[str, Any]:
@@ -72,7 +71,7 @@ def train(config: TrainAgentConfig) -> dict[str, Any]:
         NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
         Interrupted: a signal asked the process to stop; the state is saved.
     """
-    with Run.of(config, identity_exclude=_HARMLESS) as run:
+    with Run.of(config) as run:
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)

@@ -23,7 +23,6 @@ from lactchain.data.trajectories import (
     VERSION,
     from_table,
     read_trajectories,
-    to_table,
     write_trajectories,
 )
 from lactchain.errors import DataError
@@ -33,46 +32,7 @@ from lactchain.types import Trajectory
 if TYPE_CHECKING:
     from datasets import Dataset
 
-PARQUET = "data/train-00000-of-00001.parquet"
-
-_CARD = """
-# {title}
-
-{num_episodes} episodes, {num_decisions} decisions, in LactChain's schema of trajectories,
-version {version}.
-
-{description}
-
-| environments | behaviour policies | mean return | terminated | decisions per episode |
-|---|---|---|---|---|
-| {env_ids} | {policies} | {episode_return:.3f} | {terminated:.1%} | {length:.1f} |
-
-One row is one episode of T decisions:
-
-| column | |
-|---|---|
-| `env_id`, `seed`, `policy` | where it was played, the seed of its `reset`, and by whom |
-| `terminated`, `truncated` | whether the last state is terminal, or the episode was cut there |
-| `observations` | T + 1 texts: what each decision was asked with, and the last observation |
-| `actions`, `stop_reasons` | T answers, verbatim, and whether they ended ("stop") or were cut |
-| `token_ids`, `logprobs` | what was sampled, for answers of language models; else empty |
-| `rewards` | T numbers, undiscounted |
-| `infos` | T + 1 JSON objects: what the environment said beside |
-
-```python
-from datasets import load_dataset
-from lactchain.data.dataset_files import from_dataset
-
-trajectories = from_dataset(load_dataset("{title}", split="train"))
-```
-"""
-
-
-def to_dataset(trajectories: Sequence[Trajectory]) -> Dataset:
-    """Episodes as a `datasets.Dataset` in memory, to filter, to mix or to push to the hub."""
-    from datasets import Dataset
-
-    return Dataset(to_table(trajectories))
+CARD = Path(__file__).with_name("dataset_card.md")
 
 
 def from_dataset(dataset: Dataset) -> list[Trajectory]:
@@ -81,9 +41,23 @@ def from_dataset(dataset: Dataset) -> list[Trajectory]:
     Raises:
         DataError: naming the column that is missing, or the row that is no episode.
     """
-    names = [name for name in COLUMNS if name in dataset.column_names]
+    names, source = [c for c in COLUMNS if c in dataset.column_names], dataset.info.dataset_name
     table = dataset.select_columns(names).with_format("arrow")[:]
-    return from_table(table, f"data set {dataset.info.dataset_name or ''}".strip())
+    return from_table(table, f"data set {source or ''}".strip())
+
+
+def saved_dataset(folder: Path) -> Dataset:
+    """What `Dataset.save_to_disk` wrote into a folder.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    from datasets import load_from_disk
+
+    try:
+        return load_from_disk(str(folder))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{folder}: damaged: {error}") from error
 
 
 def write_dataset(
@@ -99,39 +73,11 @@ def write_dataset(
         DataError: there are no episodes to describe.
         DiskError: a file cannot be written.
     """
-    if not trajectories:
-        raise DataError(f"{folder}: expected episodes to write, got none")
-    write_trajectories(Path(folder) / PARQUET, trajectories)
-    atomic_write(Path(folder) / "README.md", dataset_card(trajectories, title, description))
-    return Path(folder)
-
-
-def read_dataset(folder: str | Path) -> list[Trajectory]:
-    """Episodes of a folder: of parquet files, or one that `Dataset.save_to_disk` wrote.
-
-    Files that LactChain wrote are held against their manifests.
-
-    Raises:
-        DataError: there are none, they are damaged, or of another schema.
-    """
-    from datasets import load_from_disk
+    from huggingface_hub import DatasetCard, DatasetCardData
 
     folder = Path(folder)
-    if (folder / "state.json").is_file():
-        try:
-            return from_dataset(load_from_disk(str(folder)))
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise DataError(f"{folder}: damaged: {error}") from error
-    files = sorted(folder.rglob("*.parquet"))
-    if not files:
-        raise DataError(f"{folder}: expected parquet files, or a saved data set, found none")
-    return [episode for file in files for episode in _read_file(file)]
-
-
-def dataset_card(trajectories: Sequence[Trajectory], title: str, description: str = "") -> str:
-    """The card of a data set: its metadata for the hub, and what people want to know."""
-    from huggingface_hub import DatasetCardData
-
+    if not trajectories:
+        raise DataError(f"{folder}: expected episodes to write, got none")
     metadata = DatasetCardData(
         pretty_name=title,
         language="en",
@@ -139,7 +85,9 @@ def dataset_card(trajectories: Sequence[Trajectory], title: str, description: st
         tags=["lactchain", "offline-rl", "gymnasium"],
         configs=[{"config_name": "default", "data_files": "data/*.parquet"}],
     )
-    text = _CARD.format(
+    card = DatasetCard.from_template(
+        metadata,
+        template_str=CARD.read_text(encoding="utf-8"),
         title=title,
         description=description,
         version=VERSION,
@@ -151,7 +99,26 @@ def dataset_card(trajectories: Sequence[Trajectory], title: str, description: st
         terminated=np.mean([t.terminated for t in trajectories]),
         length=np.mean([len(t) for t in trajectories]),
     )
-    return f"---\n{metadata.to_yaml()}\n---\n{text}"
+    write_trajectories(folder / "data" / "train-00000-of-00001.parquet", trajectories)
+    atomic_write(folder / "README.md", str(card))
+    return folder
+
+
+def read_dataset(folder: str | Path) -> list[Trajectory]:
+    """Episodes of a folder: of parquet files, or one that `Dataset.save_to_disk` wrote.
+
+    Files that LactChain wrote are held against their manifests.
+
+    Raises:
+        DataError: there are none, they are damaged, or of another schema.
+    """
+    folder = Path(folder)
+    if (folder / "state.json").is_file():
+        return from_dataset(saved_dataset(folder))
+    files = sorted(folder.rglob("*.parquet"))
+    if not files:
+        raise DataError(f"{folder}: expected parquet files, or a saved data set, found none")
+    return [episode for file in files for episode in _read_file(file)]
 
 
 def _read_file(file: Path) -> list[Trajectory]:

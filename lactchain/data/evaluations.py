@@ -8,11 +8,10 @@ written whole or not at all.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +19,8 @@ from lactchain.errors import DataError
 from lactchain.files import atomic_write, read_json
 
 VERSION = 1
+Values = TypeVar("Values", "StateValues", "AnswerValues")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,25 @@ class EpisodeResult:
     shortest: int | None = None
 
 
-def write_values(path: str | Path, values: StateValues) -> None:
-    """Writes `values.json`.
+def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """`success_rate`, `success_within_2_chains` and `actions_over_shortest` of N > 0 episodes.
+
+    The last is over solved episodes whose shortest path is known; NaN where there are none.
+    """
+    solved = [result for result in results if result.success]
+    known = [result for result in solved if result.shortest is not None]
+    shortest = sum(result.shortest for result in known)
+    return {
+        "success_rate": len(solved) / len(results),
+        "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
+        "actions_over_shortest": sum(r.num_actions for r in known) / shortest
+        if shortest
+        else float("nan"),
+    }
+
+
+def write_values(path: str | Path, values: StateValues | AnswerValues) -> None:
+    """Writes `values.json` or `answer_values.json`.
 
     Raises:
         DiskError: when the file cannot be written.
@@ -115,38 +133,16 @@ def write_values(path: str | Path, values: StateValues) -> None:
     _write(path, asdict(values))
 
 
-def read_values(path: str | Path) -> StateValues:
+def read_values(path: str | Path, kind: type[Values] = StateValues) -> Values:
     """Reads what `write_values` wrote.
 
-    Raises:
-        DataError: when the file is missing, damaged or of another schema.
-    """
-    fields = _read(path)
-    with _schema_errors(path):
-        for name in ("states", "critic", "exact"):
-            fields[name] = None if fields[name] is None else tuple(fields[name])
-        return StateValues(**fields)
-
-
-def write_answer_values(path: str | Path, values: AnswerValues) -> None:
-    """Writes `answer_values.json`.
-
-    Raises:
-        DiskError: when the file cannot be written.
-    """
-    _write(path, asdict(values))
-
-
-def read_answer_values(path: str | Path) -> AnswerValues:
-    """Reads what `write_answer_values` wrote.
+    Args:
+        kind: `StateValues` or `AnswerValues`, whichever was written.
 
     Raises:
         DataError: when the file is missing, damaged or of another schema.
     """
-    fields = _read(path)
-    with _schema_errors(path):
-        rows = tuple(map(tuple, fields.pop("advantages")))
-        return AnswerValues(**{k: tuple(v) for k, v in fields.items()}, advantages=rows)
+    return _read(path, lambda fields: kind(**{k: _as_tuple(v) for k, v in fields.items()}))
 
 
 def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:
@@ -164,26 +160,24 @@ def read_episodes(path: str | Path) -> list[EpisodeResult]:
     Raises:
         DataError: when the file is missing, damaged or of another schema.
     """
-    fields = _read(path)
-    with _schema_errors(path):
-        return [EpisodeResult(**episode) for episode in fields["episodes"]]
+    return _read(path, lambda fields: [EpisodeResult(**episode) for episode in fields["episodes"]])
 
 
-@contextmanager
-def _schema_errors(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not of schema version {VERSION} ({error})") from error
+def _as_tuple(value: Any) -> Any:
+    """A list as a tuple, with the lists in it; anything else as it is."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def _write(path: str | Path, fields: Mapping[str, Any]) -> None:
     atomic_write(path, json.dumps({"schema_version": VERSION} | dict(fields), allow_nan=False))
 
 
-def _read(path: str | Path) -> dict[str, Any]:
+def _read(path: str | Path, make: Callable[[dict[str, Any]], Result]) -> Result:
     fields = read_json(path)
     version = fields.pop("schema_version", None)
     if version != VERSION:
         raise DataError(f"{path}: expected schema version {VERSION}, got {version}")
-    return fields
+    try:
+        return make(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: not of schema version {VERSION} ({error})") from error

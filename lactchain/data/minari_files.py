@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from lactchain.data.parquet import encode_json
+from lactchain.data.trajectories import plain_infos
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors, read_json, write_json
 from lactchain.settings import DATASET_ID
@@ -188,19 +188,7 @@ def _infos(
         lists = [{k: v if isinstance(v, str) else tuple(v) for k, v in a.items()} for a in actions]
         return tuple(json.loads(row["info"]) for row in rows), lists
     texts, rewards = columns["actions"][:-1], columns["rewards"][:-1]
-    infos = [{"success": False} | _info([], [])] + [
-        {"success": False} | _info([text], [reward])
-        for text, reward in zip(texts, rewards, strict=True)
-    ]
-    infos[-1]["success"] = terminated
-    return tuple(infos), [{}] * len(texts)
-
-
-def _info(executed: list[str], rewards: list[float]) -> dict[str, Any]:
-    """What `LanguageEnv` says of an answer, as far as it is known."""
-    bumped = [False] * len(executed)
-    known = {"executed": executed, "rewards": rewards, "bumped": bumped, "positions": []}
-    return known | {"invalid_action": False, "invalid_reason": None, "state": None}
+    return plain_infos(texts, rewards, terminated), [{}] * len(texts)
 
 
 def _overview(metadata: Mapping[str, Any]) -> tuple[int, str, str]:
@@ -221,10 +209,7 @@ def _overview(metadata: Mapping[str, Any]) -> tuple[int, str, str]:
 def _text_space(texts: Iterable[str]) -> str:
     """A space that holds the texts, as Minari writes spaces."""
     texts = list(texts)
-    space = spaces.Text(
-        max(map(len, texts), default=1) or 1,
-        min_length=0,
-        charset=frozenset(string.printable).union(*texts),
-    )
-    fields = {"max_length": space.max_length, "min_length": 0, "charset": space.characters}
-    return json.dumps({"type": "Text"} | fields)
+    longest = max(map(len, texts), default=1) or 1
+    charset = "".join(sorted({*string.printable}.union(*texts)))
+    space = {"type": "Text", "max_length": longest, "min_length": 0, "charset": charset}
+    return json.dumps(space)

@@ -25,7 +25,7 @@ KIND, VERSION = "pairs", 1
 RANKS = ("advantage", "return")
 DROP_REASONS = {
     "non_finite": "a score or a return of the state's answers is NaN or infinite",
-    "equal_text": "the state has no further two answers that read differently",
+    "equal_text": "the state has no two answers that read differently",
     "equal_tokens": "the two answers are the same tokens",
     "empty": "one of the two answers has no text",
     "tie": "the two answers score the same",
@@ -108,9 +108,8 @@ def make_pairs(
     *,
     rank: str = "advantage",
     min_margin: float = 0.0,
-    num_pairs_per_state: int = 1,
 ) -> tuple[list[PreferencePair], dict[str, int]]:
-    """Best answer against worst, then second best against second worst, and so on.
+    """The best answer to each state against the worst.
 
     Answers that read the same count as one, with the mean of their scores: in an environment with
     chance that is the better estimate, in any other it changes nothing.
@@ -118,11 +117,10 @@ def make_pairs(
     Args:
         rank: "advantage" ranks by the critic, "return" by what the answers earned.
         min_margin: smallest difference of scores, in return units; a tie is never a pair.
-        num_pairs_per_state: pairs that each state may give.
 
     Returns:
-        The pairs, and for each of `DROP_REASONS` that occurred how many pairs it cost. Together
-        they are `len(candidates) * num_pairs_per_state`.
+        The pairs, and for each of `DROP_REASONS` that occurred how many states it cost. Together
+        they are as many as `candidates`.
 
     Raises:
         ValueError: when the answers have no score of that rank.
@@ -131,19 +129,14 @@ def make_pairs(
     dropped: Counter[str] = Counter()
     for state in candidates:
         if not np.isfinite([*state.scores(rank), *state.returns]).all():
-            dropped["non_finite"] += num_pairs_per_state
+            dropped["non_finite"] += 1
             continue
         ranked = _ranked_answers(state, rank)
-        matches = min(num_pairs_per_state, len(ranked) // 2)
-        dropped["equal_text"] += num_pairs_per_state - matches
-        for place in range(matches):
-            chosen, rejected = ranked[place], ranked[-1 - place]
-            reason = _reason_to_drop(chosen, rejected, min_margin)
-            if reason is None:
-                pairs.append(_pair(state, chosen, rejected))
-            else:
-                dropped[reason] += 1
-    return pairs, dict(+dropped)
+        if reason := _reason_to_drop(ranked, min_margin):
+            dropped[reason] += 1
+        else:
+            pairs.append(_pair(state, ranked[0], ranked[-1]))
+    return pairs, dict(dropped)
 
 
 def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
@@ -211,7 +204,10 @@ def _ranked_answers(state: Candidates, rank: str) -> list[_Answer]:
     return sorted(answers, key=lambda answer: (-answer.score, len(answer.action.text)))
 
 
-def _reason_to_drop(chosen: _Answer, rejected: _Answer, min_margin: float) -> str | None:
+def _reason_to_drop(ranked: Sequence[_Answer], min_margin: float) -> str | None:
+    if len(ranked) < 2:
+        return "equal_text"
+    chosen, rejected = ranked[0], ranked[-1]
     if not (chosen.action.text and rejected.action.text):
         return "empty"
     if chosen.action.token_ids and chosen.action.token_ids == rejected.action.token_ids:

@@ -11,14 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from lactchain import distributed
-from lactchain.data.episodes import (
-    Episode,
-    all_episodes,
-    inside,
-    sampled_episodes,
-    sampled_states,
-)
-from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.episodes import Episode, all_episodes, inside, sampled_episodes, sampled_states
+from lactchain.data.evaluations import EpisodeResult, success_figures
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.stuck import stuck_metrics
 from lactchain.data.trajectories import read_trajectories, write_trajectories
@@ -228,27 +222,16 @@ def summarize(
 ) -> dict[str, float]:
     """The figures of an evaluation.
 
-    `success_rate`; `success_within_2_chains`; `mean_chain_length`, executed actions per legal
-    answer; `actions_over_shortest`, executed actions of solved episodes over their shortest paths,
-    where these are known; `invalid_rate`, of all answers; `episode_return`, undiscounted; and those
-    of `stuck_metrics`.
+    Those of `success_figures` and `stuck_metrics`; `mean_chain_length`, executed actions per legal
+    answer; `invalid_rate`, of all answers; `episode_return`, undiscounted.
     """
     if not results:
         raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
-    solved = [result for result in results if result.success]
-    infos = [info for trajectory in trajectories for info in trajectory.infos[1:]]
-    lengths = [len(info["executed"]) for info in infos if not info["invalid_action"]]
-    known = [result for result in solved if result.shortest is not None]
-    shortest = sum(result.shortest for result in known)
     return {
         "num_episodes": len(results),
-        "success_rate": len(solved) / len(results),
-        "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
-        "mean_chain_length": float(np.mean(lengths)) if lengths else 0.0,
-        "actions_over_shortest": sum(r.num_actions for r in known) / shortest
-        if shortest
-        else float("nan"),
-        "invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),
+        **success_figures(results),
+        "mean_chain_length": _mean_chain_length(trajectories),
+        "invalid_rate": _share_invalid(trajectories),
         "episode_return": float(np.mean([t.episode_return for t in trajectories])),
         **stuck_metrics(trajectories),
     }
@@ -327,14 +310,22 @@ def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
 
 def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """What a collection of episodes looks like: returns, success, chains, invalid answers."""
-    infos = [info for trajectory in trajectories for info in trajectory.infos[1:]]
-    lengths = [len(info["executed"]) for info in infos if not info["invalid_action"]]
     return {
         "num_episodes": len(trajectories),
-        "num_chains": len(infos),
+        "num_chains": sum(map(len, trajectories)),
         "num_env_steps": sum(sum(t.num_actions) for t in trajectories),
         "rollout/episode_return": float(np.mean([t.episode_return for t in trajectories])),
         "rollout/success_rate": float(np.mean([t.infos[-1]["success"] for t in trajectories])),
-        "rollout/chain_length": float(np.mean(lengths)) if lengths else 0.0,
-        "rollout/invalid_rate": float(np.mean([info["invalid_action"] for info in infos])),
+        "rollout/chain_length": _mean_chain_length(trajectories),
+        "rollout/invalid_rate": _share_invalid(trajectories),
     }
+
+
+def _mean_chain_length(trajectories: Sequence[Trajectory]) -> float:
+    """Executed actions per legal answer; 0 where there is none."""
+    infos = [info for t in trajectories for info in t.infos[1:] if not info["invalid_action"]]
+    return float(np.mean([len(info["executed"]) for info in infos])) if infos else 0.0
+
+
+def _share_invalid(trajectories: Sequence[Trajectory]) -> float:
+    return float(np.mean([info["invalid_action"] for t in trajectories for info in t.infos[1:]]))

@@ -15,7 +15,6 @@ What is not ours is a JSONL file, a parquet file or a folder of them, or a folde
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lactchain.data.dataset_files import from_dataset
+from lactchain.data.dataset_files import from_dataset, saved_dataset
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import COLUMNS, read_trajectories
+from lactchain.data.trajectories import COLUMNS, plain_infos, read_trajectories
 from lactchain.errors import DataError
+from lactchain.files import parse_json_lines
 from lactchain.types import Action, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]
@@ -58,7 +58,7 @@ def open_trajectories(path: str | Path) -> list[Trajectory]:
     if rows is None:
         return read_trajectories(path)
     if rows and rows[0].keys() >= set(COLUMNS):
-        return from_dataset(_saved_dataset(path))
+        return from_dataset(saved_dataset(path))
     return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
 
 
@@ -88,20 +88,15 @@ def _episode(row: Row, name: str, number: int) -> Trajectory:
     terminated = bool(row["terminated"])
     if terminated and len(observations) == len(completions):
         observations = (*observations, "")
-    nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
-    infos = [nothing]
-    for completion, reward in zip(completions, row["rewards"], strict=False):
-        played = {"executed": [completion], "rewards": [float(reward)], "bumped": [False]}
-        infos.append({**nothing, **played, "invalid_action": False, "success": False})
-    infos[-1] = infos[-1] | {"success": bool(row.get("success", terminated))}
     try:
+        rewards = tuple(map(float, row["rewards"]))
         return Trajectory(
             env_id="",
             seed=number,
             observations=observations,
             actions=tuple(map(Action, completions)),
-            rewards=tuple(map(float, row["rewards"])),
-            infos=tuple(infos),
+            rewards=rewards,
+            infos=plain_infos(completions, rewards, bool(row.get("success", terminated))),
             terminated=terminated,
             truncated=not terminated,
         )
@@ -120,12 +115,12 @@ def _require(row: Row, columns: Sequence[str], name: str) -> None:
 def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
     """The rows of a data set that is not ours; None where our own reader should look."""
     if (path / "state.json").is_file():
-        return _saved_dataset(path).to_list()
+        return saved_dataset(path).to_list()
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if texts := [file for file in files if file.suffix in (".jsonl", ".json") and file.is_file()]:
         beside = {file.with_suffix(".parquet") for file in texts}  # tallies of older versions
         if not beside & set(files):
-            return [row for file in texts for row in _json_lines(file)]
+            return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]
     try:
         tables = [pq.ParquetFile(file) for file in files if file.suffix == ".parquet"]
     except (pa.ArrowException, OSError):
@@ -133,22 +128,3 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
     if not tables or our_column in tables[0].schema_arrow.names:
         return None
     return [row for table in tables for row in table.read().to_pylist()]
-
-
-def _json_lines(file: Path) -> list[Row]:
-    rows = []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
-        try:
-            rows.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{file}: line {number} is no JSON object ({error})") from error
-    return rows
-
-
-def _saved_dataset(folder: Path) -> Any:
-    from datasets import load_from_disk
-
-    try:
-        return load_from_disk(str(folder))
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise DataError(f"{folder}: damaged: {error}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from lactchain.types import Trajectory
 
@@ -25,12 +26,13 @@ def stuck_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
     A state is `info["state"]`; in worlds that have none, the observation.
     """
-    bumped = [bump for t in trajectories for info in t.infos for bump in info.get("bumped", ())]
-    revisits = [revisit for t in trajectories for revisit in _revisits(t)]
+    bumps = [bump for t in trajectories for info in t.infos for bump in info.get("bumped", ())]
+    ways = [_states(t) for t in trajectories]
+    said = [[action.text for action in t.actions] for t in trajectories]
     return {
-        "bump_rate": _share(bumped),
-        "revisit_rate": _share(revisits),
-        "loop_rate": _share([_loops(t) for t in trajectories]),
+        "bump_rate": _share(bumps),
+        "revisit_rate": _share([revisit for states in ways for revisit in _revisits(states)]),
+        "loop_rate": _share(list(map(_loops, ways, said))),
     }
 
 
@@ -42,18 +44,15 @@ def _states(trajectory: Trajectory) -> list[str]:
     ]
 
 
-def _revisits(trajectory: Trajectory) -> Iterator[bool]:
+def _revisits(states: Sequence[str]) -> Iterator[bool]:
     """For each answer, whether it led back to an earlier state."""
-    states = _states(trajectory)
     earlier: set[str] = set()
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in pairwise(states):
         earlier.add(before)
         yield after != before and after in earlier
 
 
-def _loops(trajectory: Trajectory) -> bool:
-    states = _states(trajectory)
-    answers = (action.text for action in trajectory.actions)
+def _loops(states: Sequence[str], answers: Sequence[str]) -> bool:
     repeats = Counter(zip(states, answers, strict=False))
     return max(repeats.values(), default=0) >= LOOP_REPEATS
 

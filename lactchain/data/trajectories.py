@@ -1,17 +1,6 @@
-"""Trajectories in parquet, one row per episode, and the flat view that critics learn from.
+"""Trajectories in parquet, one row per episode, and a flat view of them, one row per chain.
 
-Schema (version 1), T the number of chains of the episode:
-
-| column | type | |
-|---|---|---|
-| env_id, policy | string | |
-| seed | uint64 | |
-| terminated, truncated | bool | |
-| observations | list of T + 1 strings | |
-| actions, stop_reasons | list of T strings | |
-| token_ids, logprobs | list of T lists of int32, double | |
-| rewards | list of T doubles | undiscounted, per chain |
-| infos | list of T + 1 strings | JSON |
+The columns are those of `to_table`; `dataset_card.md` beside this file says what they hold.
 """
 
 from __future__ import annotations
@@ -116,6 +105,23 @@ def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
     return found
 
 
+def plain_infos(
+    answers: Sequence[str], rewards: Sequence[float], success: bool
+) -> tuple[dict[str, Any], ...]:
+    """The T + 1 infos of an episode of which nobody kept more than T answers and rewards.
+
+    Each answer counts as one executed action.
+    """
+    nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
+    nothing |= {"invalid_action": False, "invalid_reason": None, "success": False}
+    played = [
+        nothing | {"executed": [answer], "rewards": [reward], "bumped": [False]}
+        for answer, reward in zip(answers, rewards, strict=False)
+    ]
+    *before, last = nothing, *played
+    return *before, last | {"success": success}
+
+
 @dataclass(frozen=True)
 class Transitions:
     """N chains of any number of episodes, one after another; row n is one chain.
@@ -161,10 +167,9 @@ def transitions(
             episodes that were cut bootstrap from; 0 for each when not given.
     """
     values = np.zeros(len(trajectories)) if final_values is None else final_values
-    last = np.cumsum([len(t) for t in trajectories if len(t)], dtype=int) - 1
-    terminated, truncated = np.zeros((2, sum(map(len, trajectories))), dtype=bool)
-    terminated[last] = [t.terminated for t in trajectories if len(t)]
-    truncated[last] = [t.truncated for t in trajectories if len(t)]
+    lengths = [len(t) for t in trajectories]
+    places = [(t, n + 1 == len(t)) for t in trajectories for n in range(len(t))]
+    terminated = np.array([last and t.terminated for t, last in places], dtype=bool)
     discounts = _concatenate(t.chain_discounts(gamma, discount_per) for t in trajectories)
     return Transitions(
         observations=parquet.flatten(t.observations[:-1] for t in trajectories),
@@ -173,12 +178,12 @@ def transitions(
         discounts=discounts * ~terminated,
         next_observations=parquet.flatten(t.observations[1:] for t in trajectories),
         terminated=terminated,
-        truncated=truncated,
+        truncated=np.array([last and t.truncated for t, last in places], dtype=bool),
         returns=_concatenate(
             t.returns(gamma, discount_per, value)
             for t, value in zip(trajectories, values, strict=True)
         ),
-        episodes=np.repeat(np.arange(len(trajectories)), [len(t) for t in trajectories]),
+        episodes=np.repeat(np.arange(len(trajectories)), lengths),
     )
 
 

@@ -1,30 +1,32 @@
 """A grid of cells in pictures: a number for each cell, and the way that an episode took.
 
-Each function returns an `<svg>` element for a light background.
+`CellPicture` is all that a world needs in which a state is a cell. Each function returns an `<svg>`
+element for a light background.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lactchain.inspection.markup import Markup, element
+from lactchain.environments.pictures import Picture
+from lactchain.environments.views import State
+from lactchain.inspection.markup import Markup, parts, shapes
 from lactchain.inspection.plots import (
-    INK,
+    DIVERGING,
     SEQUENTIAL,
     Shade,
     chain_colour,
-    polyline,
     rgb,
     shade,
     short,
-    svg,
-    text,
 )
+from lactchain.types import Trajectory
 
-WALL = "#52606d"
+WALL, LINE, FLAG = "#52606d", "#cbd2d9", "#f0b429"
 HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
 _NAMES = dict(zip(HEADINGS, ("up", "right", "down", "left"), strict=True))
+Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,20 @@ class Grid:
 
     width: int
     height: int
-    walls: frozenset[tuple[int, int]] = frozenset()
-    goal: tuple[int, int] | None = None
+    walls: frozenset[Cell] = frozenset()
+    goal: Cell | None = None
+
+    def cell_size(self, least: int, most: int, whole: int) -> int:
+        """Pixels of a cell, so that the longer side of the grid has about `whole` of them."""
+        return max(least, min(most, whole // max(self.width, self.height)))
 
 
 def value_map(
     title: str,
     grid: Grid,
-    values: Mapping[tuple[int, int], float],
+    values: Mapping[Cell, float],
     limits: tuple[float, float],
-    goal: tuple[int, int] | None = None,
+    goal: Cell | None = None,
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
     """A number for each cell, as colour and as text; cells without one stay white.
@@ -51,27 +57,24 @@ def value_map(
         limits: the numbers at both ends of the palette; equal limits make maps comparable.
         goal: a cell to mark.
     """
-    size = max(16, min(38, 300 // max(grid.width, grid.height)))
+    size = grid.cell_size(16, 38, 300)
     cells = []
     for cell, value in values.items():
-        red, green, blue = shade(_share(value, limits), palette)
-        ink = "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else INK
-        fill = rgb((red, green, blue))
-        hint = element("title", f"({cell[0]}, {cell[1]}): {value:.5g}")
-        cells.append(_square(cell, size, hint, fill=fill))
+        red, green, blue = colour = shade(_share(value, limits), palette)
+        cells.append(_square(cell, size, rgb(colour), _hint(cell, value)))
         if size >= 30:
             x, y = (cell[0] + 0.5) * size, (cell[1] + 0.5) * size + 4
+            ink = "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 140 else shapes.INK
             number = f"{round(value, 2) + 0.0:.2f}"  # + 0.0: no "-0.00"
-            cells.append(text(x, y, number, anchor="middle", size=11, fill=ink))
-    marks = _goal(goal, size) if goal is not None else ""
-    return _grid_picture(title, grid, size, *cells, marks)
+            cells.append(shapes.text(x, y, number, "middle", fill=ink))
+    return _grid_picture(title, grid, size, *cells, _goal(goal, size))
 
 
 def move_map(
     title: str,
     grid: Grid,
-    moves: Sequence[tuple[int, int]],
-    values: Mapping[tuple[int, int], Sequence[float]],
+    moves: Sequence[Cell],
+    values: Mapping[Cell, Sequence[float]],
     limits: tuple[float, float],
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
@@ -82,26 +85,23 @@ def move_map(
     Args:
         moves: of `HEADINGS`, in the order of the numbers.
     """
-    size = max(16, min(38, 300 // max(grid.width, grid.height)))
-    parts = []
+    size = grid.cell_size(16, 38, 300)
+    drawn = []
     for cell, numbers in values.items():
         for move, value in zip(moves, numbers, strict=True):
-            hint = element("title", f"({cell[0]}, {cell[1]}) {_NAMES[move]}: {value:.5g}")
             fill = rgb(shade(_share(value, limits), palette))
-            parts.append(_triangle(cell, move, size, hint, fill=fill))
+            hint = _hint(cell, value, f" {_NAMES[move]}")
+            drawn.append(shapes.polygon(_side(cell, move, size), fill, hint=hint))
         x, y = _centre(cell, size)
         dx, dy = moves[max(range(len(moves)), key=numbers.__getitem__)]
-        parts.append(
-            element("circle", cx=x + 0.32 * size * dx, cy=y + 0.32 * size * dy, r=2.2, fill=INK)
-        )
-    marks = _goal(grid.goal, size) if grid.goal is not None else ""
-    return _grid_picture(title, grid, size, *parts, marks)
+        drawn.append(shapes.circle(x + 0.32 * size * dx, y + 0.32 * size * dy, 2.2, shapes.INK))
+    return _grid_picture(title, grid, size, *drawn, _goal(grid.goal, size))
 
 
 def replay(
     grid: Grid,
     path: Sequence[Sequence[int]],
-    values: Mapping[tuple[int, int], float] | None = None,
+    values: Mapping[Cell, float] | None = None,
 ) -> Markup:
     """The way of an episode from cell to cell, over the value of each.
 
@@ -109,31 +109,23 @@ def replay(
         path: positions x, y, the start first; staying somewhere shows as a ring.
         values: a number for each cell, shown as colour.
     """
-    size = max(16, min(38, 420 // max(grid.width, grid.height)))
-    shown = values or {}
+    size, shown = grid.cell_size(16, 38, 420), values or {}
     limits = (min(shown.values()), max(shown.values())) if shown else (0.0, 0.0)
     cells = [
-        _square(
-            cell, size, element("title", f"({cell[0]}, {cell[1]}): {value:.5g}"),
-            fill=rgb(shade(_share(value, limits), SEQUENTIAL)),
-        )
+        _square(cell, size, rgb(shade(_share(value, limits), SEQUENTIAL)), _hint(cell, value))
         for cell, value in shown.items()
-    ]  # fmt: skip
+    ]
     # Drifting a little from step to step, so that ways back and forth stay visible.
     points = [_centre(p, size, (n % 7 - 3) * size / 22) for n, p in enumerate(path)]
+    way = [shapes.polyline(points, FLAG, 2.5)] if len(points) > 1 else []
     rings = [
-        element("circle", cx=x, cy=y, r=size / 5, fill="none", stroke="#d64545")
-        for (x, y), before, after in zip(points[1:], path, path[1:], strict=False)
+        shapes.circle(*point, size / 5, "none", "#d64545")
+        for point, before, after in zip(points[1:], path, path[1:], strict=False)
         if tuple(before) == tuple(after)
     ]
-    way = [polyline(points, "#f0b429", width=2.5)] if len(points) > 1 else []
-    (x, y), (end_x, end_y) = points[0], points[-1]
-    ends = (
-        element("circle", cx=x, cy=y, r=size / 5, fill="#fff", stroke=INK),
-        element("circle", cx=end_x, cy=end_y, r=size / 8, fill=INK),
-    )
-    marks = _goal(grid.goal, size) if grid.goal is not None else ""
-    return _grid_picture("", grid, size, *cells, marks, *way, *rings, *ends)
+    start = shapes.circle(*points[0], size / 5, "#fff", shapes.INK)
+    end = shapes.circle(*points[-1], size / 8, shapes.INK)
+    return _grid_picture("", grid, size, *cells, _goal(grid.goal, size), *way, *rings, start, end)
 
 
 def colour_bar(
@@ -141,26 +133,24 @@ def colour_bar(
 ) -> Markup:
     """What the colours of a value map stand for."""
     num_shades, left = 40, 60 + 6 * len(title)
+    right = left + 4 * num_shades
     boxes = [
-        element(
-            "rect", x=left + 4 * n, y=2, width=4.5, height=12,
-            fill=rgb(shade(n / (num_shades - 1), palette)),
-        )
+        shapes.rect(left + 4 * n, 2, 4.5, 12, rgb(shade(n / (num_shades - 1), palette)))
         for n in range(num_shades)
-    ]  # fmt: skip
+    ]
     labels = (
-        text(0, 12, title),
-        text(left - 4, 12, short(limits[0]), anchor="end"),
-        text(left + 4 * num_shades + 5, 12, short(limits[1])),
+        shapes.text(0, 12, title),
+        shapes.text(left - 4, 12, short(limits[0]), "end"),
+        shapes.text(right + 5, 12, short(limits[1])),
     )
-    return svg(left + 4 * num_shades + 55, 18, *boxes, *labels)
+    return shapes.svg(right + 55, 18, *boxes, *labels)
 
 
 def rollout(
     grid: Grid,
     starts: Sequence[Sequence[int]],
     paths: Sequence[Sequence[Sequence[int]]],
-    goal: tuple[int, int] | None = None,
+    goal: Cell | None = None,
 ) -> Markup:
     """Where each chain led: a numbered arrow where it began, a line of the chain's colour.
 
@@ -169,7 +159,7 @@ def rollout(
             down, 3 left).
         paths: for each chain the positions (x, y, ...) that its actions led to, in order.
     """
-    size = max(18, min(52, 300 // max(grid.width, grid.height)))
+    size = grid.cell_size(18, 52, 300)
     lines, arrows = [], []
     for n, (start, path) in enumerate(zip(starts, paths, strict=True)):
         colour = chain_colour(n)
@@ -177,29 +167,106 @@ def rollout(
         shift = (n % 4 - 1.5) * size / 14
         points = [_centre(position, size, shift) for position in (start, *path)]
         if len(set(points)) > 1:
-            lines.append(polyline(points, colour, width=2.5))
-            x, y = points[-1]
-            lines.append(element("circle", cx=x, cy=y, r=3.5, fill=colour))
+            lines.append(shapes.polyline(points, colour, 2.5))
+            lines.append(shapes.circle(*points[-1], 3.5, colour))
         arrows.append(_arrow(start, size, colour, str(n + 1)))
-    marks = _goal(goal, size) if goal is not None else ""
     # The first arrow on top: where the episode began must not be covered by a later visit.
-    return _grid_picture("", grid, size, marks, *lines, *reversed(arrows))
+    return _grid_picture("", grid, size, _goal(goal, size), *lines, *reversed(arrows))
 
 
-def _grid_picture(title: str, grid: Grid, size: int, *content: object) -> Markup:
+@dataclass(frozen=True)
+class CellPicture(Picture):
+    """Values of cells, what each move out of them is worth, and the way of an episode.
+
+    Attributes:
+        grid: what is drawn on.
+        cell: the cell (x, y) of a state; None of what is no state of this world.
+        moves: where single actions lead, of `HEADINGS`, in the order of their numbers; empty
+            where they are other things than moves.
+    """
+
+    grid: Grid
+    cell: Callable[[State], Cell | None]
+    moves: tuple[Cell, ...] = ()
+
+    def values(
+        self, states: Sequence[State], critic: Sequence[float], exact: Sequence[float] | None
+    ) -> Markup:
+        """The critic's value of each cell, and the exact one."""
+        cells = self._cells(states)
+        if not cells:
+            return Markup("")
+        named = {"critic": critic} if exact is None else {"critic": critic, "exact": exact}
+        every = [number for numbers in named.values() for number in numbers]
+        limits, goal = (min(every), max(every)), self.grid.goal
+        pictures = [
+            value_map(name, self.grid, dict(zip(cells, numbers, strict=True)), limits, goal)
+            for name, numbers in named.items()
+        ]
+        return parts.gallery([colour_bar("value", limits), *pictures])
+
+    def answers(
+        self,
+        states: Sequence[State],
+        values: Sequence[float],
+        advantages: Sequence[Sequence[float]],
+    ) -> Markup:
+        """V of each cell, Q and advantage of each move; chains of moves are not drawn."""
+        cells = self._cells(states)
+        if not cells or len(advantages[0]) != len(self.moves):
+            return Markup("")
+        v = dict(zip(cells, values, strict=True))
+        gains = dict(zip(cells, advantages, strict=True))
+        q = {cell: [v[cell] + gain for gain in row] for cell, row in gains.items()}
+        worth = [number for row in q.values() for number in row] + list(v.values())
+        limits = min(worth), max(worth)
+        largest = max(abs(number) for row in gains.values() for number in row) or 1.0
+        around = -largest, largest
+        bars = (
+            colour_bar("V, Q", limits),
+            colour_bar("advantage", around, DIVERGING),
+        )
+        title, best = "advantage of each move", "Q of each move, the best dotted"
+        pictures = (
+            value_map("V of each cell", self.grid, v, limits, self.grid.goal),
+            move_map(best, self.grid, self.moves, q, limits),
+            move_map(title, self.grid, self.moves, gains, around, DIVERGING),
+        )
+        return parts.gallery(bars) + parts.gallery(pictures)
+
+    def episode(
+        self,
+        trajectory: Trajectory,
+        states: Sequence[State] = (),
+        values: Sequence[float] = (),
+    ) -> Markup:
+        """One way from cell to cell, over their values."""
+        begun = self._cells([info.get("state") or {} for info in trajectory.infos[:-1]])
+        if not begun:
+            return Markup("")
+        paths = [info.get("positions", []) for info in trajectory.infos[1:]]
+        way = [begun[0], *(position for path in paths for position in path)]
+        return replay(self.grid, way, dict(zip(self._cells(states), values, strict=False)))
+
+    def _cells(self, states: Sequence[State]) -> list[Cell]:
+        """The cells of states; none at all if one of them is no state of this world."""
+        cells = list(map(self.cell, states))
+        return [] if None in cells else cells
+
+
+def _grid_picture(title: str, grid: Grid, size: int, *content: Markup) -> Markup:
     width, height = grid.width * size, grid.height * size
-    lines = [
-        element("line", x1=x * size, x2=x * size, y1=0, y2=height, stroke="#cbd2d9")
-        for x in range(grid.width + 1)
-    ] + [
-        element("line", x1=0, x2=width, y1=y * size, y2=y * size, stroke="#cbd2d9")
-        for y in range(grid.height + 1)
-    ]
-    walls = [_square(wall, size, fill=WALL) for wall in sorted(grid.walls)]
+    columns = [shapes.line(x * size, 0, x * size, height, LINE) for x in range(grid.width + 1)]
+    rows = [shapes.line(0, y * size, width, y * size, LINE) for y in range(grid.height + 1)]
+    walls = [_square(wall, size, WALL) for wall in sorted(grid.walls)]
     top = 20 if title else 2
-    body = element("g", *lines, *walls, *content, transform=f"translate(2 {top})")
-    heading = text(2, 13, title, size=12) if title else ""
-    return svg(max(width + 4, 90), height + top + 2, heading, body)
+    heading = shapes.text(2, 13, title, size=12) if title else ""
+    body = shapes.moved(2, top, *columns, *rows, *walls, *content)
+    return shapes.svg(max(width + 4, 90), height + top + 2, heading, body)
+
+
+def _hint(cell: Cell, value: float, move: str = "") -> str:
+    return f"({cell[0]}, {cell[1]}){move}: {value:.5g}"
 
 
 def _share(value: float, limits: tuple[float, float]) -> float:
@@ -208,33 +275,27 @@ def _share(value: float, limits: tuple[float, float]) -> float:
     return (value - low) / (high - low) if high > low else 0.5
 
 
-def _triangle(
-    cell: tuple[int, int], side: tuple[int, int], size: int, *content: object, fill: str
-) -> Markup:
-    """The quarter of a cell on one of its sides."""
-    x, y = _centre(cell, size)
-    dx, dy = side
-    half = size / 2 - 0.5
+def _side(cell: Cell, side: Cell, size: int) -> list[tuple[float, float]]:
+    """The corners of the quarter of a cell on one of its sides."""
+    (x, y), (dx, dy), half = _centre(cell, size), side, size / 2 - 0.5
     corners = ((0, 0), (dx - dy, dx + dy), (dx + dy, dy - dx))
-    points = " ".join(f"{x + half * a:.1f},{y + half * b:.1f}" for a, b in corners)
-    return element("polygon", *content, points=points, fill=fill)
+    return [(x + half * a, y + half * b) for a, b in corners]
 
 
-def _square(cell: tuple[int, int], size: int, *content: object, fill: str) -> Markup:
+def _square(cell: Cell, size: int, fill: str, hint: str = "") -> Markup:
     x, y = cell[0] * size + 0.5, cell[1] * size + 0.5
-    return element("rect", *content, x=x, y=y, width=size - 1, height=size - 1, fill=fill)
+    return shapes.rect(x, y, size - 1, size - 1, fill, hint)
 
 
-def _goal(cell: tuple[int, int], size: int) -> Markup:
-    """A flag."""
+def _goal(cell: Cell | None, size: int) -> Markup:
+    """A flag; nothing where there is no goal."""
+    if cell is None:
+        return Markup("")
     x, y, unit = cell[0] * size, cell[1] * size, size / 10
-    pole = element(
-        "line", x1=x + 3 * unit, x2=x + 3 * unit, y1=y + 2 * unit, y2=y + 8.5 * unit, stroke=INK
-    )
-    corners = ((3, 2), (8, 3.7), (3, 5.4))
-    points = " ".join(f"{x + a * unit:.1f},{y + b * unit:.1f}" for a, b in corners)
-    hint = element("title", f"goal ({cell[0]}, {cell[1]})")
-    return element("g", hint, pole, element("polygon", points=points, fill="#f0b429", stroke=INK))
+    pole = shapes.line(x + 3 * unit, y + 2 * unit, x + 3 * unit, y + 8.5 * unit, stroke=shapes.INK)
+    corners = [(x + a * unit, y + b * unit) for a, b in ((3, 2), (8, 3.7), (3, 5.4))]
+    flag = shapes.polygon(corners, FLAG, shapes.INK)
+    return shapes.group(f"goal ({cell[0]}, {cell[1]})", pole, flag)
 
 
 def _arrow(position: Sequence[int], size: int, colour: str, label: str) -> Markup:
@@ -242,22 +303,19 @@ def _arrow(position: Sequence[int], size: int, colour: str, label: str) -> Marku
     x, y = _centre(position, size)
     radius = size * 0.34
     if len(position) > 2:
-        (ahead_x, ahead_y), tail = HEADINGS[position[2]], 0.75
-        corners = (
-            (x + radius * ahead_x, y + radius * ahead_y),
-            (x + radius * tail * (-ahead_x - ahead_y), y + radius * tail * (-ahead_y + ahead_x)),
-            (x + radius * tail * (-ahead_x + ahead_y), y + radius * tail * (-ahead_y - ahead_x)),
+        (dx, dy), tail = HEADINGS[position[2]], 0.75 * radius
+        points = (
+            (x + radius * dx, y + radius * dy),
+            (x + tail * (-dx - dy), y + tail * (-dy + dx)),
+            (x + tail * (-dx + dy), y + tail * (-dy - dx)),
         )
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
-        marker = element("polygon", points=points, fill=colour, stroke="#fff")
+        marker = shapes.polygon(points, colour, "#fff")
     else:
-        marker = element("circle", cx=x, cy=y, r=round(radius * 0.7, 1), fill=colour, stroke="#fff")
-    number = text(x, y + 3.5, label, anchor="middle", size=9.5, fill="#fff", weight=600)
-    return element("g", marker, number)
+        marker = shapes.circle(x, y, round(radius * 0.7, 1), colour, "#fff")
+    number = shapes.text(x, y + 3.5, label, "middle", 9.5, "#fff", 600)
+    return shapes.group("", marker, number)
 
 
 def _centre(position: Sequence[int], size: int, shift: float = 0.0) -> tuple[float, float]:
-    return (
-        round((position[0] + 0.5) * size + shift, 1),
-        round((position[1] + 0.5) * size + shift, 1),
-    )
+    x, y = ((number + 0.5) * size + shift for number in position[:2])
+    return round(x, 1), round(y, 1)

@@ -10,39 +10,32 @@ from typing import TypeVar
 
 import numpy as np
 
-from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues
+from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues, success_figures
 from lactchain.environments.pictures import Picture
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
-from lactchain.inspection import values as value_sections
-from lactchain.inspection.markup import (
-    Markup,
-    details,
-    element,
-    fields,
-    gallery,
-    join,
-    page,
-    table,
-)
-from lactchain.inspection.run_view import (
-    RunView,
-    chain_records,
-    open_run,
-)
+from lactchain.inspection.markup import Markup, environment, escape, parts
+from lactchain.inspection.run_view import RunView, chain_records, open_run
 from lactchain.types import PreferencePair, Trajectory
 
 # Curves that are shown at once, by a part of their key; the others fold away.
 MAIN_CURVES = (
     "loss", "margin", "accurac", "logps", "return", "success", "invalid", "chain_length", "r2",
 )  # fmt: skip
-# Names of the same figure in the summaries of pipelines, classic agents and single evaluations.
-SUCCESS = ("success_rate_after", "last/success_rate", "success_rate")
-RETURN = ("last/episode_return", "episode_return")
+# Each with its names in the summaries of pipelines, classic agents and single evaluations.
+COMPARED = {
+    "success": ("success_rate_after", "last/success_rate", "success_rate"),
+    "return": ("last/episode_return", "episode_return"),
+    "environment steps": ("num_env_steps",),
+    "CPU-seconds": ("time/cpu_seconds",),
+}
 NUM_PAIRS = 8
 MAX_ROWS = 24  # of an episode's answers that are shown unfolded
 
 Item = TypeVar("Item")
+
+environment.filters["chain_colour"] = plots.chain_colour
+_sections = environment.get_template("sections.html").module
 
 
 def write_report(
@@ -85,71 +78,53 @@ def write_learning_curve(run_dir: str | Path) -> Path | None:
 def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ()) -> str:
     """The page of a run as HTML, with what other runs reached and cost beside it."""
     values_of, values = view.newest("values")
-    moves_of, answer_values = view.newest("answer_values")
-    picture = view.picture
+    moves_of, told = view.newest("answer_values")
     played_in, trajectories = view.newest("trajectories")
     paired_in, pairs = view.newest("pairs")
-    _, evaluations = view.newest("episodes")
+    evaluations, picture = view.newest("episodes")[1], view.picture
+    shown = sample_episodes(trajectories, num_rollouts)
+    by = f"Value and advantage are by the critic of {values_of}." if values_of else ""
     sections = (
-        _section("Result", _summary(view)),
-        _section("Beside other runs", comparison([view, *beside]) if beside else Markup("")),
-        _section("Stages", _stages(view.stages)),
-        _section("Curves", curves(view)),
-        _section("Success by distance", success(evaluations)),
-        _section(
-            _of("The critic beside the truth", values_of),
-            value_sections.state_values(values, picture),
-        ),
-        _section(
-            _of("What each answer is worth", moves_of),
-            value_sections.answer_values(answer_values, picture),
-        ),
-        _section(
-            _of("Sample episodes", played_in),
-            rollouts(sample_episodes(trajectories, num_rollouts), picture, values, answer_values),
-            note=f"Value and advantage are by the critic of {values_of}." if values_of else "",
-        ),
-        _section(_of("Preference pairs", paired_in), pair_table(pairs)),
-        _section("How it was run", _settings(view)),
+        ("Result", parts.fields(view.summary) if view.summary else "", ""),
+        ("Beside other runs", comparison([view, *beside]) if beside else "", ""),
+        ("Stages", _sections.stages(view.stages) if view.stages else "", ""),
+        ("Curves", curves(view), ""),
+        ("Success by distance", success(evaluations), ""),
+        (_of("The critic beside the truth", values_of), state_values(values, picture), ""),
+        (_of("What each answer is worth", moves_of), answer_values(told, picture), ""),
+        (_of("Sample episodes", played_in), rollouts(shown, picture, values, told), by),
+        (_of("Preference pairs", paired_in), pair_table(pairs), ""),
+        ("How it was run", _settings(view), ""),
     )
-    name = view.directory.resolve().name
-    return page(f"{name} · LactChain", element("h1", name), _subtitle(view), *sections)
+    commit = view.environment.get("git_commit")
+    facts = (view.state, view.environment.get("device"), f"commit {commit}" if commit else None)
+    page = environment.get_template("page.html")
+    return page.render(name=view.name, facts=[*filter(None, facts)], sections=sections)
 
 
 def comparison(views: Sequence[RunView]) -> Markup:
     """Success and cost of runs side by side, each row from a run's summary."""
-    headers = ("run", "success", "return", "environment steps", "CPU-seconds", "minutes")
     rows = [
-        (
-            view.directory.resolve().name,
-            _first(view.summary, SUCCESS),
-            _first(view.summary, RETURN),
-            _first(view.summary, ("num_env_steps",)),
-            _first(view.summary, ("time/cpu_seconds",)),
-            _minutes(view),
-        )
+        (view.name, *(_first(view.summary, names) for names in COMPARED.values()), view.minutes)
         for view in views
     ]
-    note = element(
-        "p", "Success and return are those of the last weights. What a run did not count is left"
-        " empty; environment steps are those that were learnt from.", class_="muted",
-    )  # fmt: skip
-    return join((table(headers, rows), note))
+    note = (
+        "Success and return are those of the last weights. What a run did not count is left"
+        " empty; environment steps are those that were learnt from."
+    )
+    return _sections.noted(parts.table(("run", *COMPARED, "minutes"), rows), note)
 
 
 def curves(view: RunView) -> Markup:
     """Curves; stages of the same name (round_1/simpo, round_2/simpo) share pictures."""
-    parts = []
+    drawn = []
     for group, members in _groups(view).items():
         charts = _charts(members)
-        if not charts:
-            continue
         main = [chart for key, chart in charts.items() if any(part in key for part in MAIN_CURVES)]
-        more = [chart for key, chart in charts.items() if not any(p in key for p in MAIN_CURVES)]
-        heading = element("h3", group) if view.stages else ""
-        folded = details(f"more curves ({len(more)})", gallery(more)) if more else ""
-        parts.append(join((heading, gallery(main), folded)))
-    return join(parts)
+        more = [chart for chart in charts.values() if chart not in main]
+        if charts:
+            drawn.append(_sections.charts(group if view.stages else "", main, more))
+    return Markup("").join(drawn)
 
 
 def success(evaluations: Mapping[str, Sequence[EpisodeResult]]) -> Markup:
@@ -160,15 +135,12 @@ def success(evaluations: Mapping[str, Sequence[EpisodeResult]]) -> Markup:
         "", "start states", "success", "within 2 chains", "chains", "actions", "actions / shortest",
     )  # fmt: skip
     rows = [(name, *_success_row(episodes)) for name, episodes in evaluations.items()]
-    note = element(
-        "p", "Chains, actions and their ratio to the shortest path are those of solved episodes.",
-        class_="muted",
-    )  # fmt: skip
+    note = "Chains, actions and their ratio to the shortest path are those of solved episodes."
+    shown = _sections.noted(parts.table(headers, rows), note)
     bars = {name: by_distance(episodes) for name, episodes in evaluations.items()}
-    if not any(bars.values()):
-        return join((table(headers, rows), note))
-    chart = plots.bar_chart("success rate", bars, "shortest path, in actions")
-    return join((table(headers, rows), note, chart))
+    if any(bars.values()):
+        shown += plots.bar_chart("success rate", bars, "shortest path, in actions")
+    return shown
 
 
 def by_distance(episodes: Sequence[EpisodeResult]) -> dict[int, tuple[float, int]]:
@@ -180,71 +152,49 @@ def by_distance(episodes: Sequence[EpisodeResult]) -> dict[int, tuple[float, int
     return {distance: (sum(won) / len(won), len(won)) for distance, won in sorted(outcomes.items())}
 
 
+def state_values(values: StateValues | None, picture: Picture) -> Markup:
+    """The critic's values, the exact ones and their difference."""
+    if values is None or not values.states:
+        return Markup("")
+    facts = {"states": len(values.states), "gamma": values.gamma}
+    facts["discount per"] = values.discount_per
+    overview = []
+    if values.exact is not None:
+        facts |= {"R²": values.r2, "RMSE": values.rmse}
+        overview = [plots.scatter("critic over exact value", values.exact, values.critic, "exact")]
+    drawn = picture.values(values.states, values.critic, values.exact)
+    return parts.gallery([parts.fields(facts), *overview]) + drawn
+
+
+def answer_values(values: AnswerValues | None, picture: Picture) -> Markup:
+    """What each answer to each state is worth to a value model, where the world can draw it."""
+    if values is None or not values.states:
+        return Markup("")
+    return escape(picture.answers(values.states, values.values, values.advantages))
+
+
 def rollouts(
     trajectories: Sequence[Trajectory],
     picture: Picture,
     values: StateValues | None = None,
-    answer_values: AnswerValues | None = None,
+    told: AnswerValues | None = None,
 ) -> Markup:
-    """Episodes, drawn as their world draws them, with reward, value and advantage of each chain."""
-    return join(
-        episode_card(trajectory, picture, values, answer_values) for trajectory in trajectories
-    )
+    """Episodes, drawn as their world draws them, with reward, value and advantage of each chain.
 
-
-def episode_card(
-    trajectory: Trajectory,
-    picture: Picture,
-    values: StateValues | None = None,
-    answer_values: AnswerValues | None = None,
-) -> Markup:
-    """One episode: picture, chains, and the transcript to unfold."""
-    records = chain_records(trajectory, values, answer_values)
-    drawn = value_sections.episode(trajectory, picture, values, answer_values)
-    headers = ("", "answer", "reward", "value", "Q", "advantage", "")
-    rows = [
-        (
-            element("b", n + 1, style=f"color:{plots.chain_colour(n)}"),
-            element("code", record.text, class_="text"),
-            record.reward,
-            record.value,
-            record.q,
-            record.advantage,
-            element("span", record.note, class_="bad"),
-        )
-        for n, record in enumerate(records)
-    ]
-    answers = table(headers, rows)
-    if len(rows) > MAX_ROWS:
-        answers = details(f"{len(rows)} answers", answers)
-    chains = element("div", _headline(trajectory), answers)
-    transcript = details("transcript", element("pre", trajectory), is_open=not drawn)
-    body = element("div", drawn, chains, class_="beside")
-    return element("div", body, transcript, class_="card")
+    Args:
+        values: what a critic says of the states.
+        told: what a value model says of them, which then stands instead.
+    """
+    return Markup("").join(_episode(t, picture, values, told) for t in trajectories)
 
 
 def pair_table(pairs: Sequence[PreferencePair], num_pairs: int = NUM_PAIRS) -> Markup:
     """Margins of all pairs, and some of the pairs."""
     if not pairs:
         return Markup("")
-    margins = [pair.margin for pair in pairs]
-    shown = _some(pairs, num_pairs)
-    title = f"margins of {len(pairs)} pairs"
-    picture = plots.histogram(title, margins, "advantage of chosen less that of rejected")
-    headers = ("prompt", "chosen", "rejected", "advantages", "", "margin")
-    rows = [
-        (
-            *(
-                element("code", text, class_="text")
-                for text in (pair.prompt, pair.chosen, pair.rejected)
-            ),
-            pair.chosen_value,
-            pair.rejected_value,
-            pair.margin,
-        )
-        for pair in shown
-    ]
-    return join((picture, table(headers, rows)))
+    margins, title = [pair.margin for pair in pairs], f"margins of {len(pairs)} pairs"
+    histogram = plots.histogram(title, margins, "advantage of chosen less that of rejected")
+    return _sections.pairs(histogram, _some(pairs, num_pairs))
 
 
 def sample_episodes(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
@@ -255,25 +205,8 @@ def sample_episodes(trajectories: Sequence[Trajectory], count: int) -> list[Traj
     return _some(failures, num_failures) + _some(successes, count - num_failures)
 
 
-def _section(title: str, content: Markup, note: str = "") -> Markup:
-    if not content:
-        return Markup("")
-    return join((element("h2", title), element("p", note, class_="muted") if note else "", content))
-
-
 def _of(title: str, stage: str) -> str:
     return f"{title} ({stage})" if stage else title
-
-
-def _subtitle(view: RunView) -> Markup:
-    state = "finished" if view.summary is not None else "unfinished"
-    commit = view.environment.get("git_commit")
-    parts = (state, view.environment.get("device"), f"commit {commit}" if commit else None)
-    return element("p", " · ".join(str(part) for part in parts if part), class_="muted")
-
-
-def _summary(view: RunView) -> Markup:
-    return fields(view.summary) if view.summary else Markup("")
 
 
 def _first(summary: Mapping[str, object] | None, names: Sequence[str]) -> object:
@@ -281,38 +214,9 @@ def _first(summary: Mapping[str, object] | None, names: Sequence[str]) -> object
     return next((summary[name] for name in names if name in (summary or {})), None)
 
 
-def _stages(stages: Mapping[str, RunView]) -> Markup:
-    if not stages:
-        return Markup("")
-    rows = [
-        (
-            name,
-            "finished" if view.summary is not None else "unfinished",
-            _minutes(view),
-            "  ·  ".join(f"{key} {_plain_number(value)}" for key, value in view.summary.items())
-            if view.summary
-            else "",
-        )
-        for name, view in stages.items()
-    ]
-    return table(("stage", "state", "minutes", "result"), rows)
-
-
-def _minutes(view: RunView) -> float | None:
-    times = [record["time"] for record in view.metrics if "time" in record]
-    return (times[-1] - times[0]) / 60 if times else None
-
-
-def _plain_number(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _settings(view: RunView) -> Markup:
     text = (view.directory / "config.yaml").read_text(encoding="utf-8")
-    config = details("config.yaml", element("pre", text))
-    if not view.environment:
-        return config
-    return join((config, details("environment.json", fields(view.environment))))
+    return _sections.settings(text, view.environment)
 
 
 def _groups(view: RunView) -> dict[str, dict[str, RunView]]:
@@ -336,26 +240,38 @@ def _charts(views: Mapping[str, RunView]) -> dict[str, Markup]:
 
 def _success_row(episodes: Sequence[EpisodeResult]) -> tuple[int, str, str, float, float, float]:
     solved = [episode for episode in episodes if episode.success]
-    known = [episode for episode in solved if episode.shortest is not None]
-    shortest = sum(episode.shortest for episode in known)
+    figures = success_figures(episodes)
     return (
         len(episodes),
-        f"{len(solved) / len(episodes):.1%}",
-        f"{sum(episode.num_chains <= 2 for episode in solved) / len(episodes):.1%}",
+        f"{figures['success_rate']:.1%}",
+        f"{figures['success_within_2_chains']:.1%}",
         float(np.mean([episode.num_chains for episode in solved] or [np.nan])),
         float(np.mean([episode.num_actions for episode in solved] or [np.nan])),
-        sum(episode.num_actions for episode in known) / shortest if shortest else np.nan,
+        figures["actions_over_shortest"],
     )
 
 
-def _headline(trajectory: Trajectory) -> Markup:
-    solved = _succeeded(trajectory)
-    ending = "solved" if solved else "terminated" if trajectory.terminated else "cut off"
-    facts = (
-        f" · return {trajectory.episode_return:.4g} · seed {trajectory.seed}"
-        f" · {trajectory.policy or 'unnamed policy'}"
+def _episode(
+    trajectory: Trajectory,
+    picture: Picture,
+    values: StateValues | None,
+    told: AnswerValues | None,
+) -> Markup:
+    """One episode: picture, chains, and the transcript to unfold."""
+    behind = ()
+    if told is not None:
+        behind = told.states, told.values
+    elif values is not None:
+        behind = values.states, values.critic
+    drawn = picture.episode(trajectory, *behind)
+    ending = "terminated" if trajectory.terminated else "cut off"
+    return _sections.episode(
+        trajectory,
+        "solved" if _succeeded(trajectory) else ending,
+        chain_records(trajectory, values, told),
+        escape(drawn),
+        MAX_ROWS,
     )
-    return element("p", element("span", ending, class_="good" if solved else "bad"), facts)
 
 
 def _succeeded(trajectory: Trajectory) -> bool:
@@ -364,5 +280,4 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 def _some(items: Sequence[Item], count: int) -> list[Item]:
     """At most `count` items, evenly spread."""
-    places = np.linspace(0, len(items) - 1, min(count, len(items)))
-    return [items[round(place)] for place in places]
+    return [items[place] for place in plots.spread(len(items), count)]

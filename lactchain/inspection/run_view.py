@@ -1,14 +1,5 @@
 """A run folder as it lies on disk, read when asked for; of what is not there yet, nothing.
 
-| file | |
-|---|---|
-| config.yaml, environment.json | what was run, and where |
-| metrics.jsonl, summary.json | curves, and the final numbers |
-| trajectories/*.parquet, pairs/*.parquet | episodes and preference pairs |
-| values.json | the critic's values beside the exact ones (`lactchain.data.evaluations`) |
-| answer_values.json | what each answer to each state is worth to a value model |
-| episodes.json, episodes_before.json | evaluation after and before training |
-
 Folders inside with a config.yaml of their own are runs too: the stages of a pipeline.
 """
 
@@ -17,18 +8,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lactchain.config import load
 from lactchain.data.evaluations import (
     AnswerValues,
     EpisodeResult,
     StateValues,
-    read_answer_values,
     read_episodes,
     read_values,
 )
@@ -36,11 +27,14 @@ from lactchain.data.preferences import chain_advantages, read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import language_env
 from lactchain.environments.pictures import Picture
+from lactchain.environments.views import State
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
-from lactchain.inspection import markup
+from lactchain.inspection.markup import Markup, escape, parts
 from lactchain.run import read_metrics
 from lactchain.types import PreferencePair, Trajectory
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -61,12 +55,12 @@ class RunView:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Versions, device, commit; empty where there is no record."""
-        return self._json("environment.json") or {}
+        return self._read("environment.json", read_json) or {}
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """The final numbers; None while the run is unfinished."""
-        return self._json("summary.json")
+        return self._read("summary.json", read_json)
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -76,33 +70,29 @@ class RunView:
     @cached_property
     def trajectories(self) -> list[Trajectory]:
         """The episodes in `trajectories/`."""
-        folder = self.directory / "trajectories"
-        return read_trajectories(folder) if any(folder.glob("*.parquet")) else []
+        return self._read("trajectories", read_trajectories) or []
 
     @cached_property
     def pairs(self) -> list[PreferencePair]:
         """The preference pairs in `pairs/`."""
-        folder = self.directory / "pairs"
-        return read_pairs(folder) if any(folder.glob("*.parquet")) else []
+        return self._read("pairs", read_pairs) or []
 
     @cached_property
     def values(self) -> StateValues | None:
         """The critic's values beside the exact ones."""
-        path = self.directory / "values.json"
-        return read_values(path) if path.exists() else None
+        return self._read("values.json", read_values)
 
     @cached_property
     def answer_values(self) -> AnswerValues | None:
         """What each answer to each state is worth to a value model."""
-        path = self.directory / "answer_values.json"
-        return read_answer_values(path) if path.exists() else None
+        return self._read("answer_values.json", partial(read_values, kind=AnswerValues))
 
     @cached_property
     def episodes(self) -> dict[str, list[EpisodeResult]]:
         """Evaluations by name: "before" and "after" training, those that there are."""
         names = {"before": "episodes_before.json", "after": "episodes.json"}
-        paths = {name: self.directory / file for name, file in names.items()}
-        return {name: read_episodes(path) for name, path in paths.items() if path.exists()}
+        found = {name: self._read(file, read_episodes) for name, file in names.items()}
+        return {name: results for name, results in found.items() if results is not None}
 
     @cached_property
     def stages(self) -> dict[str, RunView]:
@@ -111,6 +101,22 @@ class RunView:
         views = [RunView(folder) for folder in folders if folder != self.directory]
         views.sort(key=lambda view: (view.started, _natural_order(str(view.directory))))
         return {view.directory.relative_to(self.directory).as_posix(): view for view in views}
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.directory.resolve().name
+
+    @property
+    def state(self) -> str:
+        """Whether the run is "finished" or "unfinished"."""
+        return "unfinished" if self.summary is None else "finished"
+
+    @property
+    def minutes(self) -> float | None:
+        """From the first record to the last; None before there is one."""
+        times = [record["time"] for record in self.metrics if "time" in record]
+        return (times[-1] - times[0]) / 60 if times else None
 
     @property
     def started(self) -> float:
@@ -156,22 +162,21 @@ class RunView:
                     points.setdefault(key, {})[record["step"]] = number
         return {key: (list(curve), list(curve.values())) for key, curve in points.items()}
 
-    def _json(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, read: Callable[[Path], Result]) -> Result | None:
+        """What is in a file, or in a folder of parquet files; None where there is none."""
         path = self.directory / name
-        return read_json(path) if path.exists() else None
+        found = any(path.glob("*.parquet")) if path.is_dir() else path.exists()
+        return read(path) if found else None
 
     def _repr_html_(self) -> str:
-        state = "finished" if self.summary is not None else "unfinished"
-        heading = markup.element("b", self.directory, " (", state, ")")
+        heading = Markup("<b>{} ({})</b>").format(escape(self.directory), self.state)
         facts = {
             "records": len(self.metrics),
             "episodes": len(self.trajectories),
             "pairs": len(self.pairs),
             "stages": ", ".join(self.stages) or None,
         }
-        return markup.join(
-            (heading, markup.fields({**facts, **(self.summary or {})}))
-        )._repr_html_()
+        return str(parts.notebook(heading + parts.fields({**facts, **(self.summary or {})})))
 
 
 @dataclass(frozen=True)
@@ -220,60 +225,57 @@ def chain_records(
 
     By a value model, that is by the answer alone, or else by a critic, that is by what followed.
     """
-    known = _state_values(values, answer_values)
-    promised = _promised(answer_values)
-    states = [info.get("state") for info in trajectory.infos]
-    state_values = [known.get(_key(state)) for state in states]
-    records = []
-    for t, (action, reward) in enumerate(zip(trajectory.actions, trajectory.rewards, strict=True)):
-        info = trajectory.infos[t + 1]
-        advantage = promised.get((_key(states[t]), action.text.rstrip("\n")))
-        if answer_values is None:
-            advantage = _advantage(trajectory, t, state_values, values)
-        records.append(
-            ChainRecord(
-                text=action.text,
-                reward=reward,
-                value=state_values[t],
-                advantage=advantage,
-                note=_note(info),
-            )
-        )
-    return records
-
-
-def _state_values(
-    values: StateValues | None, answer_values: AnswerValues | None
-) -> dict[str, float]:
+    keys = [_key(info.get("state")) for info in trajectory.infos]
+    worth: list[float | None] = [None] * len(keys)
+    advantages: list[float | None] = [None] * len(trajectory)
     if answer_values is not None:
-        return dict(zip(map(_key, answer_values.states), answer_values.values, strict=True))
-    return {} if values is None else dict(zip(map(_key, values.states), values.critic, strict=True))
+        worth = _look_up(keys, answer_values.states, answer_values.values)
+        advantages = _promised(trajectory, keys, answer_values)
+    elif values is not None:
+        worth = _look_up(keys, values.states, values.critic)
+        advantages = _earned(trajectory, worth, values)
+    notes = map(_note, trajectory.infos[1:])
+    said = [action.text for action in trajectory.actions]
+    columns = zip(said, trajectory.rewards, worth[:-1], advantages, notes, strict=True)
+    return list(starmap(ChainRecord, columns))
 
 
-def _promised(values: AnswerValues | None) -> dict[tuple[str, str], float]:
-    """The advantage of each answer to each state."""
-    if values is None:
-        return {}
-    return {
-        (_key(state), answer.rstrip("\n")): advantage
-        for state, row in zip(values.states, values.advantages, strict=True)
-        for answer, advantage in zip(values.answers, row, strict=True)
-    }
+def _look_up(keys: Sequence[str], states: Sequence[State], entries: Sequence[Any]) -> list[Any]:
+    """The entry of each state by its key; None where it is none of the states."""
+    known = dict(zip(map(_key, states), entries, strict=True))
+    return [known.get(key) for key in keys]
 
 
-def _advantage(
-    trajectory: Trajectory, t: int, state_values: list[float | None], values: StateValues | None
-) -> float | None:
-    terminated = trajectory.terminated and t == len(trajectory) - 1
-    value, next_value = state_values[t], 0.0 if terminated else state_values[t + 1]
-    if values is None or value is None or next_value is None:
-        return None
-    reward = trajectory.chain_rewards(values.gamma, values.discount_per)[t]
-    num_actions = trajectory.num_actions[t]
-    advantage = chain_advantages(
-        reward, num_actions, value, next_value, terminated, values.gamma, values.discount_per
-    )
-    return float(advantage)
+def _promised(
+    trajectory: Trajectory, keys: Sequence[str], values: AnswerValues
+) -> list[float | None]:
+    """The advantage of each answer of an episode, by the answer alone."""
+    places = {answer.rstrip("\n"): place for place, answer in enumerate(values.answers)}
+    said = (places.get(action.text.rstrip("\n")) for action in trajectory.actions)
+    rows = _look_up(keys, values.states, values.advantages)
+    return [
+        None if row is None or place is None else row[place]
+        for row, place in zip(rows, said, strict=False)
+    ]
+
+
+def _earned(
+    trajectory: Trajectory, worth: Sequence[float | None], values: StateValues
+) -> list[float | None]:
+    """The advantage of each answer of an episode, by what followed."""
+    rewards = trajectory.chain_rewards(values.gamma, values.discount_per)
+    ended = [t == len(trajectory) and trajectory.terminated for t in range(len(worth))]
+    after = [0.0 if end else value for end, value in zip(ended, worth, strict=True)][1:]
+    return [
+        None
+        if None in (value, next_value)
+        else float(
+            chain_advantages(r, k, value, next_value, False, values.gamma, values.discount_per)
+        )
+        for r, k, value, next_value in zip(
+            rewards, trajectory.num_actions, worth[:-1], after, strict=True
+        )
+    ]
 
 
 def _note(info: Mapping[str, Any]) -> str:

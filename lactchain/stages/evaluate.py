@@ -12,7 +12,7 @@ from typing import Any
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.data.answer_values import answer_values
-from lactchain.data.evaluations import write_answer_values, write_episodes
+from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
@@ -58,7 +58,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
         if (values := answer_values(actor, rollouts.env)) is not None:
-            write_answer_values(run.path("answer_values.json"), values)
+            write_values(run.path("answer_values.json"), values)
     if samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)

@@ -13,7 +13,7 @@ from lactchain.environments.pictures import Picture
 from lactchain.environments.views import State, TextView
 from lactchain.inspection import maps, plots
 from lactchain.inspection.maps import Grid
-from lactchain.inspection.markup import Markup, details, element, gallery, join
+from lactchain.inspection.markup import Markup, parts
 from lactchain.types import Trajectory
 from lactchain.worlds.cells import cell_view
 from lactchain.worlds.gridworld.env import GridWorld
@@ -69,8 +69,8 @@ class GridWorldPicture(Picture):
         """Some of the goals, the first one unfolded."""
         if not all(map(_is_state, states)):
             return Markup("")
-        return join(
-            details(f"goal at {goal}", self._goal(states, critic, exact, goal), is_open=n == 0)
+        return Markup("").join(
+            parts.details(f"goal at {goal}", self._goal(states, critic, exact, goal), n == 0)
             for n, goal in enumerate(_some_goals(states))
         )
 
@@ -110,7 +110,7 @@ class GridWorldPicture(Picture):
                 self._row("exact", states, exact, goal, limits),
                 self._row("error", states, errors, goal, around, plots.DIVERGING),
             ]
-        return element("div", gallery(bars), *rows, class_="card")
+        return parts.card(parts.gallery(bars), *rows)
 
     def _row(
         self,
@@ -126,7 +126,7 @@ class GridWorldPicture(Picture):
         for state, value in zip(states, values, strict=True):
             if (state["goal_x"], state["goal_y"]) == goal:
                 values_at[state["orientation"]][state["x"], state["y"]] = value
-        return gallery(
+        return parts.gallery(
             [
                 maps.value_map(f"{name}, facing {heading}", self.grid, cells, limits, goal, palette)
                 for heading, cells in zip(ORIENTATIONS, values_at, strict=True)
@@ -141,5 +141,4 @@ def _is_state(state: Mapping[str, Any] | None) -> bool:
 def _some_goals(states: Sequence[State]) -> list[tuple[int, int]]:
     """A few of the goals, evenly spread."""
     goals = sorted({(state["goal_x"], state["goal_y"]) for state in states})
-    places = np.linspace(0, len(goals) - 1, min(MAX_GOALS, len(goals)))
-    return [goals[round(place)] for place in places]
+    return [goals[place] for place in plots.spread(len(goals), MAX_GOALS)]

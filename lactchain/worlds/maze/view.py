@@ -9,8 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from lactchain.environments.views import TextView
-from lactchain.inspection.grids import CellPicture
-from lactchain.inspection.maps import Grid
+from lactchain.inspection.maps import CellPicture, Grid
 from lactchain.worlds.cells import STEPS, cell_view
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.policies import OpenMoves

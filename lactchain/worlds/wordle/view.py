@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import numpy as np
 
 from lactchain.environments.pictures import Picture
 from lactchain.environments.views import State, TextView, reset_into
-from lactchain.inspection.markup import Markup, element
+from lactchain.inspection.markup import Markup, escape
 from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.policies import FittingWords
@@ -21,10 +22,12 @@ CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nkn
 COLOURS = {"g": "#538d4e", "y": "#b59f3b", "b": "#787c7e"}  # right place, elsewhere, absent
 
 _GAME_STATE = {"guesses", "feedback"}
-_TILE = (
-    "display:inline-block;width:1.7em;height:1.7em;line-height:1.7em;margin:1px;text-align:center;"
-    "font-weight:600;color:#fff;background:"
+_TILE = Markup(
+    '<span style="display:inline-block;width:1.7em;height:1.7em;line-height:1.7em;margin:1px;'
+    'text-align:center;font-weight:600;color:#fff;background:{}">{}</span>'
 )
+_ROW = Markup('<div style="white-space:nowrap">{}</div>')
+_STRUCK = Markup('<div class="bad"><span style="text-decoration:line-through">{}</span></div>')
 
 
 def wordle_view(world: Wordle) -> TextView:
@@ -119,7 +122,7 @@ class BoardPicture(Picture):
         if game is None:
             return Markup("")
         turns = zip(game["guesses"], game["feedback"], strict=False)
-        return element("div", *(_row(guess, marks) for guess, marks in turns))
+        return Markup("<div>{}</div>").format(Markup("").join(starmap(_row, turns)))
 
 
 def game_of(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -136,10 +139,9 @@ def game_of(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 def _row(guess: str, marks: str) -> Markup:
     if not marks:
-        struck = element("span", guess or "(nothing)", style="text-decoration:line-through")
-        return element("div", struck, class_="bad")
+        return _STRUCK.format(escape(guess or "(nothing)"))
     tiles = (
-        element("span", letter.upper(), style=_TILE + COLOURS[mark])
+        _TILE.format(COLOURS[mark], escape(letter.upper()))
         for letter, mark in zip(guess, marks, strict=True)
     )
-    return element("div", *tiles, style="white-space:nowrap")
+    return _ROW.format(Markup("").join(tiles))
