@@ -14,7 +14,7 @@ from lactchain import distributed
 from lactchain.console import console, plain, table
 from lactchain.data.text_lengths import actor_lengths, critic_length
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.cascade import CACHE_BYTES
+from lactchain.models.generation.cascade import CACHE_BYTES
 from lactchain.models.loading import device
 from lactchain.models.memory import (
     PARTS,

@@ -13,12 +13,13 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerF
 
 from lactchain.environments.extractors import Chain, make_extractor
 from lactchain.errors import ConfigError, DataError, NonFiniteError
-from lactchain.models import cascade
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
-from lactchain.models.automaton import answer_tree, build_automaton
-from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
-from lactchain.models.decoding import Decoder
+from lactchain.models.generation import cascade
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
+from lactchain.models.generation.decoding import Decoder
+from lactchain.models.generation.enumeration import answer_tree
 from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar

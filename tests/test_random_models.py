@@ -9,7 +9,7 @@ from sentencepiece import SentencePieceProcessor
 from transformers import AutoModel, AutoModelForCausalLM
 
 from lactchain.environments.language import make_language_env
-from lactchain.models.automaton import build_automaton
+from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import check_weights, load_tokenizer, quiet
 from lactchain.models.prompting import PromptTemplate
 from lactchain.settings import EnvironmentConfig

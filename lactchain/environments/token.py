@@ -1,11 +1,11 @@
 """One token is one step: the generation of a sentence, around any causal language model.
 
 The model is injected as a `NextToken`, numpy in and numpy out, so that nothing here knows what it
-runs on; `lactchain.models.next_token` makes one of a causal language model:
+runs on; `lactchain.models.generation.next_token` makes one of a causal language model:
 
     from lactchain import ActorConfig
     from lactchain.environments.token import TokenEnv
-    from lactchain.models.next_token import CausalNextToken
+    from lactchain.models.generation.next_token import CausalNextToken
 
     model = CausalNextToken.from_config(ActorConfig("weights/tiny-actor"))
     env = TokenEnv(model, prompts=["..."], reward=lambda text, logprob: float("goal" in text))

@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import MistralConfig, PreTrainedModel
 
 from lactchain.models.allocations import Allocations
-from lactchain.models.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
+from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.loading import quiet
 from lactchain.models.meta_models import (
     Batch,

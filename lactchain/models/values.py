@@ -215,7 +215,7 @@ class ValueModel(HeadedModel):
         return torch.stack([head(hidden, columns) for head in self.q_heads]).amin(dim=0)
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
-        """Hidden states (R · L, D) of R prefix trees (`lactchain.data.prefix_trees`)."""
+        """Hidden states (R · L, D) of R prefix trees (`generation.prefix_trees`)."""
         mask = attention_masks(
             self.trunk.config,
             seen_in_tree(subtree_ends),

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
-from lactchain.data.prefix_trees import PrefixTrees, prefix_trees
 from lactchain.data.token_view import TokenView, ValueTargets
 from lactchain.functional.token_losses import weighted_mean
 from lactchain.functional.tokens import token_logprobs
+from lactchain.models.generation.prefix_trees import PrefixTrees, prefix_trees
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
 from lactchain.run import Run, read_metrics

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,30 +21,32 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
-from lactchain.models.answers import Answers, Completion, Texts
-from lactchain.models.automaton import ACCEPT, AnswerTree, ChainAutomaton, answer_tree
-from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, RowCache, use_cascade
 from lactchain.models.families import finished_logits
+from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
+from lactchain.models.generation.cascade import (
+    CACHE_BYTES,
+    COLUMNS,
+    CascadeTrunk,
+    RowCache,
+    use_cascade,
+)
+from lactchain.models.generation.enumeration import AnswerTree, Texts, answer_tree
 from lactchain.streams import uniform
+
+if TYPE_CHECKING:
+    from lactchain.models.generation.guidance import TrainedValues
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
 
 
-class TokenGuide(Protocol):
-    """Values of the next token by a model of its own, which the decoder feeds along.
+@dataclass(frozen=True)
+class Completion:
+    """Sampled tokens, end of sequence included, and the log-probability each was drawn with."""
 
-    Attributes:
-        model: a causal language model.
-        weight: the factor on its values, β.
-    """
-
-    model: PreTrainedModel
-    weight: float
-
-    def q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Values (B, V) of all tokens, or of some, from the last hidden state (B, D) of `model`."""
-        ...
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: str
 
 
 Caches = tuple[RowCache, ...]
@@ -62,7 +66,8 @@ class Decoder:
         temperature: divides the logits; 0 takes the most probable token, and probabilities are
             then those of the model itself (temperature 1).
         automaton: of legal answers, for constrained sampling; None samples freely.
-        guide: values that are added to the logits; None: the model's own logits alone.
+        guide: values β min_i Q̂_i(s, ·) that are added to the logits, by a model of their own which
+            is fed along; None: the model's own logits alone.
     """
 
     def __init__(
@@ -73,7 +78,7 @@ class Decoder:
         max_new_tokens: int = 64,
         temperature: float = 1.0,
         automaton: ChainAutomaton | None = None,
-        guide: TokenGuide | None = None,
+        guide: TrainedValues | None = None,
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
@@ -83,7 +88,7 @@ class Decoder:
         self.automaton = automaton
         self.guide = guide
         self.device = model.device
-        models = [model] if guide is None else [model, guide.model]
+        models = [model] if guide is None else [model, guide.target.trunk]
         self._trunks = [CascadeTrunk(trunk, self.prefix_ids) for trunk in models]
         self._columns: Tensor | None = None
         head = model.get_output_embeddings()
@@ -108,14 +113,19 @@ class Decoder:
         if not prompts:
             return []
         seeds = np.array(seeds, dtype=np.uint64)
-        answers = Answers(len(prompts), self._opening)
+        said = [list(self._opening) for _ in prompts]
+        logprobs = [[0.0] * len(self._opening) for _ in prompts]
         rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
         with self._cascade():
             caches, lengths, probabilities = self._read_distinct(prompts)
             for step in range(self.longest_answer):
-                columns, logprobs = self._draw(probabilities, uniform(seeds[rows], step))
+                columns, drawn = self._draw(probabilities, uniform(seeds[rows], step))
                 blocks, states = self._advance(states, columns)
-                answers.add(rows, blocks, logprobs)
+                for row, block, first in zip(rows, blocks.tolist(), drawn.tolist(), strict=True):
+                    new = [token for token in block if token >= 0]
+                    said[row] += new
+                    # Only the first was drawn; what follows it without a choice is certain.
+                    logprobs[row] += [first, *repeat(0.0, len(new) - 1)] if new else []
                 (keep,) = np.nonzero(states != ACCEPT)
                 if not len(keep) or step == self.longest_answer - 1:
                     break
@@ -124,7 +134,10 @@ class Decoder:
                     caches, lengths = _select(caches, kept), lengths[kept]
                     rows, states, blocks = rows[keep], states[keep], blocks[keep]
                 probabilities, lengths = self._feed(_trimmed(blocks), lengths, caches, states)
-        return answers.completions(self.eos_token_id)
+        return [
+            Completion(tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
+            for ids, row in zip(said, logprobs, strict=True)
+        ]
 
     @torch.inference_mode()
     def enumerate(
@@ -281,7 +294,7 @@ class Decoder:
         logits = finished_logits(self.model.config, logits).float()
         if self.guide is not None:
             # V(s) is the same for every token, and falls out of the softmax.
-            logits += self.guide.weight * self.guide.q(hidden[1], self._columns)
+            logits += self.guide.weight * self.guide.target.least_q(hidden[1], self._columns)
         if self.automaton is not None:
             logits.masked_fill_(self._illegal[states], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)

@@ -46,25 +46,6 @@ class ChainAutomaton:
     longest: int
 
 
-@dataclass(frozen=True)
-class AnswerTree:
-    """All legal answers; a node is what was said before a choice, and the root is node 0.
-
-    Attributes:
-        answers: the token ids of each answer (C).
-        states: (N,) the automaton's state in each node.
-        targets: (N, M) the node behind a token, or ~c where it ends answer c.
-        num_forks: levels at which a text goes on in more than one way.
-        width: tokens behind the opening, if each level is fed in blocks of one width.
-    """
-
-    answers: list[tuple[int, ...]]
-    states: np.ndarray
-    targets: np.ndarray
-    num_forks: int
-    width: int
-
-
 def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> ChainAutomaton:
     """The automaton of all chains of 1 to `max_chain_length` actions, end of sequence included.
 
@@ -216,32 +197,6 @@ def _longest(edges: list[dict[int, int]], start: int) -> int:
         else:
             lengths[waiting.pop()] = 1 + max(lengths[target] for target in edges[state].values())
     return lengths[start]
-
-
-def answer_tree(automaton: ChainAutomaton) -> AnswerTree:
-    """The tree of all answers, level by level; it has as many leaves as there are chains."""
-    nodes = [(automaton.opening, automaton.start, 0)]
-    answers: list[tuple[int, ...]] = []
-    rows: list[np.ndarray] = []
-    widths: dict[int, int] = {}
-    forks: set[int] = set()
-    for text, state, depth in nodes:  # it grows as it is read
-        targets, first_child = np.zeros(len(automaton.tokens), dtype=np.int64), len(nodes)
-        for column in np.flatnonzero(automaton.legal[state]):
-            block, after = automaton.blocks[state, column], automaton.after[state, column]
-            said = tuple(block[block >= 0].tolist())
-            if after == ACCEPT:
-                targets[column] = ~len(answers)
-                answers.append((*text, *said))
-            else:
-                targets[column] = len(nodes)
-                nodes.append(((*text, *said), after, depth + 1))
-                widths[depth] = max(widths.get(depth, 0), len(said))
-        rows.append(targets)
-        if len(nodes) > first_child + 1:
-            forks.add(depth)
-    states = np.array([state for _, state, _ in nodes])
-    return AnswerTree(answers, states, np.array(rows), len(forks), sum(widths.values()))
 
 
 def _forced(edges: list[dict[int, int]], state: int) -> tuple[tuple[int, ...], int]:

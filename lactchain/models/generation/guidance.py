@@ -22,8 +22,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.families import finished_logits
+from lactchain.models.generation.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.settings import GuidedActorConfig
@@ -80,27 +80,6 @@ class TrainedValues:
     def target(self) -> ValueModel:
         """Its target network, for Q̂; the trained one where there is no other."""
         return self.online.target_network() if self.online.target else self.online
-
-
-@dataclass(frozen=True)
-class ValueGuide:
-    """β min_i Q̂_i for the decoder, which feeds the model along."""
-
-    values: TrainedValues
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The trunk."""
-        return self.values.target.trunk
-
-    @property
-    def weight(self) -> float:
-        """β."""
-        return self.values.weight
-
-    def q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Values (B, V) of hidden states (B, D)."""
-        return self.values.target.least_q(hidden, columns)
 
 
 @dataclass(frozen=True)
