@@ -15,7 +15,6 @@ from lactchain.console import console, plain, table
 from lactchain.data.text_lengths import actor_lengths, critic_length
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.generation.cascade import CACHE_BYTES
-from lactchain.models.loading import device
 from lactchain.models.memory import (
     PARTS,
     MemoryEstimate,
@@ -26,6 +25,7 @@ from lactchain.models.memory import (
     training_memory,
 )
 from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.runtime import device
 from lactchain.models.specs import (
     actor_spec,
     autocast,

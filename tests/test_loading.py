@@ -27,7 +27,8 @@ from lactchain.models.adapters import (
     tokenizer_fingerprint,
 )
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import device, load_actor, load_encoder, quiet
+from lactchain.models.loading import load_actor, load_encoder
+from lactchain.models.runtime import device, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
 from lactchain.stages.prepare_weights import PrepareWeightsConfig
@@ -101,7 +102,7 @@ def test_an_actor_comes_frozen_or_trainable(config):
 
 def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch):
     monkeypatch.chdir(weights.parent)
-    monkeypatch.setattr("lactchain.models.loading.WEIGHTS_FOLDER", weights)
+    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", weights)
     model, _ = load_actor(ActorConfig(model="actor"))
     expected, _ = load_actor(config)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)

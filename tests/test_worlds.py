@@ -24,7 +24,7 @@ ALLOWED = {
     "__init__.py": {"worlds.gridworld.env", "worlds.gridworld.batch", "GridWorld",
                     "GridWorldVectorEnv"},  # public names
     "settings.py": {"lactchain/GridWorld-v0"},  # the default
-    "models/loading.py": {"gridworld"},  # the default's preset, in an error message
+    "models/weight_files.py": {"gridworld"},  # the default's preset, in an error message
     "stages/make_offline_data.py": {"a name such as maze/data-v0"},  # of a data set
 }  # fmt: skip
 

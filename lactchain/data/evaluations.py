@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lactchain.errors import DataError
-from lactchain.files import atomic_write, read_json
+from lactchain.files import atomic_write, read_versioned_json
 
 VERSION = 1
 
@@ -121,7 +121,7 @@ def read_values(path: str | Path) -> StateValues:
     Raises:
         DataError: when the file is missing, damaged or of another schema.
     """
-    fields = _read(path)
+    fields = read_versioned_json(path, VERSION)
     with _schema_errors(path):
         for name in ("states", "critic", "exact"):
             fields[name] = None if fields[name] is None else tuple(fields[name])
@@ -143,7 +143,7 @@ def read_answer_values(path: str | Path) -> AnswerValues:
     Raises:
         DataError: when the file is missing, damaged or of another schema.
     """
-    fields = _read(path)
+    fields = read_versioned_json(path, VERSION)
     with _schema_errors(path):
         rows = tuple(map(tuple, fields.pop("advantages")))
         return AnswerValues(**{k: tuple(v) for k, v in fields.items()}, advantages=rows)
@@ -164,7 +164,7 @@ def read_episodes(path: str | Path) -> list[EpisodeResult]:
     Raises:
         DataError: when the file is missing, damaged or of another schema.
     """
-    fields = _read(path)
+    fields = read_versioned_json(path, VERSION)
     with _schema_errors(path):
         return [EpisodeResult(**episode) for episode in fields["episodes"]]
 
@@ -179,11 +179,3 @@ def _schema_errors(path: str | Path) -> Iterator[None]:
 
 def _write(path: str | Path, fields: Mapping[str, Any]) -> None:
     atomic_write(path, json.dumps({"schema_version": VERSION} | dict(fields), allow_nan=False))
-
-
-def _read(path: str | Path) -> dict[str, Any]:
-    fields = read_json(path)
-    version = fields.pop("schema_version", None)
-    if version != VERSION:
-        raise DataError(f"{path}: expected schema version {VERSION}, got {version}")
-    return fields

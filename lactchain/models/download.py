@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 )
 
 from lactchain.errors import DataError
-from lactchain.models.loading import check_weights, download_command
+from lactchain.models.weight_files import check_weights, download_command
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "README.md"]
 

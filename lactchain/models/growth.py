@@ -21,7 +21,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lactchain.errors import ConfigError
 from lactchain.files import disk_errors
 from lactchain.models.adapters import ADAPTER_FILES, check_adapter, seal_adapter
-from lactchain.models.loading import load_actor, quiet, resolve_weights
+from lactchain.models.loading import load_actor
+from lactchain.models.runtime import quiet
+from lactchain.models.weight_files import resolve_weights
 from lactchain.settings import ActorConfig
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")

@@ -17,7 +17,6 @@ from transformers import MistralConfig, PreTrainedModel
 
 from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
-from lactchain.models.loading import quiet
 from lactchain.models.meta_models import (
     Batch,
     Heads,
@@ -31,6 +30,7 @@ from lactchain.models.meta_models import (
     quantised_layers,
     rounded_copies,
 )
+from lactchain.models.runtime import quiet
 from lactchain.settings import LoraSettings
 
 _MISTRAL_7B = {

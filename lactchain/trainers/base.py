@@ -40,7 +40,7 @@ from lactchain.files import disk_errors
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.adapters import base_folder, seal_adapter
 from lactchain.models.headed import load_trained
-from lactchain.models.loading import device, quiet
+from lactchain.models.runtime import device, quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.provenance import provenance

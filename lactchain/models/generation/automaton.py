@@ -7,6 +7,7 @@ number of chains.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -70,7 +71,7 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
             elif count < grammar.max_chain_length:
                 _add_path(edges, said, piece, after)
         said = after
-    return _tabulate(edges)
+    return _tabulate(edges, _longest(pieces, grammar.max_chain_length))
 
 
 def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], target: int) -> None:
@@ -165,38 +166,31 @@ def _cut(
     return pieces
 
 
-def _tabulate(edges: list[dict[int, int]]) -> ChainAutomaton:
-    longest = _longest(edges, 0)
+def _longest(pieces: Pieces, max_chain_length: int) -> int:
+    """Tokens of the longest answer, end of sequence included."""
+    sizes: dict[tuple[bool, bool], int] = defaultdict(int)
+    for (later, final, _), piece in pieces.items():
+        sizes[later, final] = max(sizes[later, final], len(piece))
+    inner = (max_chain_length - 2) * sizes[True, False]
+    return 1 + max(sizes[False, True], sizes[False, False] + inner + sizes[True, True])
+
+
+def _tabulate(edges: list[dict[int, int]], longest: int) -> ChainAutomaton:
     tokens = sorted({token for out in edges for token in out})
-    shape = (len(edges), len(tokens))
-    legal, after = np.zeros(shape, dtype=bool), np.full(shape, ACCEPT)
-    blocks = np.full((*shape, longest), -1)
+    steps = {}
     for state, out in enumerate(edges):
         for token, target in out.items():
-            column = tokens.index(token)
             run, end = _forced(edges, target)
-            block = (token, *run)
-            legal[state, column], after[state, column] = True, end
-            blocks[state, column, longest - len(block) :] = block
-    width = int((blocks >= 0).sum(axis=-1).max())
+            steps[state, tokens.index(token)] = (token, *run), end
+    width = max(len(block) for block, _ in steps.values())
+    shape = (len(edges), len(tokens))
+    legal, after = np.zeros(shape, dtype=bool), np.full(shape, ACCEPT)
+    blocks = np.full((*shape, width), -1)
+    for place, (block, end) in steps.items():
+        legal[place], after[place] = True, end
+        blocks[place][width - len(block) :] = block
     opening, start = _forced(edges, 0)
-    return ChainAutomaton(
-        np.array(tokens), legal, blocks[..., longest - width :], after, opening, start, longest
-    )
-
-
-def _longest(edges: list[dict[int, int]], start: int) -> int:
-    """The number of tokens on the longest path from a state to the end."""
-    lengths = {ACCEPT: 0}
-    waiting = [start]
-    while waiting:
-        state = waiting[-1]
-        unknown = [target for target in edges[state].values() if target not in lengths]
-        if unknown:
-            waiting += unknown
-        else:
-            lengths[waiting.pop()] = 1 + max(lengths[target] for target in edges[state].values())
-    return lengths[start]
+    return ChainAutomaton(np.array(tokens), legal, blocks, after, opening, start, longest)
 
 
 def _forced(edges: list[dict[int, int]], state: int) -> tuple[tuple[int, ...], int]:

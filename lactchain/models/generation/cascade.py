@@ -24,6 +24,7 @@ from lactchain.models.families import (
     check_family,
     shortest_window,
 )
+from lactchain.models.runtime import evaluating
 
 CASCADE = "lactchain_cascade"
 
@@ -117,20 +118,6 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 AttentionInterface.register(CASCADE, cascade_attention)
-
-
-@contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Runs `model` in evaluation mode, and puts it back afterwards.
-
-    With gradient checkpointing on and in train mode a loop with cached keys is silently wrong.
-    """
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 @contextmanager
