@@ -19,7 +19,7 @@ from lactchain.models.generation import cascade
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.generation.enumeration import answer_tree
+from lactchain.models.generation.enumeration import chain_tree
 from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar
@@ -284,7 +284,7 @@ def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
         lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     decoder.enumerate(PROMPTS, budget=200_000)
-    assert sum(fed) == len(PROMPTS) * len(answer_tree(automaton).states) and len(fed) > 20
+    assert sum(fed) == len(PROMPTS) * len(chain_tree(automaton).states) and len(fed) > 20
 
 
 @pytest.mark.parametrize("make", [

@@ -309,3 +309,31 @@ class CascadeTrunk:
         visible, keys = pad(visible, (shared, 0), value=True), torch.cat([prefix, own], dim=1)
         queries = own[:, cache.length - visible.shape[1] : cache.length]
         return attention_masks(config, visible, queries, keys, dtype)
+
+
+Caches = tuple[RowCache, ...]
+"""Of several trunks that read the same texts: a policy's, and that of the values that guide it."""
+
+
+def read_all(
+    trunks: Sequence[CascadeTrunk],
+    prompts: Sequence[Sequence[int]],
+    opening: Sequence[int] = (),
+    room: int = 0,
+) -> tuple[Caches, Tensor, tuple[Tensor, ...]]:
+    """`CascadeTrunk.read` by each trunk: caches, lengths (B,), hidden states (B, D) of each."""
+    parts = [trunk.read(prompts, opening=opening, room=room) for trunk in trunks]
+    caches, lengths, hidden = zip(*parts, strict=True)
+    return caches, lengths[0], hidden
+
+
+def feed_all(
+    trunks: Sequence[CascadeTrunk], blocks: np.ndarray, lengths: Tensor, caches: Caches
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """`CascadeTrunk.feed` by each trunk: the new lengths (B,), and hidden states (B, D) of each."""
+    on_device = torch.from_numpy(blocks).to(lengths.device)
+    parts = [
+        trunk.feed(on_device, lengths, cache) for trunk, cache in zip(trunks, caches, strict=True)
+    ]
+    hidden, lengths = zip(*parts, strict=True)
+    return lengths[0], hidden

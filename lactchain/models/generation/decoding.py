@@ -26,11 +26,13 @@ from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
     CACHE_BYTES,
     COLUMNS,
+    Caches,
     CascadeTrunk,
-    RowCache,
+    feed_all,
+    read_all,
     use_cascade,
 )
-from lactchain.models.generation.enumeration import AnswerTree, Texts, answer_tree
+from lactchain.models.generation.enumeration import chain_tree, rows_at_once, trimmed, weigh_answers
 from lactchain.streams import uniform
 
 if TYPE_CHECKING:
@@ -47,10 +49,6 @@ class Completion:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: str
-
-
-Caches = tuple[RowCache, ...]
-"""Of the policy's trunk, and of the guide's where there is one."""
 
 
 class Decoder:
@@ -133,7 +131,8 @@ class Decoder:
                     kept = self._on_device(keep)
                     caches, lengths = _select(caches, kept), lengths[kept]
                     rows, states, blocks = rows[keep], states[keep], blocks[keep]
-                probabilities, lengths = self._feed(_trimmed(blocks), lengths, caches, states)
+                lengths, hidden = feed_all(self._trunks, trimmed(blocks), lengths, caches)
+                probabilities = self._probabilities(hidden, states)
         return [
             Completion(tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
             for ids, row in zip(said, logprobs, strict=True)
@@ -161,25 +160,20 @@ class Decoder:
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
-        tree = answer_tree(self.automaton)
-        found = np.zeros((len(prompts), len(tree.answers)))
+        tree = chain_tree(self.automaton)
         if not prompts:
-            return tree.answers, found
-        size = self._rows_at_once(prompts, tree, budget or CACHE_BYTES[self.device.type])
-        with self._cascade():
-            for first in range(0, len(prompts), size):
-                owners = np.arange(first, min(first + size, len(prompts)))
-                caches, lengths, probabilities = self._read([prompts[i] for i in owners], room=0)
-                texts = Texts.opened(owners)
-                waiting: list[tuple[Texts, Caches, Tensor]] = []
-                while True:
-                    texts = self._longer(texts, tree, probabilities, found)
-                    waiting += [(part, caches, lengths) for part in texts.split(size)]
-                    if not waiting:
-                        break
-                    texts, caches, lengths = waiting.pop()
-                    caches, lengths, probabilities = self._branch(texts, tree, caches, lengths)
-        return tree.answers, found
+            return tree.answers, np.zeros((0, len(tree.answers)))
+        budget = budget or CACHE_BYTES[self.device.type]
+        probabilities = weigh_answers(
+            tree,
+            self._trunks,
+            prompts,
+            lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes]),
+            np.multiply,
+            np.float64(1.0),
+            rows_at_once(tree, self._trunks, prompts, budget),
+        )
+        return tree.answers, probabilities
 
     @property
     def _opening(self) -> tuple[int, ...]:
@@ -194,45 +188,6 @@ class Decoder:
     def longest_answer(self) -> int:
         """Most tokens that an answer has."""
         return self.max_new_tokens if self.automaton is None else self.automaton.longest
-
-    def _longer(
-        self, texts: Texts, tree: AnswerTree, probabilities: Tensor, found: np.ndarray
-    ) -> Texts:
-        """The texts that go on behind the given ones; those that end are entered in `found`."""
-        states = tree.states[texts.nodes]
-        parents, columns = np.nonzero(self.automaton.legal[states])
-        targets = tree.targets[texts.nodes[parents], columns]
-        longer = Texts(
-            parents=parents,
-            owners=texts.owners[parents],
-            nodes=targets,
-            blocks=self.automaton.blocks[states[parents], columns],
-            reached=texts.reached[parents] * probabilities.cpu().numpy()[parents, columns],
-        )
-        ended = longer.some(targets < 0)
-        found[ended.owners, ~ended.nodes] = ended.reached
-        return longer.some(targets >= 0)
-
-    def _branch(
-        self, texts: Texts, tree: AnswerTree, caches: Caches, lengths: Tensor
-    ) -> tuple[Caches, Tensor, Tensor]:
-        """Feeds the last block of each text to a copy of the row that it goes on from."""
-        blocks, parents = _trimmed(texts.blocks), self._on_device(texts.parents)
-        caches = tuple(cache.branch(parents, blocks.shape[1]) for cache in caches)
-        states = tree.states[texts.nodes]
-        probabilities, lengths = self._feed(blocks, lengths[parents], caches, states)
-        return caches, lengths, probabilities
-
-    def _rows_at_once(self, prompts: Sequence[Sequence[int]], tree: AnswerTree, budget: int) -> int:
-        """How many rows an enumeration reads at a time.
-
-        Besides them, those are held that they were branched from, and those whose branches have to
-        wait: at most at each level at which texts fork.
-        """
-        own = max(map(len, prompts)) - len(self.prefix_ids)
-        columns = own + len(self._opening) + tree.width
-        row = columns * sum(trunk.bytes_per_column for trunk in self._trunks)
-        return max(1, budget // (row * (tree.num_forks + 2)))
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -249,36 +204,15 @@ class Decoder:
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
         room = min(self.longest_answer, COLUMNS)
-        caches, lengths, probabilities = self._read(list(distinct), room)
+        caches, lengths, hidden = read_all(self._trunks, list(distinct), self._opening, room)
+        start = np.full(len(distinct), self._start)
+        probabilities = self._probabilities(hidden, start)
         if len(distinct) == len(prompts):
             return caches, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
         return _select(caches, chosen), lengths[chosen], probabilities[chosen]
 
-    def _read(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[Caches, Tensor, Tensor]:
-        """Feeds the prompts; returns their caches, lengths (B,) and probabilities (B, M).
-
-        Args:
-            room: columns of the caches for what follows.
-        """
-        parts = [trunk.read(prompts, self._opening, room) for trunk in self._trunks]
-        caches, lengths, hidden = zip(*parts, strict=True)
-        states = torch.full((len(prompts),), self._start, device=self.device)
-        return caches, lengths[0], self._probabilities(hidden, states)
-
-    def _feed(
-        self, blocks: np.ndarray, lengths: Tensor, caches: Caches, states: np.ndarray
-    ) -> tuple[Tensor, Tensor]:
-        """Feeds each row its block (B, W); returns probabilities (B, M) and the new lengths."""
-        blocks, states = self._on_device(blocks), self._on_device(states)
-        parts = [
-            trunk.feed(blocks, lengths, cache)
-            for trunk, cache in zip(self._trunks, caches, strict=True)
-        ]
-        hidden, lengths = zip(*parts, strict=True)
-        return self._probabilities(hidden, states), lengths[0]
-
-    def _probabilities(self, hidden: Sequence[Tensor], states: Tensor) -> Tensor:
+    def _probabilities(self, hidden: Sequence[Tensor], states: np.ndarray) -> Tensor:
         """Probabilities (B, M) of the next token, at the decoder's temperature.
 
         Args:
@@ -296,7 +230,7 @@ class Decoder:
             # V(s) is the same for every token, and falls out of the softmax.
             logits += self.guide.weight * self.guide.target.least_q(hidden[1], self._columns)
         if self.automaton is not None:
-            logits.masked_fill_(self._illegal[states], -torch.inf)
+            logits.masked_fill_(self._illegal[self._on_device(states)], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
 
     def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -338,8 +272,3 @@ class Decoder:
 
 def _select(caches: Caches, rows: Tensor) -> Caches:
     return tuple(cache.select(rows) for cache in caches)
-
-
-def _trimmed(blocks: np.ndarray) -> np.ndarray:
-    """Blocks (B, W) without the columns that are padding in all of them."""
-    return blocks[:, (blocks >= 0).any(axis=0)]

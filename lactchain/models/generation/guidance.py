@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +22,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.families import finished_logits
-from lactchain.models.generation.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, use_cascade
+from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, use_cascade
+from lactchain.models.generation.enumeration import Combine, rows_at_once, token_tree, weigh_answers
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.settings import GuidedActorConfig
@@ -44,9 +44,7 @@ class TrainedValues:
 
     Attributes:
         weight: β.
-        ranking: how answers are ranked, "sum" or "last".
-        policy_weight: factor on the log probabilities of the cloned policy in that.
-        policy_floor: what is added to its probabilities before.
+        ranking: how answers are ranked.
 
     Raises:
         ConfigError: they were trained with another instruction than the actor is given.
@@ -54,9 +52,7 @@ class TrainedValues:
     """
 
     def __init__(self, config: GuidedActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.weight, ranking = config.value_weight, config.ranking
-        self.ranking, self.policy_weight = ranking.by, ranking.policy_weight
-        self.policy_floor = ranking.policy_floor
+        self.weight, self.ranking = config.value_weight, config.ranking
         self._config = config
         self._directory = Path(config.values)
         meaning, theirs = self.target.meaning, self.target.tokenizer
@@ -80,24 +76,6 @@ class TrainedValues:
     def target(self) -> ValueModel:
         """Its target network, for Q̂; the trained one where there is no other."""
         return self.online.target_network() if self.online.target else self.online
-
-
-@dataclass(frozen=True)
-class _Level:
-    """The tokens at one depth of the tree of answers.
-
-    Attributes:
-        parents: (E,) the texts of the level before that these tokens continue.
-        tokens: (E,) column of each in the list of all tokens that occur.
-        goes_on: (N,) which of the E texts are the next level's.
-        ends: (A,) which of them are answers, and `answers` (A,) which answers.
-    """
-
-    parents: Tensor
-    tokens: Tensor
-    goes_on: Tensor
-    ends: Tensor
-    answers: Tensor
 
 
 class AnswerRanking:
@@ -129,32 +107,32 @@ class AnswerRanking:
                 f"grammar has {grammar.num_answers}; lower environment.max_chain_length, or use "
                 "free or constrained decoding"
             )
-        online, target = values.online, values.target
-        tokenizer, texts = target.tokenizer, list(grammar.answers())
-        ids = encode_completions([Action(text) for text in texts], tokenizer)
+        texts = list(grammar.answers())
+        ids = encode_completions([Action(text) for text in texts], values.target.tokenizer)
         self.actions = [
             Action(text, tuple(row), (0.0,) * len(row))
             for text, row in zip(texts, ids, strict=True)
         ]
         columns = sorted({token for row in ids for token in row})
-        self._columns = torch.tensor(columns, device=target.trunk.device)
-        self._levels = _levels(ids, columns, target.trunk.device)
-        self._template = template
-        self._discount = target.meaning.gamma if values.ranking == "last" else None
+        self._columns = torch.tensor(columns, device=values.target.trunk.device)
+        self._tree = token_tree(ids, columns)
+        gamma = values.target.meaning.gamma
+        self._discounts = np.array([gamma ** (len(row) - 1) for row in ids], dtype=np.float32)
+        self._template, self._values, self._policy = template, values, policy
         self._trunks = [
-            CascadeTrunk(model.trunk, template.prefix_ids) for model in (target, online)
+            CascadeTrunk(model.trunk, template.prefix_ids)
+            for model in (values.target, values.online)
         ]
-        self._target, self._online = target, online
-        self._policy, self._policy_weight = policy, values.policy_weight
-        self._log_floor = math.log(values.policy_floor) if values.policy_floor else -math.inf
         self._known: dict[str, np.ndarray] = {}
 
     def scores(self, observations: Sequence[str]) -> np.ndarray:
         """What ranks the answers in each of B states, (B, C): A + weight · log(π_β + floor)."""
         scores = self.advantages(observations)
-        if self._policy_weight:
-            log_probs = np.logaddexp(self._log_probs(observations), self._log_floor)
-            scores = scores + self._policy_weight * log_probs
+        ranking = self._values.ranking
+        if ranking.policy_weight:
+            log_floor = math.log(ranking.policy_floor) if ranking.policy_floor else -math.inf
+            log_probs = np.logaddexp(self._log_probs(observations), log_floor)
+            scores = scores + ranking.policy_weight * log_probs
         return scores
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
@@ -170,19 +148,19 @@ class AnswerRanking:
             self._known |= zip(new, self._advantages(new), strict=True)
         return np.stack([self._known[text] for text in observations])
 
-    @torch.inference_mode()
     def _advantages(self, observations: Sequence[str]) -> np.ndarray:
         target, online = self._trunks
-        values = self._answer_values(observations, target, self._q, self._discount)
-        if self._discount is not None:
+        if self._values.ranking.by == "last":
+            last = self._weigh(observations, target, self._q, lambda _, step: step)
+            values = last * self._discounts
             return values - self.state_values(observations)[:, None]
-        return values - self._answer_values(observations, online, self._v)
+        q = self._weigh(observations, target, self._q, np.add)
+        return q - self._weigh(observations, online, self._v, np.add)
 
-    @torch.inference_mode()
     def _log_probs(self, observations: Sequence[str]) -> np.ndarray:
         """How probable the cloned policy finds the answers in B states, (B, C)."""
         trunk = CascadeTrunk(self._policy, self._template.prefix_ids)
-        return self._answer_values(observations, trunk, self._log_prob)
+        return self._weigh(observations, trunk, self._log_prob, np.add)
 
     @torch.inference_mode()
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
@@ -193,95 +171,39 @@ class AnswerRanking:
         with use_cascade(trunk.model):
             for i in range(0, len(prompts), size):
                 _, _, hidden = trunk.read(prompts[i : i + size])
-                parts.append(self._online.v_head(hidden)[:, 0])
+                parts.append(self._values.online.v_head(hidden)[:, 0])
         return torch.cat(parts).cpu().numpy()
 
     def _q(self, hidden: Tensor) -> Tensor:
-        return self._target.least_q(hidden, self._columns)
+        return self._values.target.least_q(hidden, self._columns)
 
     def _v(self, hidden: Tensor) -> Tensor:
-        return self._online.v_head(hidden).expand(-1, len(self._columns))
+        return self._values.online.v_head(hidden).expand(-1, len(self._columns))
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         logits = self._policy.get_output_embeddings()(hidden)
         logits = finished_logits(self._policy.config, logits)
         return logits.float().log_softmax(-1)[:, self._columns]
 
-    def _answer_values(
+    def _weigh(
         self,
         observations: Sequence[str],
         trunk: CascadeTrunk,
         values: Callable[[Tensor], Tensor],
-        discount: float | None = None,
+        combine: Combine,
     ) -> np.ndarray:
-        """Values (B, C): of an answer's tokens the sum; given a discount, of the last one alone."""
+        """What the answers weigh in B states, (B, C), by the values of their tokens."""
         prompts = self._template.encode_batch(observations)
-        widest = max(len(level.tokens) for level in self._levels)
-        size = max(1, self._rows_at_once(prompts, trunk) // widest)
-        parts = [
-            self._values_of_some(prompts[i : i + size], trunk, values, discount)
-            for i in range(0, len(prompts), size)
-        ]
-        return torch.cat(parts).cpu().numpy()
+        return weigh_answers(
+            self._tree,
+            [trunk],
+            prompts,
+            lambda hidden, _: values(hidden[0]),
+            combine,
+            np.float32(0.0),
+            self._rows_at_once(prompts, trunk),
+        )
 
     def _rows_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
-        """How many rows are read together; those of a level and of the one before are held."""
-        own = max(map(len, prompts)) - len(trunk.prefix_ids)
-        columns = own + max(COLUMNS, len(self._levels))
-        fitting = CACHE_BYTES[trunk.model.device.type] // (2 * columns * trunk.bytes_per_column)
-        return max(1, min(ROWS, fitting))
-
-    def _values_of_some(
-        self,
-        prompts: Sequence[Sequence[int]],
-        trunk: CascadeTrunk,
-        values: Callable[[Tensor], Tensor],
-        discount: float | None,
-    ) -> Tensor:
-        count, device = len(prompts), self._columns.device
-        totals = torch.empty(count, len(self.actions), device=device)
-        with use_cascade(trunk.model):
-            cache, lengths, hidden = trunk.read(prompts, room=min(len(self._levels), COLUMNS))
-            reached = torch.zeros(count, 1, device=device)
-            for depth, level in enumerate(self._levels):
-                step = values(hidden).view(count, reached.shape[1], -1)
-                first = torch.arange(count, device=device)[:, None] * reached.shape[1]
-                step = step[:, level.parents, level.tokens]
-                if discount is None:
-                    reached = reached[:, level.parents] + step
-                else:
-                    reached = discount**depth * step
-                totals[:, level.answers] = reached[:, level.ends]
-                if len(level.goes_on):
-                    rows = (first + level.parents[level.goes_on]).flatten()
-                    blocks = self._columns[level.tokens[level.goes_on]].repeat(count)[:, None]
-                    cache, lengths = cache.select(rows), lengths[rows]
-                    hidden, lengths = trunk.feed(blocks, lengths, cache)
-                    reached = reached[:, level.goes_on]
-        return totals
-
-
-def _levels(
-    answers: Sequence[Sequence[int]], columns: Sequence[int], device: torch.device
-) -> list[_Level]:
-    """The tree of the answers, a level for each place of a token in them."""
-    column = {token: number for number, token in enumerate(columns)}
-    levels, before = [], {(): 0}
-    for length in range(1, max(map(len, answers)) + 1):
-        texts: dict[tuple[int, ...], int] = {}
-        for answer in answers:
-            if len(answer) >= length:
-                texts.setdefault(tuple(answer[:length]), len(texts))
-        inner = {tuple(answer[:length]) for answer in answers if len(answer) > length}
-        ending = [i for i, answer in enumerate(answers) if len(answer) == length]
-        lists = (
-            [before[text[:-1]] for text in texts],
-            [column[text[-1]] for text in texts],
-            [number for text, number in texts.items() if text in inner],
-            [texts[tuple(answers[i])] for i in ending],
-            ending,
-        )
-        levels.append(_Level(*(torch.tensor(x, dtype=torch.long, device=device) for x in lists)))
-        going_on = (text for text in texts if text in inner)
-        before = {text: number for number, text in enumerate(going_on)}
-    return levels
+        budget = CACHE_BYTES[trunk.model.device.type]
+        return min(ROWS, rows_at_once(self._tree, [trunk], prompts, budget))
