@@ -19,7 +19,7 @@ from lactchain.models.generation import cascade
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.generation.enumeration import chain_tree
+from lactchain.models.generation.enumeration import chain_tree, token_tree
 from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar
@@ -267,6 +267,18 @@ def test_enumeration_holds_one_row_where_none_fits():
     np.testing.assert_allclose(
         decoder.enumerate(PROMPTS, budget=1)[1], decoder.enumerate(PROMPTS)[1], atol=1e-6
     )
+
+
+def test_each_answer_of_a_list_is_a_path_through_its_tree():
+    answers, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
+    tree = token_tree(answers, tokens)
+    assert tree.targets.shape == (4, 4)  # the beginnings: none, 4, 4 5, and 6
+    for number, answer in enumerate(answers):
+        node = 0
+        for token in answer:
+            node = tree.targets[node, tokens.index(token)]
+        assert ~node == number
+    assert tree.room() == (1, 2)  # only the first token has two ways on; the next level has one
 
 
 def test_enumerating_nothing_lists_the_answers():

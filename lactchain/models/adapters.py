@@ -157,7 +157,7 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{file}: missing or damaged ({error})") from error
-    own = adapter_weights(model)
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {key: w.shape for key, w in own.items()}
     got = {key: w.shape for key, w in weights.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
@@ -169,11 +169,6 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         )
     for key, tensor in own.items():
         put(tensor, weights[key])
-
-
-def adapter_weights(model: PeftModel) -> dict[str, torch.Tensor]:
-    """What `save_adapter` writes: LoRA matrices and trained heads, by PEFT's own keys."""
-    return get_peft_model_state_dict(model, save_embedding_layers=False)
 
 
 @torch.inference_mode()

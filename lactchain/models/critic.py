@@ -41,9 +41,12 @@ class EmbeddingCritic(HeadedModel):
     SFR-Embedding-Mistral has it: `Instruct: {task}`, a line break, `Query: {text}`.
 
     Attributes:
-        trunk: the encoder with its head `score`, as PEFT wraps it when there is an adapter.
+        trunk: the encoder with its head `score`.
         tokenizer: pads on the right.
         settings: what the values mean: mode, gamma, discount_per, pooling, instruction.
+        mode: what the values are of: "value", of states, or "action_value", of chains in them.
+        gamma: the discount that the values are under.
+        discount_per: what one factor of `gamma` stands for: an "action" or a "chain".
         value_scale: the head's output times this is the value, so that a head that was made for
             numbers around 1 also serves returns of 100.
     """
@@ -62,6 +65,8 @@ class EmbeddingCritic(HeadedModel):
         super().__init__(trunk, tokenizer)
         self._shard_alone(self.base.score)
         self.settings = settings
+        self.mode, self.gamma = settings.mode, settings.gamma
+        self.discount_per = settings.discount_per
         self.value_scale = value_scale
 
     @classmethod
@@ -156,21 +161,6 @@ class EmbeddingCritic(HeadedModel):
         """Reads what `save` wrote into this critic, to go on training where it stood."""
         super().load_weights(directory)
         self.value_scale = self.read_meaning(Path(directory))["value_scale"]
-
-    @property
-    def mode(self) -> str:
-        """What the values are of: "value", of states, or "action_value", of chains in them."""
-        return self.settings.mode
-
-    @property
-    def gamma(self) -> float:
-        """The discount that the values are under."""
-        return self.settings.gamma
-
-    @property
-    def discount_per(self) -> str:
-        """What one factor of `gamma` stands for: an "action" or a "chain"."""
-        return self.settings.discount_per
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Values (B,) in return units of B texts (B, L), padded on either side."""

@@ -22,9 +22,8 @@ from transformers import (
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.encoder import value_encoder_class
 from lactchain.models.families import context_length
-from lactchain.models.heads import ScoreHead
+from lactchain.models.heads import ScoreHead, value_encoder_class
 from lactchain.models.prompting import end_of_answer
 from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
 from lactchain.models.weight_files import (
@@ -112,7 +111,7 @@ def check_encoder(
     tokenizer = load_tokenizer(path, padding_side="right")
     tokenizer.truncation_side = "left"
     _end_in_eos_if_declared(tokenizer, path)
-    shape = _load_shape(path)
+    shape = load_shape(path)
     if shape.is_encoder_decoder:
         raise ConfigError(
             f"critic.model: expected an encoder or a decoder, got {path}, a {shape.model_type}, "
@@ -140,7 +139,7 @@ def load_base(
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_if_sealed(path)
-    shape = _load_shape(path)
+    shape = load_shape(path)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
         _check_trainable(config, path)
@@ -214,7 +213,7 @@ def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
 
 def context_of(config: PlayerConfig) -> int | None:
     """Tokens that an actor reads at most (`context_length`), before its weights are loaded."""
-    return context_length(_load_shape(resolve_weights(config.model)))
+    return context_length(load_shape(resolve_weights(config.model)))
 
 
 def resolve_dtype(
@@ -232,7 +231,12 @@ def resolve_dtype(
     return torch.float32 if exact or device().type == "cpu" else torch.bfloat16
 
 
-def _load_shape(path: Path) -> PretrainedConfig:
+def load_shape(path: Path) -> PretrainedConfig:
+    """The config.json of a model's folder.
+
+    Raises:
+        DataError: it is missing or damaged, or of a model whose code nobody has trusted.
+    """
     model_type = read_model_json(path / "config.json").get("model_type")
     if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import psutil
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
 from lactchain.errors import DataError
 from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, Task, merges
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import stored_bits
-from lactchain.models.loading import SMALL_MODEL_BYTES, resolve_dtype
+from lactchain.models.loading import SMALL_MODEL_BYTES, load_shape, resolve_dtype
 from lactchain.models.memory import SHAPES
 from lactchain.models.meta_models import Heads, ModelSpec
 from lactchain.models.runtime import device, free_memory
@@ -31,10 +31,12 @@ from lactchain.settings import CriticConfig, LoraSettings, ModelConfig, PlayerCo
 def is_large(model: str) -> bool:
     """Whether the weights in a model's folder take more than a gigabyte.
 
-    Raises:
-        DataError: there is no such model, or a file of it is missing.
+    Models that are not there are left to those who load them, who say how to get them.
     """
-    files = check_weights(resolve_weights(model))
+    try:
+        files = check_weights(resolve_weights(model))
+    except DataError:
+        return False
     return sum(file.stat().st_size for file in files) > SMALL_MODEL_BYTES
 
 
@@ -125,7 +127,7 @@ def shape_of(model: str) -> PretrainedConfig:
         if model not in SHAPES:
             raise
         return SHAPES[model]
-    return AutoConfig.from_pretrained(folder, local_files_only=True)
+    return load_shape(folder)
 
 
 def _adapter_settings(folder: Path) -> LoraSettings | None:

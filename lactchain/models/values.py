@@ -67,8 +67,7 @@ class ValueModel(HeadedModel):
     """Q_i(s, ·) and V(s) at given tokens of a causal language model.
 
     Attributes:
-        trunk: the causal language model, as PEFT wraps it when there is an adapter.
-        tokenizer: of the trunk.
+        trunk: the causal language model.
         q_heads, v_head: the heads.
         target: the parameters of the target network by their names here; empty without one.
     """
@@ -176,12 +175,12 @@ class ValueModel(HeadedModel):
 
         It moves by less than the distance between two numbers of 16 bits, and is kept in float32.
         """
-        decoder = self._decoder
-        names = {f"trunk.{name}" for name in self._names_of(decoder, self.trunk)}
+        # By identity: the decoder's names in the trunk differ with the adapter around it.
+        copied = {id(p) for p in [*self._decoder.parameters(), *self.q_heads.parameters()]}
         self.target = {
             name: p.detach().to(torch.float32, copy=True)
             for name, p in self.named_parameters()
-            if p.requires_grad and (name in names or name.startswith("q_heads."))
+            if p.requires_grad and id(p) in copied
         }
 
     def spread_target(self) -> None:
@@ -320,11 +319,6 @@ class ValueModel(HeadedModel):
     @property
     def _decoder(self) -> nn.Module:
         return self.base.get_decoder()
-
-    @staticmethod
-    def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
-        parts = {id(parameter) for parameter in part.parameters()}
-        return {name for name, parameter in whole.named_parameters() if id(parameter) in parts}
 
     @staticmethod
     def _heads(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -58,6 +58,8 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
     if not grammar.action_names:
         raise ConfigError("actor.decoding: expected free, since any text is an answer here")
     pieces = _pieces(grammar, tokenizer)
+    # A state's legal tokens, and the state behind each. The chains of the same number of actions
+    # meet in one state, `said`, whatever the actions were: so the automaton stays small.
     edges: list[dict[int, int]] = [{}]
     said = 0
     for count in range(1, grammar.max_chain_length + 1):

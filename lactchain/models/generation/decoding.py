@@ -8,8 +8,7 @@ token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -66,6 +65,9 @@ class Decoder:
         automaton: of legal answers, for constrained sampling; None samples freely.
         guide: values β min_i Q̂_i(s, ·) that are added to the logits, by a model of their own which
             is fed along; None: the model's own logits alone.
+
+    Attributes:
+        longest_answer: most tokens that an answer has.
     """
 
     def __init__(
@@ -80,18 +82,20 @@ class Decoder:
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
-        self.prefix_ids = tuple(prefix_ids)
-        self.max_new_tokens = max_new_tokens
         self.temperature = temperature
         self.automaton = automaton
         self.guide = guide
         self.device = model.device
-        models = [model] if guide is None else [model, guide.target.trunk]
-        self._trunks = [CascadeTrunk(trunk, self.prefix_ids) for trunk in models]
+        self._models = [model] if guide is None else [model, guide.target.trunk]
+        self._trunks = [CascadeTrunk(trunk, prefix_ids) for trunk in self._models]
+        # What every answer begins with; it is read together with the prompt.
+        self._opening, self._start, self.longest_answer = (), 0, max_new_tokens
         self._columns: Tensor | None = None
         head = model.get_output_embeddings()
         self._head = (head.weight, head.bias)
         if automaton is not None:
+            self._opening, self._start = automaton.opening, automaton.start
+            self.longest_answer = automaton.longest
             self._columns = self._on_device(automaton.tokens)
             self._head = tuple(None if p is None else p[self._columns] for p in self._head)
             self._illegal = ~self._on_device(automaton.legal)
@@ -114,7 +118,7 @@ class Decoder:
         said = [list(self._opening) for _ in prompts]
         logprobs = [[0.0] * len(self._opening) for _ in prompts]
         rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
-        with self._cascade():
+        with use_cascade(*self._models):
             caches, lengths, probabilities = self._read_distinct(prompts)
             for step in range(self.longest_answer):
                 columns, drawn = self._draw(probabilities, uniform(seeds[rows], step))
@@ -175,29 +179,8 @@ class Decoder:
         )
         return tree.answers, probabilities
 
-    @property
-    def _opening(self) -> tuple[int, ...]:
-        """The tokens that every answer begins with; they are read together with the prompt."""
-        return () if self.automaton is None else self.automaton.opening
-
-    @property
-    def _start(self) -> int:
-        return 0 if self.automaton is None else self.automaton.start
-
-    @property
-    def longest_answer(self) -> int:
-        """Most tokens that an answer has."""
-        return self.max_new_tokens if self.automaton is None else self.automaton.longest
-
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
-
-    @contextmanager
-    def _cascade(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for trunk in self._trunks:
-                stack.enter_context(use_cascade(trunk.model))
-            yield
 
     def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
         """Reads each distinct prompt once, and branches it into the rows that share it."""

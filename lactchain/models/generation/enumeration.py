@@ -9,7 +9,6 @@ keys and values in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -170,9 +169,7 @@ def weigh_answers(
         size: rows that are read at a time.
     """
     found = np.zeros((len(prompts), len(tree.answers)), dtype=start.dtype)
-    with ExitStack() as stack:
-        for trunk in trunks:
-            stack.enter_context(use_cascade(trunk.model))
+    with use_cascade(*(trunk.model for trunk in trunks)):
         for first in range(0, len(prompts), size):
             owners = np.arange(first, min(first + size, len(prompts)))
             caches, lengths, hidden = read_all(trunks, [prompts[i] for i in owners], tree.opening)
