@@ -23,13 +23,12 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.download import download
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
 from lactchain.models.meta_models import Batch, ModelSpec
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.models.weight_files import resolve_weights
+from lactchain.models.weight_files import download, resolve_weights
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,

@@ -116,7 +116,7 @@ def read_seal(directory: Path) -> Seal:
         return Seal(stored["base"], *prints, hashes)
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{file}: damaged ({error!r} is missing); train the adapter anew, or copy it whole"
+            f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
         ) from error
 
 

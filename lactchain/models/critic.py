@@ -125,7 +125,7 @@ class EmbeddingCritic(HeadedModel):
         directory = Path(config.checkpoint)
         verify_if_sealed(directory)
         stored = cls.read_meaning(directory)
-        quantised = config.dtype in ("4bit", "8bit") and "dtype" in stored
+        quantised = config.bits is not None and "dtype" in stored
         trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}
         for name in (*MEANING, "dtype") if quantised else MEANING:
             if trained[name] != getattr(config, name):

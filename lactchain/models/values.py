@@ -147,7 +147,7 @@ class ValueModel(HeadedModel):
         base, precision, meaning = cls.read_meaning(directory)
         adapter = {"model": base, "adapter": str(directory)}
         where = adapter if is_adapted(directory) else {"model": str(directory)}
-        dtype = "auto" if config.dtype in ("4bit", "8bit") else config.dtype
+        dtype = "auto" if config.bits is not None else config.dtype
         base = PlayerConfig(**where, dtype=dtype)
         model = cls(*load_actor(at_stored_precision(base, precision)), meaning)
         model._load_values(directory)

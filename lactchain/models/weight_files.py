@@ -1,7 +1,7 @@
-"""The weight files of models: where they are, whether they are whole, and how shards are written.
+"""The weight files of models: where they are, whether they are whole, fetched, and written.
 
-Nothing is downloaded here: `scripts/prepare_weights.py` does that, and every missing piece is an
-error that names its command. Weights are read from safetensors only, never from pickles.
+Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing piece is an error that
+names its command. Weights are read from safetensors only, never from pickles.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -36,13 +43,19 @@ TYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"
 """The names that safetensors has for the types of weights."""
 
 
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "README.md"]
+
+# Mistral publishes its weights twice, the second time in its own format.
+DUPLICATES = ["consolidated*", "original/*", "onnx/*"]
+
+
 def resolve_weights(model: str | Path) -> Path:
     """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
     for folder in (Path(model), WEIGHTS_FOLDER / model):
         if folder.is_dir():
             return folder
     try:
-        return Path(snapshot_download(str(model), local_files_only=True))
+        return Path(huggingface_hub.snapshot_download(str(model), local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError) as error:
         raise DataError(
             f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
@@ -126,6 +139,39 @@ def stored_weight(path: Path, name: str) -> Tensor:
         raise DataError(f"{path}: expected {name}, found none; {mend(path)}")
     with safe_open(file, framework="pt") as weights:
         return weights.get_tensor(name)
+
+
+def download(model: str, folder: str | Path) -> None:
+    """Downloads a model with its tokenizer into `folder`; what is there already stays.
+
+    Shows progress; a download that was cut continues. Pickled weights are left where they are.
+
+    Raises:
+        DataError: no network, no such model, no access to it, or it came incomplete; the message
+            names the command, and the page where a licence is accepted.
+    """
+    page = f"https://huggingface.co/{model}"
+    try:
+        huggingface_hub.snapshot_download(
+            model, local_dir=folder, allow_patterns=WANTED, ignore_patterns=DUPLICATES
+        )
+    except GatedRepoError as error:
+        raise DataError(
+            f"{model}: no access; accept its licence at {page}, log in (run: hf auth login), "
+            f"then run: {download_command(model)}"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"{model}: no such model at {page}, or a private one; log in (run: hf auth login) or "
+            "correct the name"
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError) as error:
+        raise DataError(
+            f"{model}: the hub cannot be reached ({type(error).__name__}); once online, accept the "
+            f"licence at {page} if it has one, then run: {download_command(model)}"
+        ) from error
+    # Without a network the hub's client hands back a folder that holds anything at all.
+    check_weights(Path(folder))
 
 
 def write_tensors(
