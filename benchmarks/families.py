@@ -16,11 +16,11 @@ from jinja2 import TemplateError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lactchain.data.prefix_trees import prefix_trees
 from lactchain.errors import ConfigError
-from lactchain.models.automaton import build_automaton
-from lactchain.models.decoding import Decoder
 from lactchain.models.families import check_family
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.generation.decoding import Decoder
+from lactchain.models.generation.prefix_trees import prefix_trees
 from lactchain.models.prompting import PromptTemplate, end_of_answer
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs

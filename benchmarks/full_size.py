@@ -44,7 +44,7 @@ from lactchain.console import table
 from lactchain.data.text_lengths import critic_length
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.models.decoding import Decoder
+from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import MemoryEstimate
 from lactchain.models.meta_models import Batch

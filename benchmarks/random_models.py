@@ -22,8 +22,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from lactchain.models.loading import quiet
 from lactchain.models.memory import SHAPES
+from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import write_tensors
 
 ACTOR, ENCODER = SHAPES

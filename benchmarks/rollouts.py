@@ -46,9 +46,9 @@ from transformers import (
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
-from lactchain.models.automaton import ChainAutomaton, build_automaton
-from lactchain.models.cascade import prefix_keys_values
-from lactchain.models.decoding import Decoder
+from lactchain.models.generation.automaton import ChainAutomaton, build_automaton
+from lactchain.models.generation.cascade import prefix_keys_values
+from lactchain.models.generation.decoding import Decoder
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import (
     BOS,

@@ -56,7 +56,7 @@ _MODULES = {
     "worlds.gridworld.env": ("GridWorld", "GridWorldVectorEnv"),
     "models.actor": ("LanguageActor",),
     "models.critic": ("EmbeddingCritic",),
-    "models.next_token": ("CausalNextToken",),
+    "models.generation.next_token": ("CausalNextToken",),
     "data.episodes": ("Episode",),
     "data.rollouts": ("Rollouts", "collect", "evaluate"),
     "data.trajectories": ("read_trajectories", "transitions", "write_trajectories"),

@@ -13,9 +13,8 @@ from typing import Any
 from lactchain import distributed
 from lactchain.console import console, plain, table
 from lactchain.data.text_lengths import actor_lengths, critic_length
-from lactchain.errors import ConfigError, DataError
-from lactchain.models.cascade import CACHE_BYTES
-from lactchain.models.loading import device
+from lactchain.errors import ConfigError
+from lactchain.models.generation.cascade import CACHE_BYTES
 from lactchain.models.memory import (
     PARTS,
     MemoryEstimate,
@@ -26,6 +25,7 @@ from lactchain.models.memory import (
     training_memory,
 )
 from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.runtime import device
 from lactchain.models.specs import (
     actor_spec,
     autocast,
@@ -113,7 +113,7 @@ def check_budget(config: Any, memory: Callable[[Any], Iterable[Phase]]) -> None:
     Raises:
         ConfigError: it does not fit.
     """
-    if not any(map(_is_large, models_of(config))):
+    if not any(map(is_large, models_of(config))):
         return
     free = available_memory()
     for phase in memory(config):
@@ -257,19 +257,8 @@ def _mend(model: ModelConfig, lower: str) -> str:
     quantise = "dtype 4bit"
     if model.dtype != "bfloat16" and device().type == "cpu":
         quantise = "dtype bfloat16, which is read where it lies"
-    return f"{lower}, or give the {_role(model)} {quantise}"
-
-
-def _role(model: ModelConfig) -> str:
-    return "critic" if isinstance(model, CriticConfig) else "actor"
-
-
-def _is_large(model: str) -> bool:
-    """Models that are not there are left to those who load them, who say how to get them."""
-    try:
-        return is_large(model)
-    except DataError:
-        return False
+    role = "critic" if isinstance(model, CriticConfig) else "actor"
+    return f"{lower}, or give the {role} {quantise}"
 
 
 def _gib(size: float) -> str:

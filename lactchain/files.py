@@ -118,6 +118,26 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
         raise DataError(f"{path}: damaged ({error}){behind}") from error
 
 
+def read_versioned_json(
+    path: str | Path, version: int, names: Iterable[str] = (), mend: str = ""
+) -> dict[str, Any]:
+    """The object in a JSON file of a schema version, without that entry.
+
+    Args:
+        names: entries that it must have.
+        mend: as in `read_json`.
+
+    Raises:
+        DataError: the file is missing or damaged, lacks an entry, or is of another version.
+    """
+    stored = read_json(path, mend)
+    if missing := set(names) - stored.keys():
+        raise DataError(f"{path}: damaged, {sorted(missing)} are missing")
+    if (found := stored.pop("schema_version", None)) != version:
+        raise DataError(f"{path}: expected schema version {version}, got {found}")
+    return stored
+
+
 def write_json(path: str | Path, value: Any, indent: int | None = None) -> None:
     """Writes a JSON file; see `to_json` for what becomes of NaN.
 

@@ -137,14 +137,9 @@ class ModelConfig(Bounded):
         check(bool(self.model), "model", "a folder or hub id", self.model)
 
     @property
-    def load_in_4bit(self) -> bool:
-        """Whether the weights are quantised to 4 bits."""
-        return self.dtype == "4bit"
-
-    @property
-    def load_in_8bit(self) -> bool:
-        """Whether the weights are quantised to 8 bits."""
-        return self.dtype == "8bit"
+    def bits(self) -> Literal[4, 8] | None:
+        """Of each weight, where the weights are quantised."""
+        return {"4bit": 4, "8bit": 8}.get(self.dtype)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerF
 
 from lactchain.environments.extractors import Chain, make_extractor
 from lactchain.errors import ConfigError, DataError, NonFiniteError
-from lactchain.models import cascade
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
-from lactchain.models.automaton import answer_tree, build_automaton
-from lactchain.models.cascade import COLUMNS, RowCache, prefix_keys_values
-from lactchain.models.decoding import Decoder
+from lactchain.models.generation import cascade
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
+from lactchain.models.generation.decoding import Decoder
+from lactchain.models.generation.enumeration import chain_tree, token_tree
 from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar
@@ -268,6 +269,18 @@ def test_enumeration_holds_one_row_where_none_fits():
     )
 
 
+def test_each_answer_of_a_list_is_a_path_through_its_tree():
+    answers, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
+    tree = token_tree(answers, tokens)
+    assert tree.targets.shape == (4, 4)  # the beginnings: none, 4, 4 5, and 6
+    for number, answer in enumerate(answers):
+        node = 0
+        for token in answer:
+            node = tree.targets[node, tokens.index(token)]
+        assert ~node == number
+    assert tree.room() == (1, 2)  # only the first token has two ways on; the next level has one
+
+
 def test_enumerating_nothing_lists_the_answers():
     decoder, reader = constrained(max_chain_length=2)
     answers, probabilities = decoder.enumerate([])
@@ -283,7 +296,7 @@ def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
         lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     decoder.enumerate(PROMPTS, budget=200_000)
-    assert sum(fed) == len(PROMPTS) * len(answer_tree(automaton).states) and len(fed) > 20
+    assert sum(fed) == len(PROMPTS) * len(chain_tree(automaton).states) and len(fed) > 20
 
 
 @pytest.mark.parametrize("make", [

@@ -27,7 +27,8 @@ from lactchain.data.preferences import make_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import load_encoder, quiet
+from lactchain.models.loading import load_encoder
+from lactchain.models.runtime import quiet
 from lactchain.run import Run
 from lactchain.settings import CriticConfig, LoraSettings, TrainingConfig
 from lactchain.trainers.base import train, training_arguments

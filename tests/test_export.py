@@ -12,7 +12,8 @@ from lactchain.errors import DataError, NonFiniteError
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.export import export_actor
-from lactchain.models.loading import load_actor, quiet
+from lactchain.models.loading import load_actor
+from lactchain.models.runtime import quiet
 from lactchain.settings import ActorConfig, LoraSettings, RunConfig
 from lactchain.stages import export
 from lactchain.stages.export import ExportConfig

@@ -8,10 +8,11 @@ import torch
 
 from lactchain.data.preferences import write_pairs
 from lactchain.errors import ConfigError
-from lactchain.models import cascade, families
+from lactchain.models import families
 from lactchain.models.actor import LanguageActor
-from lactchain.models.decoding import Decoder
 from lactchain.models.families import FAMILIES, context_length, finished_logits
+from lactchain.models.generation import cascade
+from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_answer
 from lactchain.models.values import ValueMeaning, ValueModel

@@ -11,8 +11,8 @@ from training_setups import MAKERS, STATES, build_weights, open_run
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
-from lactchain.models.cascade import CACHE_BYTES, CascadeTrunk
-from lactchain.models.guidance import TrainedValues
+from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk
+from lactchain.models.generation.guidance import TrainedValues
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lactchain.config import parse
 from lactchain.errors import ConfigError, DataError
+from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
     ADAPTER_FILES,
     SEAL_FILE,
@@ -27,9 +28,10 @@ from lactchain.models.adapters import (
     tokenizer_fingerprint,
 )
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import device, load_actor, load_encoder, quiet
+from lactchain.models.loading import load_actor, load_encoder
+from lactchain.models.runtime import device, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
-from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+from lactchain.settings import ActorConfig, CriticConfig, GuidedActorConfig, LoraSettings
 from lactchain.stages.prepare_weights import PrepareWeightsConfig
 
 IDS = torch.tensor([[5, 60, 280, 7]])
@@ -101,7 +103,7 @@ def test_an_actor_comes_frozen_or_trainable(config):
 
 def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch):
     monkeypatch.chdir(weights.parent)
-    monkeypatch.setattr("lactchain.models.loading.WEIGHTS_FOLDER", weights)
+    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", weights)
     model, _ = load_actor(ActorConfig(model="actor"))
     expected, _ = load_actor(config)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
@@ -394,6 +396,15 @@ def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name
     damage(adapter / name)
     with pytest.raises(DataError, match=name):
         load_actor(replace(config, adapter=str(adapter)))
+
+
+@pytest.mark.parametrize("entry", ["base", "base_fingerprint", "tokenizer_fingerprint", "sha256"])
+def test_an_entry_that_the_record_of_an_adapter_lacks_is_named(entry, adapter):
+    stored = json.loads((adapter / SEAL_FILE).read_text())
+    del stored[entry]
+    (adapter / SEAL_FILE).write_text(json.dumps(stored))
+    with pytest.raises(DataError, match=f"{SEAL_FILE}: damaged .*'{entry}'.*; train"):
+        at_weights(GuidedActorConfig(), adapter)
 
 
 def test_every_flipped_bit_of_an_adapter_is_found(config, adapter):

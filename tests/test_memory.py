@@ -14,7 +14,7 @@ from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import attach_lora
 from lactchain.models.allocations import Allocations
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.decoding import Decoder
+from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_encoder
 from lactchain.models.memory import (
     SHAPES,

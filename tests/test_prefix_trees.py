@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from test_tiny_models import SMALL, TOKENIZER
 from transformers import MistralForCausalLM
 
-from lactchain.data.prefix_trees import common_prefix, prefix_trees
 from lactchain.models.families import additive_mask
+from lactchain.models.generation.prefix_trees import common_prefix, prefix_trees
 from lactchain.models.tiny import mistral_config
 from lactchain.models.values import seen_in_tree
 

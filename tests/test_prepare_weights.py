@@ -23,12 +23,12 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.download import download
-from lactchain.models.loading import load_actor, resolve_weights
+from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
 from lactchain.models.meta_models import Batch, ModelSpec
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
+from lactchain.models.weight_files import download, resolve_weights
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,
@@ -208,7 +208,7 @@ def test_a_downloaded_model_is_found_by_its_hub_id(prepared, tmp_path, monkeypat
         shutil.copytree(prepared / "tiny-actor", local_dir)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr("lactchain.models.loading.WEIGHTS_FOLDER", tmp_path)
+    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", tmp_path)
     main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
     assert resolve_weights("some/model") == tmp_path / "some/model"
     load_actor(ActorConfig(model="some/model"))

@@ -9,9 +9,11 @@ from sentencepiece import SentencePieceProcessor
 from transformers import AutoModel, AutoModelForCausalLM
 
 from lactchain.environments.language import make_language_env
-from lactchain.models.automaton import build_automaton
-from lactchain.models.loading import check_weights, load_tokenizer, quiet
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.runtime import quiet
+from lactchain.models.weight_files import check_weights
 from lactchain.settings import EnvironmentConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))

@@ -14,7 +14,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from lactchain.models.loading import quiet
+from lactchain.models.runtime import quiet
 from lactchain.models.tiny import (
     build_tiny_actor,
     build_tiny_encoder,

@@ -14,7 +14,7 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from lactchain.environments.token import LetterModel, TokenEnv, temper
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.models.next_token import CausalNextToken
+from lactchain.models.generation.next_token import CausalNextToken
 from lactchain.settings import ActorConfig
 
 

@@ -34,8 +34,9 @@ from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import ConfigError, DataError, DiskError, Interrupted
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import device, load_actor
+from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.runtime import device
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, CriticConfig

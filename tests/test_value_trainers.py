@@ -8,7 +8,7 @@ import torch
 from training_setups import ILQL, MAKERS, MC, build_weights, open_run, value_data, value_episodes
 
 from lactchain.data.token_view import mean_return, token_view
-from lactchain.models.guidance import AnswerRanking, TrainedValues
+from lactchain.models.generation.guidance import AnswerRanking, TrainedValues
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain.errors import DataError
-from lactchain.files import atomic_write, read_json
+from lactchain.files import atomic_write, read_versioned_json
 
 VERSION = 1
 Values = TypeVar("Values", "StateValues", "AnswerValues")
@@ -173,10 +173,7 @@ def _write(path: str | Path, fields: Mapping[str, Any]) -> None:
 
 
 def _read(path: str | Path, make: Callable[[dict[str, Any]], Result]) -> Result:
-    fields = read_json(path)
-    version = fields.pop("schema_version", None)
-    if version != VERSION:
-        raise DataError(f"{path}: expected schema version {VERSION}, got {version}")
+    fields = read_versioned_json(path, VERSION)
     try:
         return make(fields)
     except (KeyError, TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,20 +17,15 @@ from lactchain.environments.exact import pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.types import Critic
 
+if TYPE_CHECKING:
+    from lactchain.models.actor import LanguageActor
+
 MAX_CHAINS = 5_000
 KIND, VERSION = "chain_probabilities", 1
 
 # So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are
 # noticed between shards, and launchers grant thirty seconds.
 STATES_PER_SHARD = 16
-
-
-class Enumerable(Protocol):
-    """A policy whose answers can be listed."""
-
-    def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
-        """All C answers, and how probable each is for each of B observations, (B, C)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def can_enumerate(env: LanguageEnv) -> bool:
     return known and num_chains <= MAX_CHAINS
 
 
-def exact_policy(actor: Enumerable, env: LanguageEnv, folder: Path) -> ExactPolicy:
+def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactPolicy:
     """The policy of an actor under constrained decoding, from enumerating every legal answer.
 
     The processes share the states out; a killed run keeps its finished files.

@@ -10,12 +10,13 @@ import numpy as np
 
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import DataError
-from lactchain.models.automaton import build_automaton
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import check_encoder, load_own_tokenizer, resolve_weights
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.loading import check_encoder, load_own_tokenizer
 from lactchain.models.meta_models import at_depth, build
 from lactchain.models.prompting import PromptTemplate, resolve_strategy
 from lactchain.models.specs import critic_spec, shape_of
+from lactchain.models.weight_files import resolve_weights
 from lactchain.settings import CriticConfig, EnvironmentConfig, PlayerConfig
 
 if TYPE_CHECKING:

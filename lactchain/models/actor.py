@@ -13,12 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
-from lactchain.models.adapters import SEAL_FILE, merged
-from lactchain.models.answers import Completion
-from lactchain.models.automaton import build_automaton
-from lactchain.models.decoding import Decoder
+from lactchain.models.adapters import SEAL_FILE, merged, read_seal
 from lactchain.models.families import context_length
-from lactchain.models.guidance import AnswerRanking, TrainedValues, ValueGuide
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.generation.decoding import Completion, Decoder
+from lactchain.models.generation.guidance import AnswerRanking, TrainedValues
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.settings import ActorConfig, GuidedActorConfig, PlayerConfig
@@ -78,7 +77,7 @@ class LanguageActor:
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
             automaton=None if unbound else build_automaton(grammar, tokenizer),
-            guide=None if values is None or ranked else ValueGuide(values),
+            guide=None if ranked else values,
         )
         self.ranking = None
         if ranked:
@@ -218,5 +217,4 @@ def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
     """The actor whose weights, or whose adapter, are in a folder."""
     if not (directory / SEAL_FILE).is_file():
         return replace(config, model=str(directory), adapter=None)
-    base = read_json(directory / SEAL_FILE)["base"]
-    return replace(config, model=base, adapter=str(directory))
+    return replace(config, model=read_seal(directory).base, adapter=str(directory))

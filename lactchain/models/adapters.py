@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ from transformers import PreTrainedModel
 
 from lactchain.errors import DataError
 from lactchain.files import read_json, sha256
+from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.settings import LoraSettings
 
@@ -42,6 +44,22 @@ AMPLIFICATION = 1000.0
 
 SAMPLE_BYTES = 1 << 20
 """Of a weight file this much is hashed at its beginning (the header) and at each of 16 places."""
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What an adapter belongs to, as stored beside it.
+
+    Attributes:
+        base: the folder of the model that it was trained on.
+        base_fingerprint, tokenizer_fingerprint: of that model.
+        sha256: of each of `ADAPTER_FILES`.
+    """
+
+    base: str
+    base_fingerprint: str
+    tokenizer_fingerprint: str
+    sha256: dict[str, str]
 
 
 def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftModel:
@@ -77,14 +95,28 @@ def save_adapter(
 def seal_adapter(directory: str | Path, base: str | Path) -> None:
     """Writes beside an adapter what it belongs to, and the hashes of its files."""
     directory, base = Path(directory), Path(base)
-    seal = {
-        "schema_version": 1,
-        "base": str(base),
-        "base_fingerprint": base_fingerprint(base),
-        "tokenizer_fingerprint": tokenizer_fingerprint(base),
-        "sha256": {name: sha256(directory / name) for name in ADAPTER_FILES},
-    }
-    (directory / SEAL_FILE).write_text(json.dumps(seal, indent=1) + "\n", "utf-8")
+    hashes = {name: sha256(directory / name) for name in ADAPTER_FILES}
+    seal = Seal(str(base), base_fingerprint(base), tokenizer_fingerprint(base), hashes)
+    stored = {"schema_version": 1} | asdict(seal)
+    (directory / SEAL_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+
+
+def read_seal(directory: Path) -> Seal:
+    """What the adapter in a folder belongs to.
+
+    Raises:
+        DataError: nothing says so, or the file is damaged.
+    """
+    file = directory / SEAL_FILE
+    stored = read_json(file, "expected a LoRA adapter that was saved here")
+    try:
+        hashes = {name: stored["sha256"][name] for name in ADAPTER_FILES}
+        prints = stored["base_fingerprint"], stored["tokenizer_fingerprint"]
+        return Seal(stored["base"], *prints, hashes)
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
+        ) from error
 
 
 def load_adapter(
@@ -124,7 +156,7 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         weights = load_file(file)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{file}: missing or damaged ({error})") from error
-    own = adapter_weights(model)
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {key: w.shape for key, w in own.items()}
     got = {key: w.shape for key, w in weights.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
@@ -138,11 +170,6 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         put(tensor, weights[key])
 
 
-def adapter_weights(model: PeftModel) -> dict[str, torch.Tensor]:
-    """What `save_adapter` writes: LoRA matrices and trained heads, by PEFT's own keys."""
-    return get_peft_model_state_dict(model, save_embedding_layers=False)
-
-
 @torch.inference_mode()
 def adapter_effect(model: PeftModel) -> float:
     """Largest change that the adapter, much amplified, makes to hidden states of a few tokens.
@@ -150,16 +177,14 @@ def adapter_effect(model: PeftModel) -> float:
     As it is, what a short training has learnt is lost between two numbers of bfloat16. The head is
     left out: that of a critic is in float32 whatever the precision of the layers.
     """
-    was_training = model.training
-    model.eval()
     trunk = model.get_base_model().base_model
     ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]
     mask = torch.ones_like(ids)
-    with rescale_adapter_scale(model, AMPLIFICATION):
-        adapted = trunk(input_ids=ids, attention_mask=mask).last_hidden_state
-    with model.disable_adapter():
-        plain = trunk(input_ids=ids, attention_mask=mask).last_hidden_state
-    model.train(was_training)
+    with evaluating(model):
+        with rescale_adapter_scale(model, AMPLIFICATION):
+            adapted = trunk(input_ids=ids, attention_mask=mask).last_hidden_state
+        with model.disable_adapter():
+            plain = trunk(input_ids=ids, attention_mask=mask).last_hidden_state
     return float((adapted - plain).abs().max())
 
 
@@ -192,13 +217,8 @@ def check_adapter(directory: Path, base: Path) -> None:
     for name in (*ADAPTER_FILES, SEAL_FILE):
         if not (directory / name).is_file():
             raise DataError(f"{directory / name}: no such file; expected a LoRA adapter")
-    try:
-        seal = read_json(directory / SEAL_FILE)
-        hashes = {name: seal["sha256"][name] for name in ADAPTER_FILES}
-        fingerprints = seal["base_fingerprint"], seal["tokenizer_fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{directory / SEAL_FILE}: damaged ({error!r})") from error
-    for name, digest in hashes.items():
+    seal = read_seal(directory)
+    for name, digest in seal.sha256.items():
         if sha256(directory / name) != digest:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
     kind = read_json(directory / ADAPTER_FILES[0])["peft_type"]
@@ -206,13 +226,13 @@ def check_adapter(directory: Path, base: Path) -> None:
         raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
     for what, expected, got in zip(
         ("base model", "tokenizer"),
-        fingerprints,
+        (seal.base_fingerprint, seal.tokenizer_fingerprint),
         (base_fingerprint(base), tokenizer_fingerprint(base)),
         strict=True,
     ):
         if expected != got:
             raise DataError(
-                f"{directory}: was trained on another {what}: expected {seal['base']} "
+                f"{directory}: was trained on another {what}: expected {seal.base} "
                 f"({expected[:12]}), got {base} ({got[:12]})"
             )
 

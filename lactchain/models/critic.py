@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,19 +10,23 @@ from typing import Any, Self
 import numpy as np
 import torch
 from peft import PeftModel
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_json
-from lactchain.models.adapters import ADAPTER_FILES, attach_lora, load_adapter
-from lactchain.models.headed import HeadedModel, at_stored_precision, stored_bits
-from lactchain.models.loading import check_encoder, load_encoder, verify_if_sealed
+from lactchain.errors import ConfigError
+from lactchain.files import read_versioned_json
+from lactchain.models.adapters import attach_lora, load_adapter
+from lactchain.models.headed import (
+    SCHEMA_VERSION,
+    HeadedModel,
+    at_stored_precision,
+    is_adapted,
+    stored_bits,
+)
+from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
+from lactchain.models.runtime import evaluating
+from lactchain.models.weight_files import verify_if_sealed
 from lactchain.settings import CriticConfig
-
-CONFIG_FILE = "critic_config.json"
-SCHEMA_VERSION = 1
 
 MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_length")
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
@@ -38,12 +41,17 @@ class EmbeddingCritic(HeadedModel):
     SFR-Embedding-Mistral has it: `Instruct: {task}`, a line break, `Query: {text}`.
 
     Attributes:
-        trunk: the encoder with its head `score`, as PEFT wraps it when there is an adapter.
+        trunk: the encoder with its head `score`.
         tokenizer: pads on the right.
         settings: what the values mean: mode, gamma, discount_per, pooling, instruction.
+        mode: what the values are of: "value", of states, or "action_value", of chains in them.
+        gamma: the discount that the values are under.
+        discount_per: what one factor of `gamma` stands for: an "action" or a "chain".
         value_scale: the head's output times this is the value, so that a head that was made for
             numbers around 1 also serves returns of 100.
     """
+
+    config_file = "critic_config.json"
 
     def __init__(
         self,
@@ -57,6 +65,8 @@ class EmbeddingCritic(HeadedModel):
         super().__init__(trunk, tokenizer)
         self._shard_alone(self.base.score)
         self.settings = settings
+        self.mode, self.gamma = settings.mode, settings.gamma
+        self.discount_per = settings.discount_per
         self.value_scale = value_scale
 
     @classmethod
@@ -90,17 +100,32 @@ class EmbeddingCritic(HeadedModel):
         Raises:
             DataError: as `from_config`.
         """
-        stored = _read_config(Path(directory))
+        stored = cls.read_meaning(Path(directory))
         meaning = {name: stored[name] for name in MEANING}
         config = CriticConfig(model=stored["model"], checkpoint=str(directory), **meaning)
         return cls._from_checkpoint(config, trainable)
 
     @classmethod
+    def read_meaning(cls, directory: Path) -> dict[str, Any]:
+        """What `save` wrote about the values in a folder.
+
+        Raises:
+            DataError: it is no folder of a critic, or damaged.
+        """
+        stored = read_versioned_json(
+            directory / cls.config_file,
+            SCHEMA_VERSION,
+            {*MEANING, "model", "value_scale"} - {"instruction"},
+            "expected a folder that a critic saved",
+        )
+        return {"instruction": None} | stored  # critics older than instructions have none
+
+    @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
         directory = Path(config.checkpoint)
         verify_if_sealed(directory)
-        stored = _read_config(directory)
-        quantised = config.dtype in ("4bit", "8bit") and "dtype" in stored
+        stored = cls.read_meaning(directory)
+        quantised = config.bits is not None and "dtype" in stored
         trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}
         for name in (*MEANING, "dtype") if quantised else MEANING:
             if trained[name] != getattr(config, name):
@@ -108,7 +133,7 @@ class EmbeddingCritic(HeadedModel):
                     f"critic.{name}: expected {trained[name]!r}, as {directory} was trained with, "
                     f"got {getattr(config, name)!r}"
                 )
-        adapted = (directory / ADAPTER_FILES[0]).is_file()
+        adapted = is_adapted(directory)
         all_trained = trainable and not adapted
         if not all_trained:
             config = at_stored_precision(config, stored)
@@ -123,39 +148,19 @@ class EmbeddingCritic(HeadedModel):
             model.requires_grad_(False)
         return cls(model, tokenizer, config, stored["value_scale"]).train(trainable)
 
-    def _write(
-        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
-    ) -> None:
-        self._write_trunk(directory, state)
+    def _meaning(self) -> dict[str, Any]:
         settings = asdict(self.settings)
-        stored = {
-            "schema_version": SCHEMA_VERSION,
+        return {
             "model": self.settings.model,
             **{name: settings[name] for name in MEANING},
             **self.precision,
             "value_scale": self.value_scale,
         }
-        (directory / CONFIG_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this critic, to go on training where it stood."""
         super().load_weights(directory)
-        self.value_scale = _read_config(Path(directory))["value_scale"]
-
-    @property
-    def mode(self) -> str:
-        """What the values are of: "value", of states, or "action_value", of chains in them."""
-        return self.settings.mode
-
-    @property
-    def gamma(self) -> float:
-        """The discount that the values are under."""
-        return self.settings.gamma
-
-    @property
-    def discount_per(self) -> str:
-        """What one factor of `gamma` stands for: an "action" or a "chain"."""
-        return self.settings.discount_per
+        self.value_scale = self.read_meaning(Path(directory))["value_scale"]
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         """Values (B,) in return units of B texts (B, L), padded on either side."""
@@ -185,15 +190,12 @@ class EmbeddingCritic(HeadedModel):
         ids = self.tokenize(unique)
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         values = dict.fromkeys(unique, 0.0)
-        was_training = self.training
-        self.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), evaluating(self):
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 batch = self.collate([ids[i] for i in rows])
                 for i, value in zip(rows, self(**batch).tolist(), strict=True):
                     values[unique[i]] = value
-        self.train(was_training)
         return np.array([values[text] for text in texts], dtype=np.float32)
 
     def texts(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> list[str]:
@@ -255,15 +257,3 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> to
         return hidden[torch.arange(len(hidden), device=hidden.device), last]
     weights = attention_mask.unsqueeze(-1).to(torch.float32)
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
-
-
-def _read_config(directory: Path) -> dict[str, Any]:
-    file = directory / CONFIG_FILE
-    stored = read_json(file, "expected a folder that a critic saved")
-    stored.setdefault("instruction", None)  # critics that are older than instructions have none
-    if missing := {*MEANING, "model", "value_scale"} - stored.keys():
-        raise DataError(f"{file}: damaged, {sorted(missing)} are missing")
-    if stored.get("schema_version") != SCHEMA_VERSION:
-        version = stored.get("schema_version")
-        raise DataError(f"{file}: expected schema version {SCHEMA_VERSION}, got {version}")
-    return stored

@@ -24,8 +24,8 @@ from lactchain.errors import DataError, NonFiniteError
 from lactchain.files import read_json
 from lactchain.manifests import write_manifest
 from lactchain.models.adapters import ADAPTER_FILES, base_fingerprint, check_adapter
-from lactchain.models.loading import check_weights, load_tokenizer, resolve_weights
-from lactchain.models.weight_files import write_tensors
+from lactchain.models.loading import load_tokenizer
+from lactchain.models.weight_files import check_weights, resolve_weights, write_tensors
 from lactchain.settings import PlayerConfig
 
 INDEX = "model.safetensors.index.json"

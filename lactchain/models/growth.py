@@ -21,7 +21,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lactchain.errors import ConfigError
 from lactchain.files import disk_errors
 from lactchain.models.adapters import ADAPTER_FILES, check_adapter, seal_adapter
-from lactchain.models.loading import load_actor, quiet, resolve_weights
+from lactchain.models.loading import load_actor, load_own_tokenizer
+from lactchain.models.runtime import quiet
+from lactchain.models.weight_files import resolve_weights
 from lactchain.settings import ActorConfig
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
@@ -116,10 +118,9 @@ def read_model(actor: ActorConfig) -> PreTrainedModel:
 
 def write_model(model: PreTrainedModel, actor: ActorConfig, folder: str | Path) -> None:
     """Writes a model, with the tokenizer of the actor it came from, where `load_actor` reads it."""
-    _, tokenizer = load_actor(actor)
     with quiet():
         model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    load_own_tokenizer(actor).save_pretrained(folder)
 
 
 def _check_family(model: PreTrainedModel) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from peft import PeftModel
@@ -13,12 +14,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.models.adapters import load_adapter_weights, save_adapter
-from lactchain.models.loading import check_weights, quiet
+from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
+from lactchain.models.runtime import quiet
 from lactchain.models.sharding import is_sharded, put, whole_state
+from lactchain.models.weight_files import check_weights
 from lactchain.settings import ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
+
+SCHEMA_VERSION = 1
+"""Of the file that says what a model's values mean."""
 
 QUANTISATION = ("load_in_4bit", "load_in_8bit")
 """What is stored with trained weights, beside their `dtype`."""
@@ -32,7 +37,10 @@ class HeadedModel(nn.Module):
     Attributes:
         trunk: the transformer, as PEFT wraps it when there is an adapter.
         tokenizer: of the trunk.
+        config_file: name of the file beside the weights that says what the values mean.
     """
+
+    config_file: ClassVar[str]
 
     def __init__(
         self, trunk: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
@@ -84,17 +92,25 @@ class HeadedModel(nn.Module):
         if write:
             directory = Path(directory)
             directory.mkdir(parents=True, exist_ok=True)
-            self._write(directory, state, extra)
+            # Asked for before: saving all weights makes `directory` the base.
+            stored = {"schema_version": SCHEMA_VERSION} | self._meaning()
+            self._write_trunk(directory, state)
+            self._write_heads(directory, state, extra)
+            text = json.dumps(stored, indent=1) + "\n"
+            (directory / self.config_file).write_text(text, "utf-8")
 
     def extra_tensors(self) -> dict[str, Tensor]:
         """What is saved beside the model's own weights, gathered from all processes."""
         return {}
 
-    def _write(
+    def _meaning(self) -> dict[str, Any]:
+        """What `config_file` says: the base, its precision, and what the values mean."""
+        raise NotImplementedError
+
+    def _write_heads(
         self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
     ) -> None:
-        """Writes all files of `save`; `state` holds the gathered weights of a sharded model."""
-        raise NotImplementedError
+        """Writes heads that the trunk does not hold; `state` is that of a sharded model, whole."""
 
     def _write_trunk(self, directory: Path, state: dict[str, Tensor] | None) -> None:
         if state is not None:
@@ -125,6 +141,11 @@ class HeadedModel(nn.Module):
         """Frozen embeddings give no gradient that recomputed layers could start from."""
         if self.adapted:
             self.trunk.enable_input_require_grads()
+
+
+def is_adapted(directory: Path) -> bool:
+    """Whether a folder holds an adapter, and not all weights."""
+    return (directory / ADAPTER_FILES[0]).is_file()
 
 
 def load_trained(model: PreTrainedModel | PeftModel, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""The small heads that turn a hidden state into values, in float32 whatever the trunk computes in.
+"""Heads that turn hidden states into values, in float32 whatever the trunk computes in.
 
 FSDP2's mixed precision hands out their weights in 16 bits; they compute in float32 even then.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 
 class ScoreHead(nn.Linear):
@@ -52,6 +53,37 @@ class ValueHead(nn.Sequential):
         if columns is None:
             return _linear(inner, last.weight, last.bias)
         return _linear(inner, last.weight[columns], last.bias[columns])
+
+
+def value_encoder_class(
+    shape: PretrainedConfig, trust_remote_code: bool = False
+) -> type[PreTrainedModel]:
+    """The class of encoders of this family with a head `score`, to be loaded `from_pretrained`.
+
+    transformers has sequence classifiers for most families, but they differ in the head's name and
+    layers, and in what it reads. This one is the same for a Mistral and for a BERT.
+
+    The trunk has the name that its family gives it, so that checkpoints of bare encoders, of
+    language models and of these classifiers can all be read; with a causal trunk the result is
+    what transformers calls `MistralForSequenceClassification`, weight for weight.
+    """
+    with torch.device("meta"):
+        trunk_class = type(AutoModel.from_config(shape, trust_remote_code=trust_remote_code))
+
+    class ValueEncoder(trunk_class.__base__):
+        """A trunk and a linear head, without a forward pass: the critic pools between the two."""
+
+        config_class = type(shape)
+
+        def __init__(self, config: PretrainedConfig) -> None:
+            super().__init__(config)
+            trunk = trunk_class(config)
+            trunk.pooler = None  # BERT's reads the first token, and would get no gradient
+            self.add_module(self.base_model_prefix, trunk)
+            self.score = nn.Linear(config.hidden_size, 1, bias=False)
+            self.post_init()
+
+    return ValueEncoder
 
 
 def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

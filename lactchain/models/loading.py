@@ -1,26 +1,14 @@
-"""Base models and tokenizers from a folder or hub id, checked before they are used.
-
-Nothing is downloaded here: `scripts/prepare_weights.py` does that, and every missing piece is an
-error that names its command. Weights are read from safetensors only, never from pickles.
-"""
+"""Base models and tokenizers from a folder or hub id, checked before they are used."""
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError, safe_open
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -33,25 +21,23 @@ from transformers import (
 )
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_json
-from lactchain.manifests import MANIFEST, verify_manifest
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.encoder import value_encoder_class
 from lactchain.models.families import context_length
-from lactchain.models.heads import ScoreHead
+from lactchain.models.heads import ScoreHead, value_encoder_class
 from lactchain.models.prompting import end_of_answer
+from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
+from lactchain.models.weight_files import (
+    check_weights,
+    mend,
+    read_model_json,
+    resolve_weights,
+    stored_names,
+    stored_weight,
+    verify_if_sealed,
+)
 from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
 log = logging.getLogger(__name__)
-
-WEIGHTS_FOLDER = Path("weights")
-"""Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
-
-TRUST = "LACTCHAIN_TRUST_REMOTE_CODE"
-"""The environment variable that lets models run code of their own; no file can set it."""
-
-PRESETS = Path("configs/prepare_weights")
-"""Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
 
 SMALL_MODEL_BYTES = 1 << 30
 """Below this a progress bar would only flicker, and hashing all bytes takes a second at most."""
@@ -105,9 +91,10 @@ def load_encoder(
     )
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = ScoreHead.of(model.score)
+    # As it is stored: in the layers' type it would lose what float32 holds more.
+    head = torch.zeros(()) if new_head else stored_weight(path, "score.weight")
     with torch.no_grad():
-        # As it is stored: in the layers' type it would lose what float32 holds more.
-        model.score.weight.copy_(torch.zeros(()) if new_head else _stored(path, "score.weight"))
+        model.score.weight.copy_(head)
     return model, tokenizer
 
 
@@ -124,7 +111,7 @@ def check_encoder(
     tokenizer = load_tokenizer(path, padding_side="right")
     tokenizer.truncation_side = "left"
     _end_in_eos_if_declared(tokenizer, path)
-    shape = _load_shape(path)
+    shape = load_shape(path)
     if shape.is_encoder_decoder:
         raise ConfigError(
             f"critic.model: expected an encoder or a decoder, got {path}, a {shape.model_type}, "
@@ -152,7 +139,7 @@ def load_base(
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_if_sealed(path)
-    shape = _load_shape(path)
+    shape = load_shape(path)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
         _check_trainable(config, path)
@@ -169,7 +156,7 @@ def load_base(
             output_loading_info=True,
             **kwargs,
         )
-    if config.load_in_4bit and device().type == "cpu":
+    if config.bits == 4 and device().type == "cpu":
         _keep_differentiable(model)
     if all_trained:
         _check_experts(model, path)
@@ -190,7 +177,7 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
         chat: a chat template is needed; the end of a sequence is then what it ends answers with.
     """
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        _read_json(path / name)
+        read_model_json(path / name)
     tokenizer = AutoTokenizer.from_pretrained(
         path, local_files_only=True, trust_remote_code=trusts_remote_code()
     )
@@ -226,94 +213,7 @@ def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
 
 def context_of(config: PlayerConfig) -> int | None:
     """Tokens that an actor reads at most (`context_length`), before its weights are loaded."""
-    return context_length(_load_shape(resolve_weights(config.model)))
-
-
-def resolve_weights(model: str | Path) -> Path:
-    """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
-    for folder in (Path(model), WEIGHTS_FOLDER / model):
-        if folder.is_dir():
-            return folder
-    try:
-        return Path(snapshot_download(str(model), local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError) as error:
-        raise DataError(
-            f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
-        ) from error
-
-
-def mend(model: str | Path) -> str:
-    """How a model is made or fetched anew, as far as its name tells."""
-    path = Path(model)
-    inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
-    preset = PRESETS / f"{inside.parent.name or 'gridworld'}_tiny.yaml"
-    if path != inside and inside.name.startswith("tiny-") and preset.is_file():
-        return f"run: python scripts/prepare_weights.py --config {preset}"
-    if len(inside.parts) == 2 and not inside.is_dir() and not path.is_absolute():  # a hub id
-        return f"if the hub has it, run: {download_command(inside)}"
-    return (
-        "correct its name or copy it here whole; scripts/prepare_weights.py makes and fetches some"
-    )
-
-
-def download_command(hub_id: str | Path) -> str:
-    """What fetches a model of the hub into weights/, or goes on with it."""
-    return f"python scripts/prepare_weights.py --download '[{hub_id}]'"
-
-
-def check_weights(path: Path) -> list[Path]:
-    """The weight files of a model's folder; each is there, and as long as its header says.
-
-    Raises:
-        DataError: naming the file that is missing or damaged.
-    """
-    index = path / "model.safetensors.index.json"
-    names = set(_weight_map(index).values()) if index.is_file() else set()
-    files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
-    for file in files:
-        if file.parent != path or not file.is_file():
-            raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except SafetensorError as error:
-            raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
-    return files
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    names = _read_json(index).get("weight_map")
-    if not isinstance(names, dict):
-        raise DataError(f"{index}: damaged (it has no weight_map); {mend(index.parent)}")
-    return names
-
-
-def verify_if_sealed(path: Path) -> None:
-    """Raises `DataError` if a folder has a manifest and is not as that says."""
-    if (path / MANIFEST).is_file():
-        verify_manifest(path)
-
-
-def device() -> torch.device:
-    """This process's accelerator, or the CPU where there is none or accelerate was told so."""
-    wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
-    if wants_cpu or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
-def trusts_remote_code() -> bool:
-    """Whether who started this process lets models run the code of their repositories."""
-    return os.environ.get(TRUST, "0") == "1"
-
-
-def free_memory() -> None:
-    """Lets go of models that nobody uses any more, and of what torch keeps of them on a GPU.
-
-    A trainer and its callbacks know each other, so that its model waits for the garbage collector.
-    """
-    gc.collect()
-    torch.cuda.empty_cache()
+    return context_length(load_shape(resolve_weights(config.model)))
 
 
 def resolve_dtype(
@@ -331,34 +231,19 @@ def resolve_dtype(
     return torch.float32 if exact or device().type == "cpu" else torch.bfloat16
 
 
-@contextmanager
-def quiet(progress: bool = False) -> Iterator[None]:
-    """Silences transformers' reports on loading and saving: what matters in them is checked."""
-    logging = transformers.utils.logging
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if not progress:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+def load_shape(path: Path) -> PretrainedConfig:
+    """The config.json of a model's folder.
 
-
-def _check_model_type(path: Path) -> None:
-    model_type = _read_json(path / "config.json").get("model_type")
+    Raises:
+        DataError: it is missing or damaged, or of a model whose code nobody has trusted.
+    """
+    model_type = read_model_json(path / "config.json").get("model_type")
     if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
             f"{model_type!r}; a model with code of its own needs "
             f"{TRUST}=1; read the code first"
         )
-
-
-def _load_shape(path: Path) -> PretrainedConfig:
-    _check_model_type(path)
     return AutoConfig.from_pretrained(
         path, local_files_only=True, trust_remote_code=trusts_remote_code()
     )
@@ -371,7 +256,7 @@ def _end_in_eos_if_declared(tokenizer: PreTrainedTokenizerBase, path: Path) -> N
     `add_eos_token` where there is a tokenizer.json, whose post-processor adds a beginning alone.
     """
     added = tokenizer("")["input_ids"]
-    declared = _read_json(path / "tokenizer_config.json").get("add_eos_token")
+    declared = read_model_json(path / "tokenizer_config.json").get("add_eos_token")
     if declared and added[-1:] != [tokenizer.eos_token_id]:
         # Setting either writes the post-processor anew; a critic is saved with it.
         tokenizer.add_bos_token = added[:1] == [tokenizer.bos_token_id]
@@ -393,8 +278,7 @@ def _check_length(
 
 def _check_trainable(config: ActorConfig | CriticConfig, path: Path) -> None:
     """Refuses to train all weights where that cannot work; warns where it hardly does."""
-    bits = next((b for b in (4, 8) if getattr(config, f"load_in_{b}bit")), None)
-    if bits is not None:
+    if bits := config.bits:
         raise ConfigError(
             f"lora: expected an adapter to train on {path} in {bits} bits, whose weights cannot be "
             f"trained themselves, got null; set lora, or another dtype than {bits}bit"
@@ -412,26 +296,11 @@ def _check_experts(model: PreTrainedModel, path: Path) -> None:
 
     A checkpoint of them could not be gone on from.
     """
-    stored = {name for file in check_weights(path) for name in _names(file)}
-    if any(".experts." in name for name in stored - model.state_dict().keys()):
+    if any(".experts." in name for name in stored_names(path).keys() - model.state_dict().keys()):
         raise ConfigError(
             f"lora: expected an adapter to train on {path}, a {model.config.model_type}, whose "
             "experts are stored otherwise than they are trained, got null; set lora"
         )
-
-
-def _names(file: Path) -> set[str]:
-    with safe_open(file, framework="pt") as weights:
-        return set(weights.keys())
-
-
-def _stored(path: Path, name: str) -> torch.Tensor:
-    """A weight of a model's folder, as it is there."""
-    for file in check_weights(path):
-        if name in _names(file):
-            with safe_open(file, framework="pt") as weights:
-                return weights.get_tensor(name)
-    raise DataError(f"{path}: expected {name}, found none; {mend(path)}")
 
 
 def _keep_differentiable(model: PreTrainedModel) -> None:
@@ -448,22 +317,18 @@ def _keep_differentiable(model: PreTrainedModel) -> None:
 
 
 def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
-    if not (config.load_in_4bit or config.load_in_8bit):
+    if config.bits is None:
         return None
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
             "dtype: 4bit and 8bit need bitsandbytes: pip install -e '.[quantization]'"
         )
     return BitsAndBytesConfig(
-        load_in_4bit=config.load_in_4bit,
-        load_in_8bit=config.load_in_8bit,
+        load_in_4bit=config.bits == 4,
+        load_in_8bit=config.bits == 8,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=dtype,
         # The head of a critic is new and trained as it is.
         llm_int8_skip_modules=["lm_head", "score"],
     )
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return read_json(file, mend(file.parent))

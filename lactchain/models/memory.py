@@ -6,8 +6,9 @@ the decoder run on the meta device (`meta_models`, `allocations`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -16,8 +17,7 @@ from torch.nn import functional
 from transformers import MistralConfig, PreTrainedModel
 
 from lactchain.models.allocations import Allocations
-from lactchain.models.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
-from lactchain.models.loading import quiet
+from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
     Batch,
     Heads,
@@ -31,6 +31,7 @@ from lactchain.models.meta_models import (
     quantised_layers,
     rounded_copies,
 )
+from lactchain.models.runtime import quiet
 from lactchain.settings import LoraSettings
 
 _MISTRAL_7B = {
@@ -63,19 +64,8 @@ QUANTISED_BYTES = {4: 0.5 + 1 / 64, 8: 1.0}
 
 FLOAT32_BYTES = 4
 
-PARTS = (
-    "weights",
-    "adapter",
-    "heads",
-    "gradients",
-    "optimizer",
-    "activations",
-    "logits",
-    "passing",
-    "cache",
-    "gathered",
-)
-"""The parts of the total, in the order in which they are printed."""
+COUNTS = ("num_parameters", "num_trainable")
+"""Of an estimate, what is not in bytes."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +111,13 @@ class MemoryEstimate:
 
     def __add__(self, other: MemoryEstimate) -> MemoryEstimate:
         """Both at the same time."""
-        names = [field.name for field in fields(self)]
-        return MemoryEstimate(**{n: getattr(self, n) + getattr(other, n) for n in names})
+        return MemoryEstimate(*map(operator.add, astuple(self), astuple(other)))
+
+
+PARTS = tuple(
+    field.name for field in fields(MemoryEstimate) if field.name not in ("mapped", *COUNTS)
+)
+"""The parts of the total, in the order in which they are printed."""
 
 
 @dataclass(frozen=True)
@@ -268,9 +263,8 @@ def _at_full_depth(
     if num_layers <= 4:
         return estimate(spec)
     two, four = (estimate(at_depth(spec, depth)) for depth in (2, 4))
-    names = [field.name for field in fields(two)]
-    each = {name: (getattr(four, name) - getattr(two, name)) // 2 for name in names}
-    return two + MemoryEstimate(**{n: size * (num_layers - 2) for n, size in each.items()})
+    sizes = zip(astuple(two), astuple(four), strict=True)
+    return MemoryEstimate(*(a + (b - a) // 2 * (num_layers - 2) for a, b in sizes))
 
 
 def scoring_memory(spec: ModelSpec, *, rows: int, tokens: int) -> MemoryEstimate:
@@ -390,7 +384,7 @@ def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
             spec = ModelSpec(shape, task, dtype, lora=adapter)
             estimate = training_memory(spec, batch, checkpointing=True, autocast=True)
             columns[f"{role}, {name}"] = estimate
-    parts = ("weights", "adapter", "gradients", "optimizer", "activations", "logits", "passing")
+    parts = [p for p in PARTS if any(getattr(e, p) for e in columns.values())]
     count = {name: f"{estimate.num_parameters / 1e9:.2f} B" for name, estimate in columns.items()}
     return [{"GiB": "parameters"} | count] + [
         {"GiB": part}

@@ -21,9 +21,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import Task, attach_lora
 from lactchain.models.allocations import COUNTED
-from lactchain.models.encoder import value_encoder_class
-from lactchain.models.heads import ValueHead
-from lactchain.models.loading import quiet
+from lactchain.models.heads import ValueHead, value_encoder_class
+from lactchain.models.runtime import quiet
 from lactchain.settings import LoraSettings
 
 

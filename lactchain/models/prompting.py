@@ -296,23 +296,18 @@ def _check_readings(
         if answer.token_ids:
             numbers.setdefault((answer.token_ids, answer.text), number)
     for (ids, text), number in numbers.items():
-        problem = _misreading(ids, text, tokenizer)
-        if problem is not None:
-            raise DataError(
-                f"{name(number)}: {problem}; a model with another tokenizer sampled it: give that "
-                "one as actor.model, make the data anew with this one, or leave out the token "
-                "ids, so that texts are encoded"
-            )
-
-
-def _misreading(ids: tuple[int, ...], text: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    spoken = ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids
-    reading = tokenizer.decode(spoken)
-    if reading != text:
-        return f"its tokens read {reading!r}, its text is {text!r}"
-    if max(ids) >= len(tokenizer):  # decoding passes over it
-        return f"its token {max(ids)} is none of the {len(tokenizer)} of actor.model"
-    return None
+        reading = tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids)
+        if reading != text:
+            problem = f"its tokens read {reading!r}, its text is {text!r}"
+        elif max(ids) >= len(tokenizer):  # decoding passes over it
+            problem = f"its token {max(ids)} is none of the {len(tokenizer)} of actor.model"
+        else:
+            continue
+        raise DataError(
+            f"{name(number)}: {problem}; a model with another tokenizer sampled it: give that "
+            "one as actor.model, make the data anew with this one, or leave out the token "
+            "ids, so that texts are encoded"
+        )
 
 
 def encodable(text: str) -> str:

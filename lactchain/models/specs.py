@@ -12,34 +12,31 @@ from pathlib import Path
 
 import psutil
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
 from lactchain.errors import DataError
 from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, Task, merges
-from lactchain.models.critic import CONFIG_FILE as CRITIC_FILE
+from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import stored_bits
-from lactchain.models.loading import (
-    SMALL_MODEL_BYTES,
-    check_weights,
-    device,
-    free_memory,
-    resolve_dtype,
-    resolve_weights,
-)
+from lactchain.models.loading import SMALL_MODEL_BYTES, load_shape, resolve_dtype
 from lactchain.models.memory import SHAPES
 from lactchain.models.meta_models import Heads, ModelSpec
-from lactchain.models.values import CONFIG_FILE as VALUES_FILE
+from lactchain.models.runtime import device, free_memory
+from lactchain.models.values import ValueModel
+from lactchain.models.weight_files import check_weights, resolve_weights
 from lactchain.settings import CriticConfig, LoraSettings, ModelConfig, PlayerConfig
 
 
 def is_large(model: str) -> bool:
     """Whether the weights in a model's folder take more than a gigabyte.
 
-    Raises:
-        DataError: there is no such model, or a file of it is missing.
+    Models that are not there are left to those who load them, who say how to get them.
     """
-    files = check_weights(resolve_weights(model))
+    try:
+        files = check_weights(resolve_weights(model))
+    except DataError:
+        return False
     return sum(file.stat().st_size for file in files) > SMALL_MODEL_BYTES
 
 
@@ -65,10 +62,9 @@ def critic_spec(config: CriticConfig, *, training: bool = False) -> ModelSpec:
 
 def saved_critic(folder: str, actor: PlayerConfig) -> CriticConfig:
     """How a trained critic is loaded; one that is yet to be trained counts by the actor's shape."""
-    file = Path(folder) / CRITIC_FILE
-    if not file.is_file():
+    if not (Path(folder) / EmbeddingCritic.config_file).is_file():
         return CriticConfig(model=actor.model, lora=LoraSettings(), dtype=actor.dtype)
-    stored = read_json(file)
+    stored = EmbeddingCritic.read_meaning(Path(folder))
     names = {field.name for field in fields(CriticConfig)} - {"lora"}
     known = {name: value for name, value in stored.items() if name in names}
     dtype = stored_bits(stored) or stored.get("dtype", "auto")
@@ -77,14 +73,12 @@ def saved_critic(folder: str, actor: PlayerConfig) -> CriticConfig:
 
 def saved_values(folder: str, actor: PlayerConfig) -> tuple[ModelSpec, Heads]:
     """The trunk of trained values and their heads; those that are not there count by the actor."""
-    file = Path(folder) / VALUES_FILE
     spec = actor_spec(actor, training=True)
     width = spec.shape.get_text_config().hidden_size
-    if not file.is_file():
+    if not (Path(folder) / ValueModel.config_file).is_file():
         return spec, Heads(2, 2 * width, target=True)
-    stored = read_json(file)
-    heads = Heads(stored["num_q_heads"], stored["head_size"], target=stored["method"] == "ilql")
-    return spec, heads
+    _, _, meaning = ValueModel.read_meaning(Path(folder))
+    return spec, Heads(meaning.num_q_heads, meaning.head_size, target=meaning.method == "ilql")
 
 
 def autocast() -> bool:
@@ -116,10 +110,9 @@ def _spec(
 ) -> ModelSpec:
     shape = shape_of(model)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
-    bits = 4 if config.load_in_4bit else 8 if config.load_in_8bit else None
     as_stored = dtype == (shape.dtype or torch.bfloat16)
-    mapped = device().type == "cpu" and bits is None and as_stored
-    return ModelSpec(shape, task, dtype, bits, lora, mapped)
+    mapped = device().type == "cpu" and config.bits is None and as_stored
+    return ModelSpec(shape, task, dtype, config.bits, lora, mapped)
 
 
 def shape_of(model: str) -> PretrainedConfig:
@@ -134,7 +127,7 @@ def shape_of(model: str) -> PretrainedConfig:
         if model not in SHAPES:
             raise
         return SHAPES[model]
-    return AutoConfig.from_pretrained(folder, local_files_only=True)
+    return load_shape(folder)
 
 
 def _adapter_settings(folder: Path) -> LoraSettings | None:

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from lactchain.models.loading import quiet
+from lactchain.models.runtime import quiet
 from lactchain.settings import TinyModelConfig
 
 BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]", "[/INST]")

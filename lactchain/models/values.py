@@ -9,10 +9,9 @@ base model is there once.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,17 +24,23 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import DataError
-from lactchain.files import read_json
-from lactchain.models.adapters import ADAPTER_FILES, base_folder
+from lactchain.files import read_versioned_json
+from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
-from lactchain.models.headed import HeadedModel, at_stored_precision
+from lactchain.models.headed import (
+    SCHEMA_VERSION,
+    HeadedModel,
+    at_stored_precision,
+    is_adapted,
+)
 from lactchain.models.heads import ValueHead
-from lactchain.models.loading import load_actor, verify_if_sealed
+from lactchain.models.loading import load_actor
+from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import local, put, reshard, spread, whole
+from lactchain.models.weight_files import verify_if_sealed
 from lactchain.settings import ActorConfig, PlayerConfig
 
-CONFIG_FILE, WEIGHTS_FILE = "values_config.json", "values.safetensors"
-SCHEMA_VERSION = 1
+WEIGHTS_FILE = "values.safetensors"
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ class ValueModel(HeadedModel):
     """Q_i(s, ·) and V(s) at given tokens of a causal language model.
 
     Attributes:
-        trunk: the causal language model, as PEFT wraps it when there is an adapter.
-        tokenizer: of the trunk.
+        trunk: the causal language model.
         q_heads, v_head: the heads.
         target: the parameters of the target network by their names here; empty without one.
     """
+
+    config_file = "values_config.json"
 
     def __init__(
         self,
@@ -137,26 +143,43 @@ class ValueModel(HeadedModel):
         """
         directory, config = Path(directory), config or PlayerConfig()
         verify_if_sealed(directory)
-        base, precision, meaning = _read_config(directory)
-        adapted = (directory / ADAPTER_FILES[0]).is_file()
-        where = {"model": base, "adapter": str(directory)} if adapted else {"model": str(directory)}
-        dtype = "auto" if config.dtype in ("4bit", "8bit") else config.dtype
+        base, precision, meaning = cls.read_meaning(directory)
+        adapter = {"model": base, "adapter": str(directory)}
+        where = adapter if is_adapted(directory) else {"model": str(directory)}
+        dtype = "auto" if config.bits is not None else config.dtype
         base = PlayerConfig(**where, dtype=dtype)
         model = cls(*load_actor(at_stored_precision(base, precision)), meaning)
         model._load_values(directory)
         return model.requires_grad_(False).eval()
+
+    @classmethod
+    def read_meaning(cls, directory: Path) -> tuple[str, dict[str, Any], ValueMeaning]:
+        """The base of the values in a folder, its precision, and what their numbers mean.
+
+        Raises:
+            DataError: it is no folder of values, or damaged.
+        """
+        names = [item.name for item in fields(ValueMeaning)]
+        stored = read_versioned_json(
+            directory / cls.config_file,
+            SCHEMA_VERSION,
+            ["base", *names],
+            "expected a folder that train_ilql or train_mc saved",
+        )
+        meaning = ValueMeaning(**{name: stored[name] for name in names})
+        return stored["base"], stored.get("precision", {}), meaning  # older files have none
 
     def start_target(self) -> None:
         """Begins a target network: a copy of what is trained in trunk and Q heads.
 
         It moves by less than the distance between two numbers of 16 bits, and is kept in float32.
         """
-        decoder = self._decoder
-        names = {f"trunk.{name}" for name in self._names_of(decoder, self.trunk)}
+        # By identity: the decoder's names in the trunk differ with the adapter around it.
+        copied = {id(p) for p in [*self._decoder.parameters(), *self.q_heads.parameters()]}
         self.target = {
             name: p.detach().to(torch.float32, copy=True)
             for name, p in self.named_parameters()
-            if p.requires_grad and (name in names or name.startswith("q_heads."))
+            if p.requires_grad and id(p) in copied
         }
 
     def spread_target(self) -> None:
@@ -218,7 +241,7 @@ class ValueModel(HeadedModel):
         return torch.stack([head(hidden, columns) for head in self.q_heads]).amin(dim=0)
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
-        """Hidden states (R · L, D) of R prefix trees (`lactchain.data.prefix_trees`)."""
+        """Hidden states (R · L, D) of R prefix trees (`generation.prefix_trees`)."""
         mask = attention_masks(
             self.trunk.config,
             seen_in_tree(subtree_ends),
@@ -268,40 +291,28 @@ class ValueModel(HeadedModel):
     @torch.no_grad()
     def state_values(self, trees: dict[str, Tensor], nodes: Tensor) -> Tensor:
         """V at W nodes (W,), without dropout."""
-        was_training = self.training
-        self.eval()
-        values = self(trees, None, nodes)
-        self.train(was_training)
-        return values["v_next"]
+        with evaluating(self):
+            return self(trees, None, nodes)["v_next"]
 
     @torch.no_grad()
     def target_q(self, trees: dict[str, Tensor], state_nodes: Tensor) -> Tensor:
         """Least value min_i Q̂_i (U, V) of the target network, without dropout."""
-        was_training = self.training
-        self.eval()
-        with self._as_target():
-            values = self(trees, state_nodes)
-        self.train(was_training)
-        return values["q"].amin(dim=0)
+        with evaluating(self), self._as_target():
+            return self(trees, state_nodes)["q"].amin(dim=0)
 
     def extra_tensors(self) -> dict[str, Tensor]:
         """The target network."""
         return {f"target.{name}": whole(tensor) for name, tensor in self.target.items()}
 
-    def _write(
+    def _meaning(self) -> dict[str, Any]:
+        base = str(base_folder(self.trunk))
+        return {"base": base, "precision": self.precision, **asdict(self.meaning)}
+
+    def _write_heads(
         self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
     ) -> None:
-        base = str(base_folder(self.trunk))  # saving all weights makes `directory` the base
-        self._write_trunk(directory, state)
         heads = self._heads(self.state_dict() if state is None else state)
         save_file(heads | extra, directory / WEIGHTS_FILE)
-        stored = {
-            "schema_version": SCHEMA_VERSION,
-            "base": base,
-            "precision": self.precision,
-            **asdict(self.meaning),
-        }
-        (directory / CONFIG_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this model, to go on training where it stood."""
@@ -311,11 +322,6 @@ class ValueModel(HeadedModel):
     @property
     def _decoder(self) -> nn.Module:
         return self.base.get_decoder()
-
-    @staticmethod
-    def _names_of(part: nn.Module, whole: nn.Module) -> set[str]:
-        parts = {id(parameter) for parameter in part.parameters()}
-        return {name for name, parameter in whole.named_parameters() if id(parameter) in parts}
 
     @staticmethod
     def _heads(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -342,17 +348,3 @@ def seen_in_tree(subtree_ends: Tensor) -> Tensor:
     """Whom each token sees, (R, L, L): its ancestors and itself."""
     place = torch.arange(subtree_ends.shape[1], device=subtree_ends.device)
     return (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])
-
-
-def _read_config(directory: Path) -> tuple[str, dict[str, Any], ValueMeaning]:
-    """The base that a value model was trained on, at which precision, what its numbers mean."""
-    file = directory / CONFIG_FILE
-    stored = read_json(file, "expected a folder that train_ilql or train_mc saved")
-    try:
-        version, base = stored.pop("schema_version"), stored.pop("base")
-        if version != SCHEMA_VERSION:
-            raise DataError(f"{file}: expected schema version {SCHEMA_VERSION}, got {version}")
-        precision = stored.pop("precision", {})  # not in files of older versions
-        return base, precision, ValueMeaning(**stored)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{file}: damaged ({error!r})") from error

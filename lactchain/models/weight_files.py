@@ -1,4 +1,8 @@
-"""safetensors files that are written tensor by tensor: a shard is never in memory whole."""
+"""The weight files of models: where they are, whether they are whole, fetched, and written.
+
+Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing piece is an error that
+names its command. Weights are read from safetensors only, never from pickles.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,167 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub
 import torch
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from lactchain.errors import DataError
+from lactchain.files import read_json
+from lactchain.manifests import MANIFEST, verify_manifest
+
+WEIGHTS_FOLDER = Path("weights")
+"""Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
+
+PRESETS = Path("configs/prepare_weights")
+"""Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
+
+INDEX = "model.safetensors.index.json"
+"""Which file each weight is in, where there are several."""
+
 TYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-"""The format's names of the types that weights have."""
+"""The names that safetensors has for the types of weights."""
+
+
+WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "README.md"]
+
+# Mistral publishes its weights twice, the second time in its own format.
+DUPLICATES = ["consolidated*", "original/*", "onnx/*"]
+
+
+def resolve_weights(model: str | Path) -> Path:
+    """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
+    for folder in (Path(model), WEIGHTS_FOLDER / model):
+        if folder.is_dir():
+            return folder
+    try:
+        return Path(huggingface_hub.snapshot_download(str(model), local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
+        ) from error
+
+
+def mend(model: str | Path) -> str:
+    """How a model is made or fetched anew, as far as its name tells."""
+    path = Path(model)
+    inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
+    preset = PRESETS / f"{inside.parent.name or 'gridworld'}_tiny.yaml"
+    if path != inside and inside.name.startswith("tiny-") and preset.is_file():
+        return f"run: python scripts/prepare_weights.py --config {preset}"
+    if len(inside.parts) == 2 and not inside.is_dir() and not path.is_absolute():  # a hub id
+        return f"if the hub has it, run: {download_command(inside)}"
+    return (
+        "correct its name or copy it here whole; scripts/prepare_weights.py makes and fetches some"
+    )
+
+
+def download_command(hub_id: str | Path) -> str:
+    """What fetches a model of the hub into weights/, or goes on with it."""
+    return f"python scripts/prepare_weights.py --download '[{hub_id}]'"
+
+
+def read_model_json(file: Path) -> dict[str, Any]:
+    """The object in a file of a model's folder; an error says how to come by the model."""
+    return read_json(file, mend(file.parent))
+
+
+def check_weights(path: Path) -> list[Path]:
+    """The weight files of a model's folder; each is there, and as long as its header says.
+
+    Raises:
+        DataError: naming the file that is missing or damaged.
+    """
+    index = path / INDEX
+    names = set(_weight_map(index).values()) if index.is_file() else set()
+    files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
+    for file in files:
+        if file.parent != path or not file.is_file():
+            raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
+    return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    names = read_model_json(index).get("weight_map")
+    if not isinstance(names, dict):
+        raise DataError(f"{index}: damaged (it has no weight_map); {mend(index.parent)}")
+    return names
+
+
+def verify_if_sealed(path: Path) -> None:
+    """Raises `DataError` if a folder has a manifest and is not as that says."""
+    if (path / MANIFEST).is_file():
+        verify_manifest(path)
+
+
+def stored_names(path: Path) -> dict[str, Path]:
+    """The weights in a model's folder by name, with the file that each is in."""
+    found = {}
+    for file in check_weights(path):
+        with safe_open(file, framework="pt") as weights:
+            found |= dict.fromkeys(weights.keys(), file)
+    return found
+
+
+def stored_weight(path: Path, name: str) -> Tensor:
+    """One weight of a model's folder, in the type that it is stored in.
+
+    Raises:
+        DataError: there is none of this name.
+    """
+    file = stored_names(path).get(name)
+    if file is None:
+        raise DataError(f"{path}: expected {name}, found none; {mend(path)}")
+    with safe_open(file, framework="pt") as weights:
+        return weights.get_tensor(name)
+
+
+def download(model: str, folder: str | Path) -> None:
+    """Downloads a model with its tokenizer into `folder`; what is there already stays.
+
+    Shows progress; a download that was cut continues. Pickled weights are left where they are.
+
+    Raises:
+        DataError: no network, no such model, no access to it, or it came incomplete; the message
+            names the command, and the page where a licence is accepted.
+    """
+    page = f"https://huggingface.co/{model}"
+    try:
+        huggingface_hub.snapshot_download(
+            model, local_dir=folder, allow_patterns=WANTED, ignore_patterns=DUPLICATES
+        )
+    except GatedRepoError as error:
+        raise DataError(
+            f"{model}: no access; accept its licence at {page}, log in (run: hf auth login), "
+            f"then run: {download_command(model)}"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"{model}: no such model at {page}, or a private one; log in (run: hf auth login) or "
+            "correct the name"
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError) as error:
+        raise DataError(
+            f"{model}: the hub cannot be reached ({type(error).__name__}); once online, accept the "
+            f"licence at {page} if it has one, then run: {download_command(model)}"
+        ) from error
+    # Without a network the hub's client hands back a folder that holds anything at all.
+    check_weights(Path(folder))
 
 
 def write_tensors(
@@ -21,7 +180,12 @@ def write_tensors(
     dtype: torch.dtype,
     tensors: Iterable[Tensor],
 ) -> None:
-    """Writes tensors, which come in the order of their shapes; each is let go of when written."""
+    """Writes a safetensors file tensor by tensor, so that a shard is never in memory whole.
+
+    Args:
+        shapes: of all tensors by name, in the order in which `tensors` gives them.
+        dtype: of the file; tensors of another type are cast.
+    """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():

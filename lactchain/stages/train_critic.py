@@ -128,7 +128,7 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     """
     from lactchain.models.actor import LanguageActor
     from lactchain.models.critic import EmbeddingCritic
-    from lactchain.models.loading import free_memory
+    from lactchain.models.runtime import free_memory
 
     env = make_language_env(config.environment)
     if not compares_with_exact(config, env):

@@ -22,7 +22,7 @@ from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.files import disk_errors
 from lactchain.manifests import verify_manifest, write_manifest
-from lactchain.models.loading import device
+from lactchain.models.runtime import device
 from lactchain.settings import TrainingConfig
 from lactchain.trainers.guards import GuardedTrainer
 

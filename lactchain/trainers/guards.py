@@ -29,7 +29,7 @@ from lactchain.errors import Interrupted, NonFiniteError
 from lactchain.files import disk_errors
 from lactchain.models.adapters import base_folder, seal_adapter
 from lactchain.models.headed import load_trained
-from lactchain.models.loading import quiet
+from lactchain.models.runtime import quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.provenance import provenance

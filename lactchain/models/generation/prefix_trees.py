@@ -51,7 +51,8 @@ class PrefixTrees:
     Attributes:
         input_ids, position_ids: (R, L).
         subtree_ends: (R, L); token j is seen by the tokens i with j ≤ i < subtree_ends[j]. 0 where
-            there is padding.
+            there is padding. In a depth-first walk the tokens below j stand in one run behind it,
+            so one number for each token says what a mask (L, L) would.
         places: of each sequence, the places of its tokens in the flattened (R · L) rows.
     """
 
@@ -66,6 +67,8 @@ def prefix_trees(
 ) -> PrefixTrees:
     """Lays out sequences as trees, at most `capacity` tokens each (`ROOM` times the longest)."""
     capacity = capacity or ROOM * max(map(len, sequences))
+    # Sorted, a sequence shares the longest beginning with one of its neighbours: comparing each
+    # with the one before finds the whole tree.
     order = sorted(range(len(sequences)), key=sequences.__getitem__)
     rows, before = [_Row()], []
     where: list[tuple[int, list[int]]] = [(0, [])] * len(sequences)

@@ -7,6 +7,7 @@ number of chains.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -46,25 +47,6 @@ class ChainAutomaton:
     longest: int
 
 
-@dataclass(frozen=True)
-class AnswerTree:
-    """All legal answers; a node is what was said before a choice, and the root is node 0.
-
-    Attributes:
-        answers: the token ids of each answer (C).
-        states: (N,) the automaton's state in each node.
-        targets: (N, M) the node behind a token, or ~c where it ends answer c.
-        num_forks: levels at which a text goes on in more than one way.
-        width: tokens behind the opening, if each level is fed in blocks of one width.
-    """
-
-    answers: list[tuple[int, ...]]
-    states: np.ndarray
-    targets: np.ndarray
-    num_forks: int
-    width: int
-
-
 def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> ChainAutomaton:
     """The automaton of all chains of 1 to `max_chain_length` actions, end of sequence included.
 
@@ -76,6 +58,8 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
     if not grammar.action_names:
         raise ConfigError("actor.decoding: expected free, since any text is an answer here")
     pieces = _pieces(grammar, tokenizer)
+    # A state's legal tokens, and the state behind each. The chains of the same number of actions
+    # meet in one state, `said`, whatever the actions were: so the automaton stays small.
     edges: list[dict[int, int]] = [{}]
     said = 0
     for count in range(1, grammar.max_chain_length + 1):
@@ -89,7 +73,7 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
             elif count < grammar.max_chain_length:
                 _add_path(edges, said, piece, after)
         said = after
-    return _tabulate(edges)
+    return _tabulate(edges, _longest(pieces, grammar.max_chain_length))
 
 
 def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], target: int) -> None:
@@ -184,64 +168,31 @@ def _cut(
     return pieces
 
 
-def _tabulate(edges: list[dict[int, int]]) -> ChainAutomaton:
-    longest = _longest(edges, 0)
+def _longest(pieces: Pieces, max_chain_length: int) -> int:
+    """Tokens of the longest answer, end of sequence included."""
+    sizes: dict[tuple[bool, bool], int] = defaultdict(int)
+    for (later, final, _), piece in pieces.items():
+        sizes[later, final] = max(sizes[later, final], len(piece))
+    inner = (max_chain_length - 2) * sizes[True, False]
+    return 1 + max(sizes[False, True], sizes[False, False] + inner + sizes[True, True])
+
+
+def _tabulate(edges: list[dict[int, int]], longest: int) -> ChainAutomaton:
     tokens = sorted({token for out in edges for token in out})
-    shape = (len(edges), len(tokens))
-    legal, after = np.zeros(shape, dtype=bool), np.full(shape, ACCEPT)
-    blocks = np.full((*shape, longest), -1)
+    steps = {}
     for state, out in enumerate(edges):
         for token, target in out.items():
-            column = tokens.index(token)
             run, end = _forced(edges, target)
-            block = (token, *run)
-            legal[state, column], after[state, column] = True, end
-            blocks[state, column, longest - len(block) :] = block
-    width = int((blocks >= 0).sum(axis=-1).max())
+            steps[state, tokens.index(token)] = (token, *run), end
+    width = max(len(block) for block, _ in steps.values())
+    shape = (len(edges), len(tokens))
+    legal, after = np.zeros(shape, dtype=bool), np.full(shape, ACCEPT)
+    blocks = np.full((*shape, width), -1)
+    for place, (block, end) in steps.items():
+        legal[place], after[place] = True, end
+        blocks[place][width - len(block) :] = block
     opening, start = _forced(edges, 0)
-    return ChainAutomaton(
-        np.array(tokens), legal, blocks[..., longest - width :], after, opening, start, longest
-    )
-
-
-def _longest(edges: list[dict[int, int]], start: int) -> int:
-    """The number of tokens on the longest path from a state to the end."""
-    lengths = {ACCEPT: 0}
-    waiting = [start]
-    while waiting:
-        state = waiting[-1]
-        unknown = [target for target in edges[state].values() if target not in lengths]
-        if unknown:
-            waiting += unknown
-        else:
-            lengths[waiting.pop()] = 1 + max(lengths[target] for target in edges[state].values())
-    return lengths[start]
-
-
-def answer_tree(automaton: ChainAutomaton) -> AnswerTree:
-    """The tree of all answers, level by level; it has as many leaves as there are chains."""
-    nodes = [(automaton.opening, automaton.start, 0)]
-    answers: list[tuple[int, ...]] = []
-    rows: list[np.ndarray] = []
-    widths: dict[int, int] = {}
-    forks: set[int] = set()
-    for text, state, depth in nodes:  # it grows as it is read
-        targets, first_child = np.zeros(len(automaton.tokens), dtype=np.int64), len(nodes)
-        for column in np.flatnonzero(automaton.legal[state]):
-            block, after = automaton.blocks[state, column], automaton.after[state, column]
-            said = tuple(block[block >= 0].tolist())
-            if after == ACCEPT:
-                targets[column] = ~len(answers)
-                answers.append((*text, *said))
-            else:
-                targets[column] = len(nodes)
-                nodes.append(((*text, *said), after, depth + 1))
-                widths[depth] = max(widths.get(depth, 0), len(said))
-        rows.append(targets)
-        if len(nodes) > first_child + 1:
-            forks.add(depth)
-    states = np.array([state for _, state, _ in nodes])
-    return AnswerTree(answers, states, np.array(rows), len(forks), sum(widths.values()))
+    return ChainAutomaton(np.array(tokens), legal, blocks, after, opening, start, longest)
 
 
 def _forced(edges: list[dict[int, int]], state: int) -> tuple[tuple[int, ...], int]:

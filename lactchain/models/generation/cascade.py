@@ -9,7 +9,7 @@ et al. 2024, arXiv:2402.05099) and cascade inference in FlashInfer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from lactchain.models.families import (
     check_family,
     shortest_window,
 )
+from lactchain.models.runtime import evaluating
 
 CASCADE = "lactchain_cascade"
 
@@ -78,10 +79,13 @@ def cascade_attention(
     if module.layer_idx == len(prefix) - 1:
         query, attention_mask = query[:, :, -1:], attention_mask[:, :, -1:]
     steps = query.shape[2]
+    # Query heads that share a key head stand in a group: (Hkv, B, Q, G).
     shape = (kv_heads, batch, steps, heads // kv_heads)
     grouped = query.transpose(1, 2).unflatten(2, (kv_heads, -1)).permute(2, 0, 1, 3, 4)
     grouped = grouped.contiguous().mul_(scaling)
 
+    # One row of scores holds the prefix first and the row's own columns behind it; so both stand
+    # under one softmax, though two products fill them. `by_head` is a view of the same numbers.
     scores = grouped.new_empty(kv_heads, grouped[0, ..., 0].numel(), shared + key.shape[2])
     by_head = scores.view(*shape, -1)
     torch.bmm(grouped.flatten(1, 3), prefix_key.mT, out=scores[..., :shared])
@@ -95,6 +99,7 @@ def cascade_attention(
         by_head[..., :shared] += mask[..., :shared]
     weights = _softmax(by_head, s_aux).to(value.dtype).view_as(scores)
 
+    # The weighted sum comes in two parts as well, and the second is added in place.
     output = torch.bmm(weights[..., :shared], prefix_value)
     own_weights = weights.view(*own.shape[:2], -1)[..., shared:]
     output.view(*own.shape[:2], dim).baddbmm_(own_weights, value.flatten(0, 1))
@@ -112,6 +117,7 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     weights = scores.softmax(-1, dtype=torch.float32)
     if sinks is not None:
         sinks = sinks.float().view(len(scores), 1, 1, -1, 1)
+        # exp(l) / (exp(l) + exp(sink)) of what the softmax would have given, with l = logsumexp.
         weights *= (scores.float().logsumexp(-1, keepdim=True) - sinks).sigmoid()
     return weights
 
@@ -120,29 +126,14 @@ AttentionInterface.register(CASCADE, cascade_attention)
 
 
 @contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Runs `model` in evaluation mode, and puts it back afterwards.
-
-    With gradient checkpointing on and in train mode a loop with cached keys is silently wrong.
-    """
-    was_training = model.training
-    model.eval()
-    try:
+def use_cascade(*models: PreTrainedModel) -> Iterator[None]:
+    """Runs models in evaluation mode with cascade attention, and puts both back afterwards."""
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(evaluating(model))
+            stack.callback(model.set_attn_implementation, model.config._attn_implementation)
+            model.set_attn_implementation(CASCADE)
         yield
-    finally:
-        model.train(was_training)
-
-
-@contextmanager
-def use_cascade(model: PreTrainedModel) -> Iterator[None]:
-    """Runs `model` in evaluation mode with cascade attention, and puts both back afterwards."""
-    before = model.config._attn_implementation
-    with evaluating(model):
-        model.set_attn_implementation(CASCADE)
-        try:
-            yield
-        finally:
-            model.set_attn_implementation(before)
 
 
 @torch.inference_mode()
@@ -317,8 +308,37 @@ class CascadeTrunk:
         window, shared = shortest_window(config), len(self.prefix_ids)
         if window is None or window >= shared + visible.shape[-1]:
             return additive_mask(visible, dtype)
+        # A column's place in its text: padding does not count, and the prefix stands before all.
         own = shared - 1 + cache.valid.cumsum(dim=1)
         prefix = torch.arange(shared, device=own.device).expand(len(own), -1)
         visible, keys = pad(visible, (shared, 0), value=True), torch.cat([prefix, own], dim=1)
         queries = own[:, cache.length - visible.shape[1] : cache.length]
         return attention_masks(config, visible, queries, keys, dtype)
+
+
+Caches = tuple[RowCache, ...]
+"""Of several trunks that read the same texts: a policy's, and that of the values that guide it."""
+
+
+def read_all(
+    trunks: Sequence[CascadeTrunk],
+    prompts: Sequence[Sequence[int]],
+    opening: Sequence[int] = (),
+    room: int = 0,
+) -> tuple[Caches, Tensor, tuple[Tensor, ...]]:
+    """`CascadeTrunk.read` by each trunk: caches, lengths (B,), hidden states (B, D) of each."""
+    parts = [trunk.read(prompts, opening=opening, room=room) for trunk in trunks]
+    caches, lengths, hidden = zip(*parts, strict=True)
+    return caches, lengths[0], hidden
+
+
+def feed_all(
+    trunks: Sequence[CascadeTrunk], blocks: np.ndarray, lengths: Tensor, caches: Caches
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """`CascadeTrunk.feed` by each trunk: the new lengths (B,), and hidden states (B, D) of each."""
+    on_device = torch.from_numpy(blocks).to(lengths.device)
+    parts = [
+        trunk.feed(on_device, lengths, cache) for trunk, cache in zip(trunks, caches, strict=True)
+    ]
+    hidden, lengths = zip(*parts, strict=True)
+    return lengths[0], hidden

@@ -5,7 +5,6 @@ What `lactchain.environments.token.TokenEnv` plays with, which knows nothing of 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.runtime import free_memory
 from lactchain.settings import ActorConfig
 
 
@@ -75,9 +75,7 @@ class CausalNextToken:
         """Frees the model and its keys and values; `logits` cannot be asked any more."""
         self._forget()
         self.model = None
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
 
     def _forget(self) -> None:
         self._seen: list[int] = []

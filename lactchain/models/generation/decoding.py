@@ -8,9 +8,10 @@ token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,34 +20,34 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
-from lactchain.models.answers import Answers, Completion, Texts
-from lactchain.models.automaton import ACCEPT, AnswerTree, ChainAutomaton, answer_tree
-from lactchain.models.cascade import CACHE_BYTES, COLUMNS, CascadeTrunk, RowCache, use_cascade
 from lactchain.models.families import finished_logits
+from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
+from lactchain.models.generation.cascade import (
+    CACHE_BYTES,
+    COLUMNS,
+    Caches,
+    CascadeTrunk,
+    feed_all,
+    read_all,
+    use_cascade,
+)
+from lactchain.models.generation.enumeration import chain_tree, rows_at_once, trimmed, weigh_answers
 from lactchain.streams import uniform
+
+if TYPE_CHECKING:
+    from lactchain.models.generation.guidance import TrainedValues
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
 
 
-class TokenGuide(Protocol):
-    """Values of the next token by a model of its own, which the decoder feeds along.
+@dataclass(frozen=True)
+class Completion:
+    """Sampled tokens, end of sequence included, and the log-probability each was drawn with."""
 
-    Attributes:
-        model: a causal language model.
-        weight: the factor on its values, β.
-    """
-
-    model: PreTrainedModel
-    weight: float
-
-    def q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Values (B, V) of all tokens, or of some, from the last hidden state (B, D) of `model`."""
-        ...
-
-
-Caches = tuple[RowCache, ...]
-"""Of the policy's trunk, and of the guide's where there is one."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop_reason: str
 
 
 class Decoder:
@@ -62,7 +63,11 @@ class Decoder:
         temperature: divides the logits; 0 takes the most probable token, and probabilities are
             then those of the model itself (temperature 1).
         automaton: of legal answers, for constrained sampling; None samples freely.
-        guide: values that are added to the logits; None: the model's own logits alone.
+        guide: values β min_i Q̂_i(s, ·) that are added to the logits, by a model of their own which
+            is fed along; None: the model's own logits alone.
+
+    Attributes:
+        longest_answer: most tokens that an answer has.
     """
 
     def __init__(
@@ -73,22 +78,24 @@ class Decoder:
         max_new_tokens: int = 64,
         temperature: float = 1.0,
         automaton: ChainAutomaton | None = None,
-        guide: TokenGuide | None = None,
+        guide: TrainedValues | None = None,
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
-        self.prefix_ids = tuple(prefix_ids)
-        self.max_new_tokens = max_new_tokens
         self.temperature = temperature
         self.automaton = automaton
         self.guide = guide
         self.device = model.device
-        models = [model] if guide is None else [model, guide.model]
-        self._trunks = [CascadeTrunk(trunk, self.prefix_ids) for trunk in models]
+        self._models = [model] if guide is None else [model, guide.target.trunk]
+        self._trunks = [CascadeTrunk(trunk, prefix_ids) for trunk in self._models]
+        # What every answer begins with; it is read together with the prompt.
+        self._opening, self._start, self.longest_answer = (), 0, max_new_tokens
         self._columns: Tensor | None = None
         head = model.get_output_embeddings()
         self._head = (head.weight, head.bias)
         if automaton is not None:
+            self._opening, self._start = automaton.opening, automaton.start
+            self.longest_answer = automaton.longest
             self._columns = self._on_device(automaton.tokens)
             self._head = tuple(None if p is None else p[self._columns] for p in self._head)
             self._illegal = ~self._on_device(automaton.legal)
@@ -108,14 +115,19 @@ class Decoder:
         if not prompts:
             return []
         seeds = np.array(seeds, dtype=np.uint64)
-        answers = Answers(len(prompts), self._opening)
+        said = [list(self._opening) for _ in prompts]
+        logprobs = [[0.0] * len(self._opening) for _ in prompts]
         rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
-        with self._cascade():
+        with use_cascade(*self._models):
             caches, lengths, probabilities = self._read_distinct(prompts)
             for step in range(self.longest_answer):
-                columns, logprobs = self._draw(probabilities, uniform(seeds[rows], step))
+                columns, drawn = self._draw(probabilities, uniform(seeds[rows], step))
                 blocks, states = self._advance(states, columns)
-                answers.add(rows, blocks, logprobs)
+                for row, block, first in zip(rows, blocks.tolist(), drawn.tolist(), strict=True):
+                    new = [token for token in block if token >= 0]
+                    said[row] += new
+                    # Only the first was drawn; what follows it without a choice is certain.
+                    logprobs[row] += [first, *repeat(0.0, len(new) - 1)] if new else []
                 (keep,) = np.nonzero(states != ACCEPT)
                 if not len(keep) or step == self.longest_answer - 1:
                     break
@@ -123,8 +135,12 @@ class Decoder:
                     kept = self._on_device(keep)
                     caches, lengths = _select(caches, kept), lengths[kept]
                     rows, states, blocks = rows[keep], states[keep], blocks[keep]
-                probabilities, lengths = self._feed(_trimmed(blocks), lengths, caches, states)
-        return answers.completions(self.eos_token_id)
+                lengths, hidden = feed_all(self._trunks, trimmed(blocks), lengths, caches)
+                probabilities = self._probabilities(hidden, states)
+        return [
+            Completion(tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
+            for ids, row in zip(said, logprobs, strict=True)
+        ]
 
     @torch.inference_mode()
     def enumerate(
@@ -148,124 +164,38 @@ class Decoder:
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
-        tree = answer_tree(self.automaton)
-        found = np.zeros((len(prompts), len(tree.answers)))
+        tree = chain_tree(self.automaton)
         if not prompts:
-            return tree.answers, found
-        size = self._rows_at_once(prompts, tree, budget or CACHE_BYTES[self.device.type])
-        with self._cascade():
-            for first in range(0, len(prompts), size):
-                owners = np.arange(first, min(first + size, len(prompts)))
-                caches, lengths, probabilities = self._read([prompts[i] for i in owners], room=0)
-                texts = Texts.opened(owners)
-                waiting: list[tuple[Texts, Caches, Tensor]] = []
-                while True:
-                    texts = self._longer(texts, tree, probabilities, found)
-                    waiting += [(part, caches, lengths) for part in texts.split(size)]
-                    if not waiting:
-                        break
-                    texts, caches, lengths = waiting.pop()
-                    caches, lengths, probabilities = self._branch(texts, tree, caches, lengths)
-        return tree.answers, found
-
-    @property
-    def _opening(self) -> tuple[int, ...]:
-        """The tokens that every answer begins with; they are read together with the prompt."""
-        return () if self.automaton is None else self.automaton.opening
-
-    @property
-    def _start(self) -> int:
-        return 0 if self.automaton is None else self.automaton.start
-
-    @property
-    def longest_answer(self) -> int:
-        """Most tokens that an answer has."""
-        return self.max_new_tokens if self.automaton is None else self.automaton.longest
-
-    def _longer(
-        self, texts: Texts, tree: AnswerTree, probabilities: Tensor, found: np.ndarray
-    ) -> Texts:
-        """The texts that go on behind the given ones; those that end are entered in `found`."""
-        states = tree.states[texts.nodes]
-        parents, columns = np.nonzero(self.automaton.legal[states])
-        targets = tree.targets[texts.nodes[parents], columns]
-        longer = Texts(
-            parents=parents,
-            owners=texts.owners[parents],
-            nodes=targets,
-            blocks=self.automaton.blocks[states[parents], columns],
-            reached=texts.reached[parents] * probabilities.cpu().numpy()[parents, columns],
+            return tree.answers, np.zeros((0, len(tree.answers)))
+        budget = budget or CACHE_BYTES[self.device.type]
+        probabilities = weigh_answers(
+            tree,
+            self._trunks,
+            prompts,
+            lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes]),
+            np.multiply,
+            np.float64(1.0),
+            rows_at_once(tree, self._trunks, prompts, budget),
         )
-        ended = longer.some(targets < 0)
-        found[ended.owners, ~ended.nodes] = ended.reached
-        return longer.some(targets >= 0)
-
-    def _branch(
-        self, texts: Texts, tree: AnswerTree, caches: Caches, lengths: Tensor
-    ) -> tuple[Caches, Tensor, Tensor]:
-        """Feeds the last block of each text to a copy of the row that it goes on from."""
-        blocks, parents = _trimmed(texts.blocks), self._on_device(texts.parents)
-        caches = tuple(cache.branch(parents, blocks.shape[1]) for cache in caches)
-        states = tree.states[texts.nodes]
-        probabilities, lengths = self._feed(blocks, lengths[parents], caches, states)
-        return caches, lengths, probabilities
-
-    def _rows_at_once(self, prompts: Sequence[Sequence[int]], tree: AnswerTree, budget: int) -> int:
-        """How many rows an enumeration reads at a time.
-
-        Besides them, those are held that they were branched from, and those whose branches have to
-        wait: at most at each level at which texts fork.
-        """
-        own = max(map(len, prompts)) - len(self.prefix_ids)
-        columns = own + len(self._opening) + tree.width
-        row = columns * sum(trunk.bytes_per_column for trunk in self._trunks)
-        return max(1, budget // (row * (tree.num_forks + 2)))
+        return tree.answers, probabilities
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
-
-    @contextmanager
-    def _cascade(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for trunk in self._trunks:
-                stack.enter_context(use_cascade(trunk.model))
-            yield
 
     def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
         room = min(self.longest_answer, COLUMNS)
-        caches, lengths, probabilities = self._read(list(distinct), room)
+        caches, lengths, hidden = read_all(self._trunks, list(distinct), self._opening, room)
+        start = np.full(len(distinct), self._start)
+        probabilities = self._probabilities(hidden, start)
         if len(distinct) == len(prompts):
             return caches, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
         return _select(caches, chosen), lengths[chosen], probabilities[chosen]
 
-    def _read(self, prompts: Sequence[Sequence[int]], room: int) -> tuple[Caches, Tensor, Tensor]:
-        """Feeds the prompts; returns their caches, lengths (B,) and probabilities (B, M).
-
-        Args:
-            room: columns of the caches for what follows.
-        """
-        parts = [trunk.read(prompts, self._opening, room) for trunk in self._trunks]
-        caches, lengths, hidden = zip(*parts, strict=True)
-        states = torch.full((len(prompts),), self._start, device=self.device)
-        return caches, lengths[0], self._probabilities(hidden, states)
-
-    def _feed(
-        self, blocks: np.ndarray, lengths: Tensor, caches: Caches, states: np.ndarray
-    ) -> tuple[Tensor, Tensor]:
-        """Feeds each row its block (B, W); returns probabilities (B, M) and the new lengths."""
-        blocks, states = self._on_device(blocks), self._on_device(states)
-        parts = [
-            trunk.feed(blocks, lengths, cache)
-            for trunk, cache in zip(self._trunks, caches, strict=True)
-        ]
-        hidden, lengths = zip(*parts, strict=True)
-        return self._probabilities(hidden, states), lengths[0]
-
-    def _probabilities(self, hidden: Sequence[Tensor], states: Tensor) -> Tensor:
+    def _probabilities(self, hidden: Sequence[Tensor], states: np.ndarray) -> Tensor:
         """Probabilities (B, M) of the next token, at the decoder's temperature.
 
         Args:
@@ -281,9 +211,9 @@ class Decoder:
         logits = finished_logits(self.model.config, logits).float()
         if self.guide is not None:
             # V(s) is the same for every token, and falls out of the softmax.
-            logits += self.guide.weight * self.guide.q(hidden[1], self._columns)
+            logits += self.guide.weight * self.guide.target.least_q(hidden[1], self._columns)
         if self.automaton is not None:
-            logits.masked_fill_(self._illegal[states], -torch.inf)
+            logits.masked_fill_(self._illegal[self._on_device(states)], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
 
     def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -325,8 +255,3 @@ class Decoder:
 
 def _select(caches: Caches, rows: Tensor) -> Caches:
     return tuple(cache.select(rows) for cache in caches)
-
-
-def _trimmed(blocks: np.ndarray) -> np.ndarray:
-    """Blocks (B, W) without the columns that are padding in all of them."""
-    return blocks[:, (blocks >= 0).any(axis=0)]

@@ -1,0 +1,215 @@
+"""All legal answers as the leaves of a tree, and a walk that weighs each of them.
+
+Chains of up to nine actions have thousands of answers, but they share their beginnings. The walk
+reads each beginning once: what it costs is the number of nodes, and not the number of answers times
+their length. It goes down before it goes on sideways, so that only few beginnings wait with their
+keys and values in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
+from lactchain.models.generation.cascade import (
+    Caches,
+    CascadeTrunk,
+    feed_all,
+    read_all,
+    use_cascade,
+)
+
+Score = Callable[[Sequence[Tensor], np.ndarray], Tensor]
+"""From hidden states (N, D), one for each trunk, and nodes (N,) to numbers (N, M) of the tokens."""
+
+Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From what a beginning weighs (K,) and the number of its next token (K,) to what both weigh."""
+
+
+@dataclass(frozen=True)
+class AnswerTree:
+    """All legal answers; a node is what was said before a choice, and the root is node 0.
+
+    A number in `targets` tells three things apart: a node is positive (nothing leads to the root),
+    answer c is written ~c, which is negative, and 0 is a token that may not follow.
+
+    Attributes:
+        answers: the token ids of each answer (C).
+        opening: the tokens that every answer begins with.
+        targets: (N, M) where each of M tokens leads.
+        blocks: (N, M, W) the token with all that follow it without a choice, padded with -1 on the
+            left.
+        states: (N,) the automaton's state in each node; all 0 without an automaton.
+    """
+
+    answers: list[tuple[int, ...]]
+    opening: tuple[int, ...]
+    targets: np.ndarray
+    blocks: np.ndarray
+    states: np.ndarray
+
+    def room(self) -> tuple[int, int]:
+        """Levels at which some text goes on in more than one way; tokens of all levels' blocks."""
+        depths = np.zeros(len(self.targets), dtype=np.int64)
+        for node, row in enumerate(self.targets):
+            depths[row[row > 0]] = depths[node] + 1
+        inner = self.targets > 0
+        widths = np.zeros(depths.max() + 1, dtype=np.int64)
+        np.maximum.at(widths, depths, ((self.blocks >= 0).sum(axis=-1) * inner).max(axis=1))
+        return len(np.unique(depths[inner.sum(axis=1) > 1])), int(widths.sum())
+
+
+def chain_tree(automaton: ChainAutomaton) -> AnswerTree:
+    """The tree of all answers that an automaton accepts, level by level."""
+    texts, states = [automaton.opening], [automaton.start]
+    answers: list[tuple[int, ...]] = []
+    targets: list[np.ndarray] = []
+    for text, state in zip(texts, states, strict=True):  # both grow as they are read
+        row = np.zeros(len(automaton.tokens), dtype=np.int64)
+        for column in np.flatnonzero(automaton.legal[state]):
+            block, after = automaton.blocks[state, column], automaton.after[state, column]
+            longer = (*text, *block[block >= 0].tolist())
+            if after == ACCEPT:
+                row[column] = ~len(answers)
+                answers.append(longer)
+            else:
+                row[column] = len(texts)
+                texts.append(longer)
+                states.append(after)
+        targets.append(row)
+    blocks = automaton.blocks[states]
+    return AnswerTree(answers, automaton.opening, np.array(targets), blocks, np.array(states))
+
+
+def token_tree(answers: Sequence[Sequence[int]], tokens: Sequence[int]) -> AnswerTree:
+    """The tree of a list of answers, a token at a time; none may begin another.
+
+    Args:
+        tokens: all M that occur.
+    """
+    answers = [tuple(answer) for answer in answers]
+    beginnings = (answer[:length] for answer in answers for length in range(len(answer)))
+    nodes = {text: node for node, text in enumerate(dict.fromkeys(beginnings))}
+    column = {token: number for number, token in enumerate(tokens)}
+    targets = np.zeros((len(nodes), len(tokens)), dtype=np.int64)
+    for number, answer in enumerate(answers):
+        for place, token in enumerate(answer):
+            behind = nodes.get(answer[: place + 1], ~number)
+            targets[nodes[answer[:place]], column[token]] = behind
+    blocks = np.broadcast_to(np.array(tokens)[:, None], (*targets.shape, 1))
+    return AnswerTree(answers, (), targets, blocks, np.zeros(len(nodes), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """N beginnings of answers, of which all but the last block has been read.
+
+    Attributes:
+        parents: (N,) the row of the cache that each goes on from.
+        owners: (N,) the prompt that it answers.
+        nodes: (N,) where it is in the tree of answers.
+        blocks: (N, W) what it says behind its parent, padded with -1 on the left.
+        reached: (N,) what it weighs.
+    """
+
+    parents: np.ndarray
+    owners: np.ndarray
+    nodes: np.ndarray
+    blocks: np.ndarray
+    reached: np.ndarray
+
+    def some(self, rows: np.ndarray | slice) -> Texts:
+        """The rows of a mask or slice."""
+        return Texts(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def split(self, size: int) -> list[Texts]:
+        """Parts of at most `size` rows."""
+        return [self.some(slice(i, i + size)) for i in range(0, len(self.nodes), size)]
+
+
+def rows_at_once(
+    tree: AnswerTree,
+    trunks: Sequence[CascadeTrunk],
+    prompts: Sequence[Sequence[int]],
+    budget: int,
+) -> int:
+    """How many rows a walk reads at a time, to hold `budget` bytes of keys and values at most.
+
+    Besides them, those are held that they were branched from, and those whose branches have to
+    wait: at most at each level at which texts fork. One row is always read.
+    """
+    num_forks, width = tree.room()
+    own = max(map(len, prompts)) - len(trunks[0].prefix_ids)
+    row = (own + len(tree.opening) + width) * sum(trunk.bytes_per_column for trunk in trunks)
+    return max(1, budget // (row * (num_forks + 2)))
+
+
+@torch.inference_mode()
+def weigh_answers(
+    tree: AnswerTree,
+    trunks: Sequence[CascadeTrunk],
+    prompts: Sequence[Sequence[int]],
+    score: Score,
+    combine: Combine,
+    start: np.floating,
+    size: int,
+) -> np.ndarray:
+    """What each of C answers weighs behind each of B prompts, (B, C).
+
+    Args:
+        trunks: the models that read the texts; all of the same prefix.
+        score: the numbers of the tokens that may come next, such as their probabilities.
+        combine: what a longer beginning weighs, such as the product of both.
+        start: what an empty answer weighs; sums are of its type.
+        size: rows that are read at a time.
+    """
+    found = np.zeros((len(prompts), len(tree.answers)), dtype=start.dtype)
+    with use_cascade(*(trunk.model for trunk in trunks)):
+        for first in range(0, len(prompts), size):
+            owners = np.arange(first, min(first + size, len(prompts)))
+            caches, lengths, hidden = read_all(trunks, [prompts[i] for i in owners], tree.opening)
+            nodes = np.zeros_like(owners)
+            texts = Texts(
+                owners - first, owners, nodes, nodes[:, None], np.full(len(owners), start)
+            )
+            # What waits keeps the caches of its parents alive, and the last one in goes on first.
+            waiting: list[tuple[Texts, Caches, Tensor]] = []
+            while True:
+                texts = _longer(texts, tree, score(hidden, texts.nodes), combine, found)
+                waiting += [(part, caches, lengths) for part in texts.split(size)]
+                if not waiting:
+                    break
+                texts, caches, lengths = waiting.pop()
+                blocks, parents = trimmed(texts.blocks), torch.from_numpy(texts.parents)
+                parents = parents.to(lengths.device)
+                caches = tuple(cache.branch(parents, blocks.shape[1]) for cache in caches)
+                lengths, hidden = feed_all(trunks, blocks, lengths[parents], caches)
+    return found
+
+
+def _longer(
+    texts: Texts, tree: AnswerTree, scores: Tensor, combine: Combine, found: np.ndarray
+) -> Texts:
+    """The texts that go on behind the given ones; those that end are entered in `found`."""
+    parents, columns = np.nonzero(tree.targets[texts.nodes])
+    from_nodes = texts.nodes[parents]
+    longer = Texts(
+        parents=parents,
+        owners=texts.owners[parents],
+        nodes=tree.targets[from_nodes, columns],
+        blocks=tree.blocks[from_nodes, columns],
+        reached=combine(texts.reached[parents], scores.cpu().numpy()[parents, columns]),
+    )
+    ended = longer.some(longer.nodes < 0)
+    found[ended.owners, ~ended.nodes] = ended.reached
+    return longer.some(longer.nodes > 0)
+
+
+def trimmed(blocks: np.ndarray) -> np.ndarray:
+    """Blocks (B, W) without the columns that are padding in all of them."""
+    return blocks[:, (blocks >= 0).any(axis=0)]

@@ -1,0 +1,209 @@
+"""Acting by token values: beside an actor's logits, or alone, over all legal answers.
+
+Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
+al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages, beside
+which the policy's log probabilities may count; what they share is read once. Where values are
+exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an answer is the sum over its tokens and,
+but for γ, also the value of its last token less V(s); learnt ones differ, see
+`RankingConfig`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.families import finished_logits
+from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, use_cascade
+from lactchain.models.generation.enumeration import Combine, rows_at_once, token_tree, weigh_answers
+from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.values import ValueModel
+from lactchain.settings import GuidedActorConfig
+from lactchain.types import Action, ChainGrammar
+
+MAX_ANSWERS = 4096
+"""Answers that are ranked at most."""
+
+ROWS = 4096
+"""Rows of a batch in which answers are read, about; fewer where `CACHE_BYTES` ask for it."""
+
+MEMORY = 4_000_000
+"""Advantages that are kept, about: a policy without dice meets the same states again and again."""
+
+
+class TrainedValues:
+    """The values in a folder, loaded when they are needed, to act with.
+
+    Attributes:
+        weight: β.
+        ranking: how answers are ranked.
+
+    Raises:
+        ConfigError: they were trained with another instruction than the actor is given.
+        DataError: the folder is damaged, or belongs to another tokenizer.
+    """
+
+    def __init__(self, config: GuidedActorConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.weight, self.ranking = config.value_weight, config.ranking
+        self._config = config
+        self._directory = Path(config.values)
+        meaning, theirs = self.target.meaning, self.target.tokenizer
+        if meaning.strategy != config.strategy:
+            raise ConfigError(
+                f"actor.strategy: expected {meaning.strategy!r}, as {self._directory} was trained "
+                f"with, got {config.strategy!r}"
+            )
+        if theirs.get_vocab() != tokenizer.get_vocab():
+            raise DataError(
+                f"{self._directory}: was trained with another tokenizer than that of "
+                f"{config.model}; give the actor that it began with as actor.model"
+            )
+
+    @cached_property
+    def online(self) -> ValueModel:
+        """The trained model, for V."""
+        return ValueModel.load(self._directory, self._config)
+
+    @cached_property
+    def target(self) -> ValueModel:
+        """Its target network, for Q̂; the trained one where there is no other."""
+        return self.online.target_network() if self.online.target else self.online
+
+
+class AnswerRanking:
+    """Advantages of all answers of a grammar, in any state.
+
+    Args:
+        values: what the answers are worth.
+        grammar: the answers.
+        template: what the model is asked.
+        policy: the cloned policy, whose log probabilities count beside the advantages.
+
+    Attributes:
+        actions: the C answers.
+
+    Raises:
+        ConfigError: the grammar has too many answers.
+    """
+
+    def __init__(
+        self,
+        values: TrainedValues,
+        grammar: ChainGrammar,
+        template: PromptTemplate,
+        policy: PreTrainedModel,
+    ) -> None:
+        if grammar.num_answers > MAX_ANSWERS:
+            raise ConfigError(
+                f"actor.decoding: scored by values expects at most {MAX_ANSWERS} answers, the "
+                f"grammar has {grammar.num_answers}; lower environment.max_chain_length, or use "
+                "free or constrained decoding"
+            )
+        texts = list(grammar.answers())
+        ids = encode_completions([Action(text) for text in texts], values.target.tokenizer)
+        self.actions = [
+            Action(text, tuple(row), (0.0,) * len(row))
+            for text, row in zip(texts, ids, strict=True)
+        ]
+        columns = sorted({token for row in ids for token in row})
+        self._columns = torch.tensor(columns, device=values.target.trunk.device)
+        self._tree = token_tree(ids, columns)
+        gamma = values.target.meaning.gamma
+        self._discounts = np.array([gamma ** (len(row) - 1) for row in ids], dtype=np.float32)
+        self._template, self._values, self._policy = template, values, policy
+        self._trunks = [
+            CascadeTrunk(model.trunk, template.prefix_ids)
+            for model in (values.target, values.online)
+        ]
+        self._known: dict[str, np.ndarray] = {}
+
+    def scores(self, observations: Sequence[str]) -> np.ndarray:
+        """What ranks the answers in each of B states, (B, C): A + weight · log(π_β + floor)."""
+        scores = self.advantages(observations)
+        ranking = self._values.ranking
+        if ranking.policy_weight:
+            log_floor = math.log(ranking.policy_floor) if ranking.policy_floor else -math.inf
+            log_probs = np.logaddexp(self._log_probs(observations), log_floor)
+            scores = scores + ranking.policy_weight * log_probs
+        return scores
+
+    def advantages(self, observations: Sequence[str]) -> np.ndarray:
+        """What each answer is worth in each of B states, (B, C).
+
+        By the ranking "sum" Σ_t (min_i Q̂_i − V); by "last" γ^{n−1} min_i Q̂_i of the n-th token, the
+        last one, minus V(s).
+        """
+        if len(self._known) * len(self.actions) > MEMORY:
+            self._known.clear()
+        new = [text for text in dict.fromkeys(observations) if text not in self._known]
+        if new:
+            self._known |= zip(new, self._advantages(new), strict=True)
+        return np.stack([self._known[text] for text in observations])
+
+    def _advantages(self, observations: Sequence[str]) -> np.ndarray:
+        target, online = self._trunks
+        if self._values.ranking.by == "last":
+            last = self._weigh(observations, target, self._q, lambda _, step: step)
+            values = last * self._discounts
+            return values - self.state_values(observations)[:, None]
+        q = self._weigh(observations, target, self._q, np.add)
+        return q - self._weigh(observations, online, self._v, np.add)
+
+    def _log_probs(self, observations: Sequence[str]) -> np.ndarray:
+        """How probable the cloned policy finds the answers in B states, (B, C)."""
+        trunk = CascadeTrunk(self._policy, self._template.prefix_ids)
+        return self._weigh(observations, trunk, self._log_prob, np.add)
+
+    @torch.inference_mode()
+    def state_values(self, observations: Sequence[str]) -> np.ndarray:
+        """V(s) of B states (B,), before the first token of an answer."""
+        prompts, trunk = self._template.encode_batch(observations), self._trunks[1]
+        size = self._rows_at_once(prompts, trunk)
+        parts = []
+        with use_cascade(trunk.model):
+            for i in range(0, len(prompts), size):
+                _, _, hidden = trunk.read(prompts[i : i + size])
+                parts.append(self._values.online.v_head(hidden)[:, 0])
+        return torch.cat(parts).cpu().numpy()
+
+    def _q(self, hidden: Tensor) -> Tensor:
+        return self._values.target.least_q(hidden, self._columns)
+
+    def _v(self, hidden: Tensor) -> Tensor:
+        return self._values.online.v_head(hidden).expand(-1, len(self._columns))
+
+    def _log_prob(self, hidden: Tensor) -> Tensor:
+        logits = self._policy.get_output_embeddings()(hidden)
+        logits = finished_logits(self._policy.config, logits)
+        return logits.float().log_softmax(-1)[:, self._columns]
+
+    def _weigh(
+        self,
+        observations: Sequence[str],
+        trunk: CascadeTrunk,
+        values: Callable[[Tensor], Tensor],
+        combine: Combine,
+    ) -> np.ndarray:
+        """What the answers weigh in B states, (B, C), by the values of their tokens."""
+        prompts = self._template.encode_batch(observations)
+        return weigh_answers(
+            self._tree,
+            [trunk],
+            prompts,
+            lambda hidden, _: values(hidden[0]),
+            combine,
+            np.float32(0.0),
+            self._rows_at_once(prompts, trunk),
+        )
+
+    def _rows_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
+        budget = CACHE_BYTES[trunk.model.device.type]
+        return min(ROWS, rows_at_once(self._tree, [trunk], prompts, budget))

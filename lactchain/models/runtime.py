@@ -1,0 +1,67 @@
+"""Where and how models run in this process: its device, and modes that are put back afterwards."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import transformers
+from torch import nn
+
+TRUST = "LACTCHAIN_TRUST_REMOTE_CODE"
+"""The environment variable that lets models run code of their own; no file can set it."""
+
+
+def device() -> torch.device:
+    """This process's accelerator, or the CPU where there is none or accelerate was told so."""
+    wants_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
+    if wants_cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def trusts_remote_code() -> bool:
+    """Whether who started this process lets models run the code of their repositories."""
+    return os.environ.get(TRUST, "0") == "1"
+
+
+def free_memory() -> None:
+    """Lets go of models that nobody uses any more, and of what torch keeps of them on a GPU.
+
+    A trainer and its callbacks know each other, so that its model waits for the garbage collector.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Runs `model` in evaluation mode: no dropout, and no gradient checkpointing.
+
+    In train mode with checkpointing on, a loop with cached keys is silently wrong.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def quiet(progress: bool = False) -> Iterator[None]:
+    """Silences transformers' reports on loading and saving: what matters in them is checked."""
+    logging = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
