@@ -20,7 +20,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import torch
 import yaml
 from taught_models import build_taught_actor, build_taught_encoder
@@ -228,19 +228,24 @@ def _row(stage: str, seconds: float, used: resource.struct_rusage) -> dict[str, 
 
 
 def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: IO[str]) -> None:
-    """Starts a command, and kills it and all its processes once it has come so far."""
-    process = _start(words, folder, log, start_new_session=True)
+    """Starts a command, and kills it and all its processes once it has come so far.
+
+    torchrun gives each process a session of its own, so that killing the group is not enough.
+    """
+    process = _start(words, folder, log)
     while process.poll() is None and not reached():
         time.sleep(0.1)
     if process.poll() is not None:
         sys.exit(f"{words[-1]}: ended before it could be killed; see {log.name}")
-    os.killpg(process.pid, signal.SIGKILL)
+    launcher = psutil.Process(process.pid)
+    family = [launcher, *launcher.children(recursive=True)]
+    for member in family:
+        member.kill()
+    psutil.wait_procs(family)
     process.wait()
 
 
-def _start(
-    words: list[str], folder: Path, log: IO[str], start_new_session: bool = False
-) -> subprocess.Popen:
+def _start(words: list[str], folder: Path, log: IO[str]) -> subprocess.Popen:
     return subprocess.Popen(
         words,
         cwd=folder,
@@ -248,7 +253,6 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        start_new_session=start_new_session,
     )
 
 
