@@ -7,8 +7,8 @@ Memory is what the system says of the process, sampled: private, and mapped from
 leave the memory; on a GPU also what torch had allocated there. Of the configurations only counts
 and the world's size change, and the dtype that `auto` chooses on a GPU. Leaves nothing behind.
 
-On a GPU also: answers by the decoder against `generate` of transformers (eager, and with a static
-cache, compiled), and the largest training batch that fits.
+On a GPU also: completions by the decoder against `generate` of transformers (eager, and with a
+static cache, compiled), and the largest training batch that fits.
 
     python benchmarks/full_size.py --device cpu               # half an hour on two cores, 24 GiB
     python benchmarks/full_size.py --device cuda
@@ -99,7 +99,7 @@ STAGES = (
     ),
     Stage(
         "make_preferences",
-        # Random weights answer freely with noise, of which no answer is better than another.
+        # Random weights answer freely with noise, of which no completion is better than another.
         WORLD
         | {
             "actor.decoding": "constrained",
@@ -172,7 +172,7 @@ def main() -> None:
             table("Memory at its greatest, GiB", [memory for memory, _ in rows])
             table("Time", [time for _, time in rows])
             if arguments.device == "cuda" or arguments.engines:
-                table("Answers", list(engines(arguments.rows)))
+                table("Completions", list(engines(arguments.rows)))
                 table("Largest batch", [largest_batch(arguments.most_rows)])
         finally:
             os.chdir(ROOT)
@@ -270,7 +270,7 @@ def measured(words: Sequence[str]) -> None:
 
 
 def _tokens_per_second(script: str, config: Any) -> str:
-    """New tokens of answers that were played, or tokens read in the passes of a training."""
+    """New tokens of completions that were played, or tokens read in the passes of a training."""
     run_dir = Path(config.run.run_dir)
     if (run_dir / "trajectories").is_dir():
         summary = json.loads((run_dir / "summary.json").read_text())
@@ -295,7 +295,7 @@ def _tokens_per_second(script: str, config: Any) -> str:
 
 
 def engines(batches: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Tokens per second of free answers of equal length, by the decoder and by `generate`."""
+    """Tokens per second of free completions of equal length, by the decoder and by `generate`."""
     model, tokenizer = load_actor(ActorConfig(f"weights/{ACTOR}", dtype="bfloat16"))
     env = make_language_env(train_simpo.TrainSimPOConfig().environment)
     template = PromptTemplate.for_grammar(tokenizer, "founding", env.grammar)

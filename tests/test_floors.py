@@ -125,9 +125,9 @@ def test_a_word_that_fits_agrees_with_all_marks():
         text, _ = env.reset(seed=seed)
         over = False
         while not over:
-            [answer] = policy.act([text], [seed])
-            assert env.env.unwrapped.fits[env.extractor.parse(answer.text).actions[0]]
-            text, _, over, *_ = env.step(answer.text)
+            [completion] = policy.act([text], [seed])
+            assert env.env.unwrapped.fits[env.extractor.parse(completion.text).actions[0]]
+            text, _, over, *_ = env.step(completion.text)
 
 
 def test_policies_refuse_other_worlds():

@@ -71,9 +71,9 @@ def test_actor_and_encoder_load_by_the_code_for_all_models(prepared):
     assert np.isfinite(critic.values(["2 3 up 1 0"])).all()
     template = PromptTemplate(tokenizer)
     assert len(template.encode("2 3 up 1 0")) == 8
-    answer = tokenizer('["move forward", "turn left"]')["input_ids"]
-    assert len(answer) == 3
-    logits = model(torch.tensor([template.encode("2 3 up 1 0") + answer])).logits
+    completion = tokenizer('["move forward", "turn left"]')["input_ids"]
+    assert len(completion) == 3
+    logits = model(torch.tensor([template.encode("2 3 up 1 0") + completion])).logits
     assert logits.isfinite().all()
 
 

@@ -39,7 +39,7 @@ def config(weights: Path, bits: str) -> ActorConfig:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_fewer_bits_give_nearly_the_same_answers(bits, weights):
+def test_fewer_bits_give_nearly_the_same_completions(bits, weights):
     with torch.inference_mode():
         exact = load_actor(ActorConfig(str(weights / "actor")))[0](IDS).logits.log_softmax(-1)
         model, _ = load_actor(config(weights, bits))

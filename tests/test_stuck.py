@@ -6,14 +6,16 @@ from lactchain.data.stuck import stuck_metrics
 from lactchain.types import Action, Trajectory
 
 
-def walk(places, answers, bumps=None, state=True):
-    """An episode through places, one action per answer; an answer "?" is no action."""
+def walk(places, completions, bumps=None, state=True):
+    """An episode through places, one action per completion; a completion "?" is no action."""
     infos = [{"state": {"at": place} if state else None, "bumped": []} for place in places]
-    for info, answer, bump in zip(infos[1:], answers, bumps or [False] * len(answers), strict=True):
-        info["bumped"] = [] if answer == "?" else [bump]
+    for info, completion, bump in zip(
+        infos[1:], completions, bumps or [False] * len(completions), strict=True
+    ):
+        info["bumped"] = [] if completion == "?" else [bump]
     texts = tuple(f"at {place}" for place in places)
     return Trajectory(
-        "test/Walk-v0", 0, texts, tuple(map(Action, answers)), (-1.0,) * len(answers),
+        "test/Walk-v0", 0, texts, tuple(map(Action, completions)), (-1.0,) * len(completions),
         tuple(infos), False, True,
     )  # fmt: skip
 
@@ -31,11 +33,11 @@ def test_each_way_to_be_stuck_has_its_figure(state):
     back = walk("abab", "rlr", state=state)
     metrics = stuck_metrics([nonsense, wall, back])
     assert metrics["bump_rate"] == 1 / 6
-    assert metrics["revisit_rate"] == 2 / 7  # of `back` the second and the third answer
+    assert metrics["revisit_rate"] == 2 / 7  # of `back` the second and the third completion
     assert metrics["loop_rate"] == 0
 
 
-def test_a_loop_is_the_same_answer_to_the_same_state_three_times():
+def test_a_loop_is_the_same_completion_to_the_same_state_three_times():
     assert stuck_metrics([walk("abababa", "rlrlrl")])["loop_rate"] == 1
     assert stuck_metrics([walk("abababa", "rlrlru")])["loop_rate"] == 1  # r in a, three times
     assert (

@@ -90,7 +90,7 @@ def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
     """Texts for a tokenizer: what is said in the environment, and all that is said seldom."""
     env = make_language_env(environment)
     texts = list(sample_texts(env, seed=seed))
-    answers = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
+    completions = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
     strategies = [resolve_strategy(name, env.view.action_names) for name in STRATEGIES]
     # Twice: what occurs once is not worth a token.
-    return texts + [env.view.rare_words, *answers, *strategies] * 2
+    return texts + [env.view.rare_words, *completions, *strategies] * 2

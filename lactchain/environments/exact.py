@@ -160,7 +160,7 @@ def policy_values(
     Args:
         chains: (C, L), padded with −1; see `pad_chains`.
         probabilities: (N, C); what is missing to 1 in a row is the probability of an invalid
-            answer, which leaves the state as it is and counts as one action.
+            completion, which leaves the state as it is and counts as one action.
 
     Raises:
         ValueError: the probabilities are none, or the values are not finite (a policy that never

@@ -50,7 +50,7 @@ class TextView:
     Attributes:
         action_names: the words of the actions, in the order of their numbers.
         template: text block of a state, with the fields of `describe` in braces, and `{feedback}`:
-            what went wrong with the last answer, with a leading space, empty most of the time.
+            what went wrong with the last completion, with a leading space, empty most of the time.
         describe: `describe(env, observation, info)`, the fields of the template.
         get_state: the state that the environment is in, such that JSON can hold it.
         set_state: `set_state(env, state)` resets into a state; returns what `reset` returns.
@@ -68,7 +68,7 @@ class TextView:
             and takes it in the place of an action; if not, nothing is done.
         invalid_wipes_history: whether such a text, and all before it, leave the history.
         ending: what is said instead of all else when the episode has ended, if anything is.
-        max_chains: answers after which an episode is truncated, where no other number is given.
+        max_chains: completions after which an episode is truncated, where no other number is given.
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
             that configurations use; each is made of a `LanguageEnv`.

@@ -205,7 +205,7 @@ class CellPicture(Picture):
         ]
         return parts.gallery([colour_bar("value", limits), *pictures])
 
-    def answers(
+    def completions(
         self,
         states: Sequence[State],
         values: Sequence[float],

@@ -219,19 +219,19 @@ def rollout_memory(
     distinct: int,
     prefix: int,
     prompt: int,
-    answer: int,
+    completion: int,
     num_columns: int,
     device_type: str = "cpu",
 ) -> MemoryEstimate:
-    """The memory that a batch of answers takes.
+    """The memory that a batch of completions takes.
 
     Args:
         spec: with the adapter, unless that is merged.
-        rows: answers.
+        rows: completions.
         distinct: different prompts among these.
         prefix: tokens that all prompts share.
         prompt: tokens of the longest prompt behind them.
-        answer: tokens of the longest answer.
+        completion: tokens of the longest completion.
         num_columns: tokens that may be sampled.
         device_type: cpu or cuda: how many tokens of prompts are read at a time.
     """
@@ -242,10 +242,10 @@ def rollout_memory(
         trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
         prefix_bytes = counter.live
         with use_cascade(model):
-            room = min(answer, COLUMNS)
+            room = min(completion, COLUMNS)
             cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), room)
             cache, lengths = cache.select(block[:, 0]), block[:, 0]
-            while cache.valid.shape[1] < prompt + answer:
+            while cache.valid.shape[1] < prompt + completion:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
                 hidden, _ = trunk.feed(block, lengths, cache)
                 _probabilities(hidden, head)

@@ -59,7 +59,7 @@ def episodes_into(
 
 def memory(config: "CollectRolloutsConfig | TrainCriticConfig") -> Phases:
     """The phases that are estimated."""
-    from lactchain.budget import answers
+    from lactchain.budget import completions
 
     rows = config.collect.num_envs
-    yield answers("rollouts", config.environment, config.actor, rows, "collect.num_envs")
+    yield completions("rollouts", config.environment, config.actor, rows, "collect.num_envs")

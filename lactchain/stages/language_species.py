@@ -7,7 +7,7 @@ function stays; there is no activation to choose.
 
 In 16 bits and less that would round most of an update away. There a member is the given model and
 an adapter, which its children inherit and train further: the rank is not tunable, noise goes to the
-adapter, and architectures stay. An environment step is one answer.
+adapter, and architectures stay. An environment step is one completion.
 
 Each round and each evaluation is a run folder in RUN/members/, which goes on where it was killed.
 """
@@ -100,7 +100,7 @@ class LanguageSpecies:
         return [self._train(member) for member in members]
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
-        """The figure by which members are judged; greedy answers come out the same every time."""
+        """The figure by which members are judged; greedy completions are always the same."""
         fitness = []
         for member in members:
             if member.fitness is not None:
@@ -152,7 +152,7 @@ class LanguageSpecies:
         """Nothing is open."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of answers."""
+        """The count of completions."""
         return {"num_env_steps": self.num_env_steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

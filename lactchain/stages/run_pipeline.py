@@ -95,7 +95,7 @@ class RunPipelineConfig(Bounded):
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
     fewer states, and should disturb the others less."""
     nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
-    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
+    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
@@ -179,7 +179,7 @@ class Rounds:
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> None:
-        """Pairs of the actor's answers, and SimPO on them."""
+        """Pairs of the actor's completions, and SimPO on them."""
         settings = self.config.simpo
         training, simpo = settings.training, settings.simpo
         decay = self.config.learning_rate_decay ** (number - 1)

@@ -127,8 +127,8 @@ def largest_batch(config: TrainValuesConfig) -> Batch:
     rows, tokenizer = config.training.batch_size, find_tokenizer(config.actor)
     if tokenizer is None or not Path(config.trajectories).exists():
         lengths = actor_lengths(config.environment, config.actor)
-        prompt, states = lengths.prefix + lengths.prompt, rows * lengths.answer
-        return Batch(rows, prompt + lengths.answer, states, "values", (rows, prompt))
+        prompt, states = lengths.prefix + lengths.prompt, rows * lengths.completion
+        return Batch(rows, prompt + lengths.completion, states, "values", (rows, prompt))
     view, settings = read_view(config, tokenizer), config.settings
     targets = one_step_targets(view, settings.gamma)
     groups, collate = tree_batches(view, targets, settings, multi_step=False, pad_token_id=0)

@@ -56,7 +56,7 @@ class TrainCriticConfig:
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
-    be enumerated: it reads every legal answer to every state."""
+    be enumerated: it reads every legal completion to every state."""
 
 
 def main(config: TrainCriticConfig) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable.
 
     Nothing else should be in memory: neither the trainer nor the critic in training. The processes
-    share the enumeration of the actor's answers out. Rank 0 alone measures the critic that the run
-    has saved: that in training may be spread over several processes.
+    share the enumeration of the actor's completions out. Rank 0 alone measures the critic that the
+    run has saved: that in training may be spread over several processes.
     """
     from lactchain.models.actor import LanguageActor
     from lactchain.models.critic import EmbeddingCritic

@@ -3,9 +3,9 @@
 Reads the actor's weights, and --pairs if given; else the actor makes its own into RUN/pairs/,
 ranked by --critic, or by return without one. Writes RUN/checkpoints/ and RUN/actor/.
 
-Departures from the paper (Meng, Xia & Chen 2024): (1) pairs are best against worst of K answers,
-ranked by a critic's advantage and not by a reward model; (2) an optional NLL term on the chosen
-answers (CPO's alpha) keeps small actors from collapsing.
+Departures from the paper (Meng, Xia & Chen 2024): (1) pairs are best against worst of K
+completions, ranked by a critic's advantage and not by a reward model; (2) an optional NLL term on
+the chosen completions (CPO's alpha) keeps small actors from collapsing.
 """
 
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ def training_memory(config: TrainSimPOConfig) -> "Phase":
 
 
 def largest_batch(config: TrainSimPOConfig) -> "Batch":
-    """The largest batch, a prompt with both answers: measured where the pairs are there already."""
+    """The largest batch, prompt with both completions: measured where the pairs are there."""
     from lactchain.data.text_lengths import actor_lengths, find_tokenizer
     from lactchain.models.loading import context_of
     from lactchain.models.meta_models import Batch
@@ -117,9 +117,9 @@ def largest_batch(config: TrainSimPOConfig) -> "Batch":
         template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
         context = context_of(config.actor)
         rows, _ = preference_rows(open_pairs(config.pairs), template, tokenizer, context)
-        answers = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
+        completions = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
         prompt = max(len(row["prompt_ids"]) for row in rows)
     else:
         lengths = actor_lengths(config.environment, config.actor)
-        prompt, answers = lengths.prefix + lengths.prompt, 2 * lengths.answer
-    return Batch(config.training.batch_size, prompt + 1 + answers, 1 + answers)
+        prompt, completions = lengths.prefix + lengths.prompt, 2 * lengths.completion
+    return Batch(config.training.batch_size, prompt + 1 + completions, 1 + completions)

@@ -25,7 +25,7 @@ class OpenMoves(RowPolicy):
             raise ValueError(f"world: expected a maze, got {env.env.unwrapped}")
         self.grammar = env.grammar
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """A drawn move."""
         move = np.random.default_rng(seed).choice(read_open_moves(text))
         return self.grammar.render([int(move)])

@@ -40,7 +40,7 @@ class Wordle(gym.Env[np.ndarray, int]):
 
     ## Action Space
     `Discrete(W)`: the guess, a word of the list by its number. `step` takes text as well, which
-    stands for an answer that is no word of the list: it uses up a try.
+    stands for a completion that is no word of the list: it uses up a try.
 
     ## Observation Space
     `MultiDiscrete([3] * 130 + [num_tries + 1])`: for each letter a to z and each of the five places

@@ -34,7 +34,7 @@ class FittingWords(RowPolicy):
         self._tables = env.env.unwrapped.tables
         self._best: dict[bytes, int] = {}
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """A word that fits the game so far."""
         fits = self._tables.fitting(*read_board(text))
         if not self.informed:
