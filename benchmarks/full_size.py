@@ -41,13 +41,13 @@ from transformers import GenerationConfig, PreTrainedModel
 from lactchain.budget import PROCESS_BYTES
 from lactchain.config import parse
 from lactchain.console import table
-from lactchain.data.text_lengths import critic_length
+from lactchain.data.token_counts import critic_length
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import MemoryEstimate
-from lactchain.models.meta_models import Batch
+from lactchain.models.meta_models import PassSize
 from lactchain.models.prompting import PromptTemplate
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, LoraSettings
@@ -277,10 +277,10 @@ def _tokens_per_second(script: str, config: Any) -> str:
         episodes = read_trajectories(run_dir / "trajectories")
         tokens = sum(len(action.token_ids) for t in episodes for action in t.actions)
         return f"{tokens / summary['time/generate_seconds']:.2f}"
-    batches: dict[str, Callable[[Any], Batch]] = {
+    batches: dict[str, Callable[[Any], PassSize]] = {
         "train_simpo": train_simpo.largest_batch,
         "train_bc": train_bc.largest_batch,
-        "train_critic": lambda c: Batch(1, critic_length(c.environment, c.critic)),
+        "train_critic": lambda c: PassSize(1, critic_length(c.environment, c.critic)),
         "train_mc": lambda c: token_values.largest_batch(c, c.mc),
         "train_ilql": lambda c: token_values.largest_batch(c, c.ilql),
     }

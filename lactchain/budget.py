@@ -12,7 +12,7 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.console import console, plain, table
-from lactchain.data.text_lengths import actor_lengths, critic_length
+from lactchain.data.token_counts import actor_lengths, critic_length
 from lactchain.errors import ConfigError
 from lactchain.models.generation.cascade import CACHE_BYTES
 from lactchain.models.memory import (
@@ -24,7 +24,7 @@ from lactchain.models.memory import (
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.meta_models import Heads, ModelSpec, PassSize
 from lactchain.models.runtime import device
 from lactchain.models.specs import (
     actor_spec,
@@ -222,7 +222,7 @@ def _guide(actor: PlayerConfig, completions: MemoryEstimate) -> MemoryEstimate:
 def training_phase(
     name: str,
     spec: ModelSpec,
-    batch: Batch,
+    batch: PassSize,
     training: TrainingConfig,
     model: ModelConfig,
     heads: Heads | None = None,

@@ -32,8 +32,8 @@ from lactchain.files import (
     write_json_lines,
 )
 from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
-from lactchain.moved import refuse_moved
 from lactchain.provenance import describe_environment
+from lactchain.renamed_settings import refuse_renamed
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = {
@@ -278,7 +278,7 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
     if stored.exists():
         before = load(stored)
-        refuse_moved(stored, without(before, settings))
+        refuse_renamed(stored, without(before, settings))
         _check_identity(directory, differences(before, settings))
 
 

@@ -24,7 +24,7 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Trajectory
-from lactchain.worlds.wordle.policies import FittingWords
+from lactchain.worlds.wordle.policies import ConsistentWords
 
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)
@@ -164,7 +164,7 @@ def write_wordle_run(directory: Path) -> Path:
     """A run with games of Wordle: one played well, one full of nonsense."""
     write_run(directory, {"environment": {"id": WORDLE.id, "extractor": WORDLE.extractor}}, 3)
     env = make_language_env(WORDLE)
-    policy = FittingWords(env, informed=True)
+    policy = ConsistentWords(env, informed=True)
     completions = iter(["a b o u t\n", HOSTILE, "", *["z\n"] * 9])
     episodes = [
         play(env, lambda text: policy.act([text], [0])[0].text, 3, None, "informed"),

@@ -9,7 +9,7 @@ from run_folders import MAZE, WORDLE
 from script_setups import SHAPE
 
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.completion_values import completion_values
+from lactchain.data.completion_values import estimate_completion_values
 from lactchain.data.evaluations import CompletionValues, read_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
@@ -57,7 +57,7 @@ def test_an_evaluation_by_ranked_completions_says_what_each_is_worth(config, tmp
 def test_state_values_are_those_of_the_last_token_of_the_prompt(config):
     env = make_language_env(U_MAZE)
     actor = LanguageActor.from_config(config, env.grammar)
-    found = completion_values(actor, env)
+    found = estimate_completion_values(actor, env)
     model = ValueModel.load(config.values, config)
     template = PromptTemplate.for_grammar(model.tokenizer, config.strategy, env.grammar)
     for state, value in zip(found.states, found.values, strict=True):
@@ -69,9 +69,9 @@ def test_state_values_are_those_of_the_last_token_of_the_prompt(config):
 def test_nothing_is_said_where_states_are_not_told_or_completions_not_ranked(config):
     env = make_language_env(U_MAZE)
     ranked = LanguageActor.from_config(config, env.grammar)
-    assert completion_values(ranked, make_language_env(replace(U_MAZE, history=3))) is None
+    assert estimate_completion_values(ranked, make_language_env(replace(U_MAZE, history=3))) is None
     free = ranked.with_config(replace(config, decoding="free"), env.grammar)
-    assert completion_values(free, env) is None
+    assert estimate_completion_values(free, env) is None
 
 
 def test_an_actor_plays_wordle_by_configuration_alone(tmp_path):

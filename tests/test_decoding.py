@@ -20,8 +20,8 @@ from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.generation.enumeration import chain_tree, token_tree
+from lactchain.random_streams import draw, uniform
 from lactchain.settings import ActorConfig, LoraSettings
-from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar
 
 ACTIONS = ("move forward", "turn left", "turn right")

@@ -24,7 +24,7 @@ from lactchain.models.memory import (
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.meta_models import Heads, ModelSpec, PassSize
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
@@ -111,9 +111,13 @@ def saved_bytes(loss_of, model) -> int:
 
 
 CASES = {
-    "simpo": (ACTOR, simpo_loss, Batch(ROWS, PROMPT + 1 + 2 * COMPLETION, 1 + 2 * COMPLETION)),
-    "cloning": (ACTOR, cloning_loss, Batch(ROWS, PROMPT + COMPLETION, COMPLETION + 1, "cloning")),
-    "critic": (CRITIC, critic_loss, Batch(ROWS, PROMPT, loss="critic")),
+    "simpo": (ACTOR, simpo_loss, PassSize(ROWS, PROMPT + 1 + 2 * COMPLETION, 1 + 2 * COMPLETION)),
+    "cloning": (
+        ACTOR,
+        cloning_loss,
+        PassSize(ROWS, PROMPT + COMPLETION, COMPLETION + 1, "cloning"),
+    ),
+    "critic": (CRITIC, critic_loss, PassSize(ROWS, PROMPT, loss="critic")),
 }
 
 
@@ -181,7 +185,7 @@ def test_other_weights_are_estimated_as_well(spec, encoder):
 @pytest.mark.parametrize("behind", [(0, 0), (8 * ROWS, 2 * PROMPT)], ids=["alone", "behind"])
 def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
     heads = Heads(num_q=2, size=256, target=True, policy=policy)
-    batch = Batch(ROWS, PROMPT + COMPLETION, ROWS * COMPLETION, "values", behind)
+    batch = PassSize(ROWS, PROMPT + COMPLETION, ROWS * COMPLETION, "values", behind)
     estimate = training_memory(ACTOR, batch, heads=heads)
     values = ValueModel(model_of(ACTOR, encoder), None, ValueMeaning("ilql", 0.9, "", 2, 256))
     values.start_target()
@@ -246,14 +250,17 @@ def test_scores_of_a_critic_take_what_was_estimated(encoder):
 
 
 def test_deep_models_are_estimated_from_few_of_their_layers():
-    deep, batch = MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 12})), Batch(2, 50, 10)
+    deep, batch = (
+        MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 12})),
+        PassSize(2, 50, 10),
+    )
     estimate = training_memory(replace(ACTOR, shape=deep), batch, checkpointing=True)
     whole = _training_memory(replace(ACTOR, shape=deep), batch, True, False, None, Sharing())
     assert estimate == whole
 
 
 def test_processes_share_what_lasts():
-    batch = Batch(8, 256, 80)
+    batch = PassSize(8, 256, 80)
     spec = ModelSpec(SHAPES["mistralai/Mistral-7B-Instruct-v0.3"], lora=LoraSettings())
     alone = training_memory(spec, batch)
     ddp = training_memory(spec, batch, sharing=Sharing(8, "ddp"))
@@ -267,7 +274,7 @@ def test_processes_share_what_lasts():
 def test_a_sharded_model_is_whole_on_every_gpu_before_it_is_spread(lora):
     """accelerate keeps all of it until the last shard is made, in float32 what is trained."""
     shape = SHAPES["mistralai/Mistral-7B-Instruct-v0.3"]
-    batch, sharing = Batch(1, 16, 4), Sharing(16, "fsdp")
+    batch, sharing = PassSize(1, 16, 4), Sharing(16, "fsdp")
     sizes = [
         training_memory(ModelSpec(shape, dtype=dtype, lora=lora), batch, autocast=True,
                         sharing=sharing).total

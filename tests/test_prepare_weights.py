@@ -18,14 +18,14 @@ from lactchain import process
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import sample_texts
+from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_fingerprint
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
-from lactchain.models.meta_models import Batch, ModelSpec
+from lactchain.models.meta_models import ModelSpec, PassSize
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.models.weight_files import download, resolve_weights
@@ -144,10 +144,10 @@ def interrupted(*args, **kwargs):
 
 def test_the_texts_of_an_environment_hold_all_that_it_says():
     env = make_language_env(EnvironmentConfig())
-    texts = list(sample_texts(env, num_episodes=20))
+    texts = list(random_play_texts(env, num_episodes=20))
     for said in ("You bumped into", "not a legal chain", "facing left", '["turn left'):
         assert any(said in text for text in texts)
-    assert texts == list(sample_texts(env, num_episodes=20))
+    assert texts == list(random_play_texts(env, num_episodes=20))
     assert len({text for text in texts if text.startswith("[")}) > 50
 
 
@@ -226,7 +226,7 @@ def test_the_founding_actor_has_7_25_billion_parameters():
 
 
 def test_lora_trains_a_fraction_and_the_head_of_the_critic():
-    lora, batch = LoraSettings(r=16), Batch(1, 8)
+    lora, batch = LoraSettings(r=16), PassSize(1, 8)
     actor = training_memory(ModelSpec(SHAPES[MISTRAL], lora=lora), batch)
     # r * (inputs + outputs) of q, k, v, o, gate, up, down in 32 layers
     per_layer = 16 * (4096 * 2 * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3)

@@ -14,7 +14,7 @@ from typing import Any
 
 from lactchain.config import differences
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import sample_texts
+from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
@@ -89,7 +89,7 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
 def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
     """Texts for a tokenizer: what is said in the environment, and all that is said seldom."""
     env = make_language_env(environment)
-    texts = list(sample_texts(env, seed=seed))
+    texts = list(random_play_texts(env, seed=seed))
     completions = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
     strategies = [resolve_strategy(name, env.view.action_names) for name in STRATEGIES]
     # Twice: what occurs once is not worth a token.

@@ -9,7 +9,7 @@ from lactchain.types import Policy
 MAX_VALUES = 20_000
 
 
-def completion_values(policy: Policy, env: LanguageEnv) -> CompletionValues | None:
+def estimate_completion_values(policy: Policy, env: LanguageEnv) -> CompletionValues | None:
     """V(s) and the advantage of each completion, by the values that a policy ranks with.
 
     None where there is no such ranking, where the view does not list states or their texts depend

@@ -13,8 +13,8 @@ import numpy as np
 from lactchain import distributed
 from lactchain.data.episodes import Episode, all_episodes, inside, sampled_episodes, sampled_states
 from lactchain.data.evaluations import EpisodeResult, success_figures
+from lactchain.data.movement import movement_metrics
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
-from lactchain.data.stuck import stuck_metrics
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.extractors import Rejection
@@ -222,8 +222,8 @@ def summarize(
 ) -> dict[str, float]:
     """The figures of an evaluation.
 
-    Those of `success_figures` and `stuck_metrics`; `mean_chain_length`, executed actions per legal
-    completion; `invalid_rate`, of all completions; `episode_return`, undiscounted.
+    Those of `success_figures` and `movement_metrics`; `mean_chain_length`, executed actions per
+    legal completion; `invalid_rate`, of all completions; `episode_return`, undiscounted.
     """
     if not results:
         raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
@@ -233,7 +233,7 @@ def summarize(
         "mean_chain_length": _mean_chain_length(trajectories),
         "invalid_rate": _share_invalid(trajectories),
         "episode_return": float(np.mean([t.episode_return for t in trajectories])),
-        **stuck_metrics(trajectories),
+        **movement_metrics(trajectories),
     }
 
 

@@ -163,7 +163,7 @@ POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
 """Those of every world by the names that configurations use; `TextView.policies` has the others."""
 
 
-def sample_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:
+def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:
     """Observations and completions of episodes played with random chains.
 
     Each episode begins with a completion that is no chain, so that what the environment says to

@@ -280,4 +280,4 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 def _some(items: Sequence[Item], count: int) -> list[Item]:
     """At most `count` items, evenly spread."""
-    return [items[place] for place in plots.spread(len(items), count)]
+    return [items[place] for place in plots.evenly_spaced(len(items), count)]

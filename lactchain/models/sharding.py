@@ -23,7 +23,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def spread(tensor: Tensor, example: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
     """A whole tensor, as `example` is kept: on its device, and sharded where that is."""
     tensor = tensor.to(example.device)
     if not isinstance(example, DTensor):
@@ -34,7 +34,7 @@ def spread(tensor: Tensor, example: Tensor) -> Tensor:
 @torch.no_grad()
 def put(target: Tensor, tensor: Tensor) -> None:
     """Copies a whole tensor into one that may be sharded."""
-    target.copy_(spread(tensor.to(target.dtype), target))
+    target.copy_(shard_like(tensor.to(target.dtype), target))
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -36,7 +36,7 @@ from lactchain.models.headed import (
 from lactchain.models.heads import ValueHead
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
-from lactchain.models.sharding import local, put, reshard, spread, whole
+from lactchain.models.sharding import local, put, reshard, shard_like, whole
 from lactchain.models.weight_files import verify_if_sealed
 from lactchain.settings import ActorConfig, PlayerConfig
 
@@ -186,7 +186,9 @@ class ValueModel(HeadedModel):
         """Keeps the target network as the trained parameters are kept, sharded where they are."""
         parameters = dict(self.named_parameters())
         self.target = {
-            name: tensor if isinstance(tensor, DTensor) else spread(tensor, parameters[name].data)
+            name: tensor
+            if isinstance(tensor, DTensor)
+            else shard_like(tensor, parameters[name].data)
             for name, tensor in self.target.items()
         }
 

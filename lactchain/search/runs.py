@@ -27,7 +27,7 @@ from lactchain.search.members import Learnt, join
 KEEP_CHECKPOINTS = 2
 
 
-def record(run: Run, generation: Generation) -> None:
+def record_generation(run: Run, generation: Generation) -> None:
     """Adds a generation to the lineage and to the metrics."""
     lines = generation.lineage()
     append_json_lines(run.path("lineage.jsonl"), lines)

@@ -11,12 +11,12 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
-from lactchain.data.completion_values import completion_values
+from lactchain.data.completion_values import estimate_completion_values
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     results, summary = evaluate(actor, rollouts, seed, per_start, folder)
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
-        if (values := completion_values(actor, rollouts.env)) is not None:
+        if (values := estimate_completion_values(actor, rollouts.env)) is not None:
             write_values(run.path("completion_values.json"), values)
     if samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)

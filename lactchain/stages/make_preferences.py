@@ -31,7 +31,7 @@ from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import HumanPolicy
 from lactchain.process import is_dry_run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig
-from lactchain.stages.frame import Phases
+from lactchain.stages.running import Phases
 from lactchain.types import Policy
 
 

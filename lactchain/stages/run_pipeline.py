@@ -35,7 +35,7 @@ from lactchain.settings import (
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -337,4 +337,4 @@ def memory(config: RunPipelineConfig) -> Phases:
     training = TrainSimPOConfig(
         environment=config.environment, actor=actor, training=config.simpo.training
     )
-    yield train_simpo.training_memory(training)
+    yield train_simpo.simpo_phase(training)

@@ -32,13 +32,13 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Action, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import CloningRow
 
 
@@ -204,10 +204,10 @@ def memory(config: TrainBCConfig) -> Phases:
     yield training_phase("cloning", spec, largest_batch(config), config.training, config.actor)
 
 
-def largest_batch(config: TrainBCConfig) -> "Batch":
+def largest_batch(config: TrainBCConfig) -> "PassSize":
     """The largest batch, prompt with completion: measured where the data are there already."""
-    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
-    from lactchain.models.meta_models import Batch
+    from lactchain.data.token_counts import actor_lengths, find_tokenizer
+    from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import IGNORED
 
     tokenizer = find_tokenizer(config.actor)
@@ -222,4 +222,4 @@ def largest_batch(config: TrainBCConfig) -> "Batch":
             lengths.completion,
             lengths.prefix + lengths.prompt + lengths.completion,
         )
-    return Batch(config.training.batch_size, tokens, completion + 1, "cloning")
+    return PassSize(config.training.batch_size, tokens, completion + 1, "cloning")

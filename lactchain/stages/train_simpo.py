@@ -25,11 +25,11 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages import make_preferences
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 
 if TYPE_CHECKING:
     from lactchain.budget import Phase
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ def memory(config: TrainSimPOConfig) -> Phases:
     """The phases that are estimated."""
     if config.pairs is None:
         yield from make_preferences.memory(config)
-    yield training_memory(config)
+    yield simpo_phase(config)
 
 
-def training_memory(config: TrainSimPOConfig) -> "Phase":
+def simpo_phase(config: TrainSimPOConfig) -> "Phase":
     """The phase of the training alone."""
     from lactchain.budget import training_phase
     from lactchain.models.specs import actor_spec
@@ -103,11 +103,11 @@ def training_memory(config: TrainSimPOConfig) -> "Phase":
     return training_phase("SimPO", spec, largest_batch(config), config.training, config.actor)
 
 
-def largest_batch(config: TrainSimPOConfig) -> "Batch":
+def largest_batch(config: TrainSimPOConfig) -> "PassSize":
     """The largest batch, prompt with both completions: measured where the pairs are there."""
-    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
+    from lactchain.data.token_counts import actor_lengths, find_tokenizer
     from lactchain.models.loading import context_of
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
     from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.simpo import preference_rows
 
@@ -122,4 +122,4 @@ def largest_batch(config: TrainSimPOConfig) -> "Batch":
     else:
         lengths = actor_lengths(config.environment, config.actor)
         prompt, completions = lengths.prefix + lengths.prompt, 2 * lengths.completion
-    return Batch(config.training.batch_size, prompt + 1 + completions, 1 + completions)
+    return PassSize(config.training.batch_size, prompt + 1 + completions, 1 + completions)

@@ -37,7 +37,7 @@ from lactchain.models.generation.enumeration import (
     trimmed,
     weigh_completions,
 )
-from lactchain.streams import uniform
+from lactchain.random_streams import uniform
 
 if TYPE_CHECKING:
     from lactchain.models.generation.guidance import TrainedValues

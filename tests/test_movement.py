@@ -2,7 +2,7 @@
 
 import pytest
 
-from lactchain.data.stuck import stuck_metrics
+from lactchain.data.movement import movement_metrics
 from lactchain.types import Action, Trajectory
 
 
@@ -21,9 +21,9 @@ def walk(places, completions, bumps=None, state=True):
 
 
 def test_a_straight_walk_is_not_stuck():
-    assert set(stuck_metrics([walk("abcd", "rrr")]).values()) == {0.0}
-    assert set(stuck_metrics([]).values()) == {0.0}
-    assert set(stuck_metrics([walk("a", "")]).values()) == {0.0}
+    assert set(movement_metrics([walk("abcd", "rrr")]).values()) == {0.0}
+    assert set(movement_metrics([]).values()) == {0.0}
+    assert set(movement_metrics([walk("a", "")]).values()) == {0.0}
 
 
 @pytest.mark.parametrize("state", [True, False])
@@ -31,15 +31,16 @@ def test_each_way_to_be_stuck_has_its_figure(state):
     nonsense = walk("aab", "?r", state=state)
     wall = walk("aab", "lr", [True, False], state=state)
     back = walk("abab", "rlr", state=state)
-    metrics = stuck_metrics([nonsense, wall, back])
+    metrics = movement_metrics([nonsense, wall, back])
     assert metrics["bump_rate"] == 1 / 6
     assert metrics["revisit_rate"] == 2 / 7  # of `back` the second and the third completion
     assert metrics["loop_rate"] == 0
 
 
 def test_a_loop_is_the_same_completion_to_the_same_state_three_times():
-    assert stuck_metrics([walk("abababa", "rlrlrl")])["loop_rate"] == 1
-    assert stuck_metrics([walk("abababa", "rlrlru")])["loop_rate"] == 1  # r in a, three times
+    assert movement_metrics([walk("abababa", "rlrlrl")])["loop_rate"] == 1
+    assert movement_metrics([walk("abababa", "rlrlru")])["loop_rate"] == 1  # r in a, three times
     assert (
-        stuck_metrics([walk("ababa", "rlrl"), walk("aaaa", "uuu", [True] * 3)])["loop_rate"] == 0.5
+        movement_metrics([walk("ababa", "rlrl"), walk("aaaa", "uuu", [True] * 3)])["loop_rate"]
+        == 0.5
     )

@@ -16,7 +16,7 @@ LOOP_REPEATS = 3
 """The same completion to the same state so often within an episode is called a loop."""
 
 
-def stuck_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Shares, each 0 where nothing can be counted.
 
     `bump_rate`: of the executed actions, those that left the state as it was. `revisit_rate`: of

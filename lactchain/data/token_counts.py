@@ -49,7 +49,7 @@ class TextLengths:
 def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLengths:
     """The lengths of what an actor reads and writes."""
     env = make_language_env(environment)
-    texts, grammar = sample_texts(env, environment), env.grammar
+    texts, grammar = sample_observations(env, environment), env.grammar
     vocabulary = shape_of(actor.model).get_text_config().vocab_size
     tokenizer = find_tokenizer(actor)
     if tokenizer is None:
@@ -78,7 +78,7 @@ def find_tokenizer(actor: PlayerConfig) -> PreTrainedTokenizerBase | None:
 def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     """The tokens of the longest text that a critic reads."""
     env = make_language_env(environment)
-    texts = sample_texts(env, environment)
+    texts = sample_observations(env, environment)
     actions = [_longest_completion(env)] * len(texts) if critic.mode == "action_value" else None
     shape = build(at_depth(critic_spec(critic), 1))  # reading takes no weights
     try:
@@ -90,7 +90,7 @@ def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     return max(map(len, reader.tokenize(reader.texts(texts, actions))))
 
 
-def sample_texts(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:
+def sample_observations(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:
     """Observations of some episodes: the first ones, or all where they show the past."""
     texts, completion = [], _longest_completion(env)
     for seed in range(NUM_EPISODES):
