@@ -21,7 +21,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import verify_manifest
-from lactchain.models.adapters import base_fingerprint
+from lactchain.models.adapters import base_checksum
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
@@ -113,7 +113,7 @@ def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):
     assert all(torch.equal(actor[name], trained[name]) for name in base)
     assert not all(torch.equal(actor[name], base[name]) for name in base)
     manifest = verify_manifest(prepared / "tiny-actor")
-    assert manifest["made_from"]["base"] == base_fingerprint(prepared / "tiny-base")
+    assert manifest["made_from"]["base"] == base_checksum(prepared / "tiny-base")
     assert manifest["made_from"]["warm_start"]["behavior"]["num_chains"] == 32
 
 

@@ -18,7 +18,7 @@ from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
-from lactchain.models.adapters import base_fingerprint
+from lactchain.models.adapters import base_checksum
 from lactchain.models.prompting import STRATEGIES, resolve_strategy
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.models.weight_files import download
@@ -47,7 +47,7 @@ def prepare_tiny_encoder(folder: str | Path, actor: str | Path) -> None:
     Raises:
         ConfigError: the folder holds an encoder made from another actor.
     """
-    prepare(folder, {"actor": base_fingerprint(actor)}, lambda: build_tiny_encoder(folder, actor))
+    prepare(folder, {"actor": base_checksum(actor)}, lambda: build_tiny_encoder(folder, actor))
 
 
 def prepare_download(folder: str | Path, model: str) -> None:

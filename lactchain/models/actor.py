@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
-from lactchain.models.adapters import SEAL_FILE, merged, read_seal
+from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Completion, Decoder
@@ -215,6 +215,6 @@ def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
 
 def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
     """The actor whose weights, or whose adapter, are in a folder."""
-    if not (directory / SEAL_FILE).is_file():
+    if not (directory / ADAPTER_RECORD).is_file():
         return replace(config, model=str(directory), adapter=None)
-    return replace(config, model=read_seal(directory).base, adapter=str(directory))
+    return replace(config, model=read_adapter_record(directory).base, adapter=str(directory))

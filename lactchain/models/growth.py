@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lactchain.errors import ConfigError
 from lactchain.files import disk_errors
-from lactchain.models.adapters import ADAPTER_FILES, check_adapter, seal_adapter
+from lactchain.models.adapters import ADAPTER_FILES, check_adapter, write_adapter_record
 from lactchain.models.loading import load_actor, load_own_tokenizer
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import resolve_weights
@@ -93,7 +93,7 @@ def disturb_adapter(actor: ActorConfig, noise: float, seed: int, folder: str | P
         folder.mkdir(parents=True)
         shutil.copy(source / settings, folder)
         save_file(_noisy(load_file(source / weights), noise, seed), folder / weights)
-        seal_adapter(folder, base)
+        write_adapter_record(folder, base)
 
 
 def _noisy(weights: Mapping[str, Tensor], noise: float, seed: int) -> dict[str, Tensor]:

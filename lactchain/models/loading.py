@@ -33,7 +33,7 @@ from lactchain.models.weight_files import (
     resolve_weights,
     stored_names,
     stored_weight,
-    verify_if_sealed,
+    verify_manifest_if_any,
 )
 from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
@@ -138,7 +138,7 @@ def load_base(
     """
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
-        verify_if_sealed(path)
+        verify_manifest_if_any(path)
     shape = load_shape(path)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:

@@ -19,10 +19,10 @@ from transformers import MistralConfig, PreTrainedModel
 from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
-    Batch,
     Heads,
     MetaValues,
     ModelSpec,
+    PassSize,
     at_depth,
     base_of,
     build,
@@ -135,7 +135,7 @@ class Sharing:
 
 def training_memory(
     spec: ModelSpec,
-    batch: Batch,
+    batch: PassSize,
     *,
     checkpointing: bool = False,
     autocast: bool = False,
@@ -164,7 +164,7 @@ def training_memory(
 
 def _training_memory(
     spec: ModelSpec,
-    batch: Batch,
+    batch: PassSize,
     checkpointing: bool,
     autocast: bool,
     heads: Heads | None,
@@ -271,7 +271,7 @@ def scoring_memory(spec: ModelSpec, *, rows: int, tokens: int) -> MemoryEstimate
     """The memory that a critic takes to value so many texts at once."""
     model = build(at_depth(spec, 2))
     with torch.inference_mode(), _counting(model) as counter:
-        critic_values(model, Batch(rows, tokens))
+        critic_values(model, PassSize(rows, tokens))
     return resting_memory(spec) + MemoryEstimate(passing=counter.peak)
 
 
@@ -291,7 +291,7 @@ def _counting(model: nn.Module, width: int = 0) -> Allocations:
     return Allocations(*model.parameters(), *model.buffers(), *gradients, width=width)
 
 
-def _pass_memory(model: nn.Module, batch: Batch) -> MemoryEstimate:
+def _pass_memory(model: nn.Module, batch: PassSize) -> MemoryEstimate:
     """What a forward and a backward pass take beyond what lasts, to which gradients belong."""
     trunk = model.trunk if isinstance(model, MetaValues) else model
     for weight in model.parameters():
@@ -378,7 +378,7 @@ def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
     columns = {}
     for role, shape in zip(("actor", "critic"), SHAPES.values(), strict=True):
         task, loss = ("CAUSAL_LM", "preferences") if role == "actor" else ("SEQ_CLS", "critic")
-        batch = Batch(8, 256, scored=80, loss=loss)
+        batch = PassSize(8, 256, scored=80, loss=loss)
         for name, adapter in ((f"LoRA {lora.r}", lora), ("all", None)):
             dtype = torch.float32 if adapter is None else torch.bfloat16
             spec = ModelSpec(shape, task, dtype, lora=adapter)

@@ -37,7 +37,7 @@ from lactchain.models.heads import ValueHead
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import local, put, reshard, shard_like, whole
-from lactchain.models.weight_files import verify_if_sealed
+from lactchain.models.weight_files import verify_manifest_if_any
 from lactchain.settings import ActorConfig, PlayerConfig
 
 WEIGHTS_FILE = "values.safetensors"
@@ -142,7 +142,7 @@ class ValueModel(HeadedModel):
             DataError: files are missing, damaged, or do not belong together.
         """
         directory, config = Path(directory), config or PlayerConfig()
-        verify_if_sealed(directory)
+        verify_manifest_if_any(directory)
         base, precision, meaning = cls.read_meaning(directory)
         adapter = {"model": base, "adapter": str(directory)}
         where = adapter if is_adapted(directory) else {"model": str(directory)}

@@ -25,7 +25,7 @@ import numpy as np
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import ConfigError
 from lactchain.manifests import MANIFEST, write_manifest
-from lactchain.models.adapters import SEAL_FILE, merges
+from lactchain.models.adapters import ADAPTER_RECORD, merges
 from lactchain.models.growth import (
     add_layer,
     add_mlp_units,
@@ -173,7 +173,7 @@ class LanguageSpecies:
             preferences = member.config.preferences
             self.num_env_steps += preferences.num_states * preferences.num_candidates
         trained = folder / "actor"
-        if not (trained / SEAL_FILE).is_file():
+        if not (trained / ADAPTER_RECORD).is_file():
             return Weights(str(trained))
         if not self.merges:
             return Weights(state.model, str(trained))

@@ -257,10 +257,10 @@ class Rounds:
 
     def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict) -> None:
         """Goes on with the actor that a stage has trained."""
-        from lactchain.models.adapters import SEAL_FILE
+        from lactchain.models.adapters import ADAPTER_RECORD
 
         folder = Path(stage.run.run_dir) / "actor"
-        if (folder / SEAL_FILE).is_file():
+        if (folder / ADAPTER_RECORD).is_file():
             self.actor = replace(self.actor, adapter=str(folder))
         else:
             self.actor = replace(self.actor, model=str(folder), adapter=None)
