@@ -225,7 +225,7 @@ def _seen_by_all(directory: Path) -> bool:
     """Whether a file that rank 0 writes into the folder is there for all processes."""
     if distributed.world_size() == 1:
         return True
-    # Its name is new every time: no machine can remember that there is no such file.
+    # Its name is new every time: no machine has cached that it is missing.
     mark = int(distributed.total(secrets.randbelow(2**48) if distributed.is_main() else 0))
     file = directory / f".seen-{mark}"
     if distributed.is_main():

@@ -430,9 +430,7 @@ def test_trajectories_and_pairs_of_other_runs_are_taken_instead_of_own_ones(
     assert cloned["num_examples"] == len(read_pairs(pairs))
 
 
-def test_damage_of_results_is_found_before_they_are_used(
-    finished, weights, tmp_path
-):
+def test_damage_of_results_is_found_before_they_are_used(finished, weights, tmp_path):
     for script, name in (("train_critic", "critic"), ("train_simpo", "actor")):
         folder = tmp_path / name
         shutil.copytree(finished(script) / name, folder)

@@ -1,4 +1,4 @@
-"""A world is one room: nobody else names it, and a new one needs a file and a line."""
+"""A world is one folder or file: no other code names it, and a new one needs a file and a line."""
 
 import ast
 import re

@@ -142,14 +142,14 @@ def evaluate_run(
 
 
 def success_return(world: WorldConfig) -> float | None:
-    """Return from which an episode of this world is a success; None where nobody has said."""
+    """Return from which an episode of this world is a success; None where none is known."""
     if world.success_return is not None:
         return world.success_return
     return gym.spec(world.id).reward_threshold
 
 
 def sb3_act(model: Any) -> Act:
-    """A Stable-Baselines3 model as the evaluator wants it; its predictions are deterministic.
+    """A Stable-Baselines3 model as `evaluate_members` takes it; its predictions are deterministic.
 
     Continuous actions are rescaled to [−1, 1], as the evaluator's environments take them.
     """

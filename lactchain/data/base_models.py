@@ -87,7 +87,7 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
 
 
 def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
-    """Texts for a tokenizer: what is said in the environment, and all that is said seldom."""
+    """Texts for a tokenizer: those of play in the environment, and words that are rare in it."""
     env = make_language_env(environment)
     texts = list(random_play_texts(env, seed=seed))
     completions = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]

@@ -30,7 +30,7 @@ class StateValues:
     Attributes:
         states: N states as the environment's view gives them (JSON objects).
         critic: N estimates V(s), in return units.
-        exact: N true values V^π(s), or None where nobody can compute them.
+        exact: N true values V^π(s), or None where they cannot be computed.
         gamma, discount_per: the discount of both, as in `CriticConfig`.
     """
 
@@ -97,7 +97,7 @@ class EpisodeResult:
         success: whether the goal was reached.
         num_chains: completions given.
         num_actions: primitive actions executed, bumps included.
-        shortest: fewest primitive actions from there to the goal; None where nobody knows.
+        shortest: fewest primitive actions from there to the goal; None where that is unknown.
     """
 
     state: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The truth about small environments: optimal values, shortest paths, values of a chain policy.
+"""Exact figures of small environments: optimal values, shortest paths, values of a chain policy.
 
 A `TabularModel` is a Markov decision process in arrays, taken from the very tables that the
 environment plays. Everything here ignores time limits: it answers what a state is worth, not what

@@ -216,7 +216,7 @@ class LanguageEnv(gym.Env[str, str]):
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
-        """All that is remembered, each on lines of its own; counts the oldest that it lacks."""
+        """The history, each item on lines of its own; counts the oldest that have no room."""
         *earlier, text = self._remembered
         for number, item in enumerate(reversed(earlier)):
             longer = "\n".join((item.removesuffix("\n"), text))

@@ -56,7 +56,7 @@ class TextView:
         set_state: `set_state(env, state)` resets into a state; returns what `reset` returns.
         states: all states in which an episode is not over, in the order of the exact model.
         starts: those that an episode may begin in; None: all of them.
-        model: the exact dynamics, for small worlds: without them nobody knows shortest paths and
+        model: the exact dynamics, for small worlds: without them there are no shortest paths and
             true values.
         unmodelled: why there is no model, where that is not plain.
         position: where the agent is, x and y first.
@@ -140,7 +140,7 @@ def view_of(env: gym.Env) -> TextView:
 
 @singledispatch
 def shipped_view(world: gym.Env) -> TextView:
-    """The view of a bare environment; one that speaks text is taken at its word.
+    """The view of a bare environment; for one that speaks text, its own text.
 
     Raises:
         ConfigError: there is none.
@@ -160,7 +160,7 @@ def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
 
     Raises:
         ConfigError: there is no view.
-        ValueError: nobody knows the dynamics.
+        ValueError: the dynamics are unknown.
     """
     view = view or view_of(env)
     if view.model is None:

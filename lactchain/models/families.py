@@ -50,7 +50,7 @@ def shortest_window(config: PreTrainedConfig) -> int | None:
 
 
 def context_length(config: PreTrainedConfig) -> int | None:
-    """Tokens that a model reads at most without changing its mind about those read before.
+    """Tokens that a model reads at most; a longer text may change how it reads earlier tokens.
 
     None: its configuration does not say.
 

@@ -50,7 +50,7 @@ def add_layer(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def add_mlp_units(model: PreTrainedModel, count: int, seed: int = 0) -> PreTrainedModel:
-    """The model with `count` more units in every MLP, which nobody hears yet.
+    """The model with `count` more units in every MLP; their output weights are 0.
 
     Raises:
         ConfigError: the model is not built like Llama.

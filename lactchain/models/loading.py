@@ -91,7 +91,7 @@ def load_encoder(
     )
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = ScoreHead.of(model.score)
-    # As it is stored: in the layers' type it would lose what float32 holds more.
+    # As it is stored: the type of the layers would round it.
     head = torch.zeros(()) if new_head else stored_weight(path, "score.weight")
     with torch.no_grad():
         model.score.weight.copy_(head)

@@ -70,7 +70,7 @@ COUNTS = ("num_parameters", "num_trainable")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What one process keeps in memory at its fullest, in bytes.
+    """What one process keeps in memory at its peak, in bytes.
 
     Attributes:
         num_parameters, num_trainable: numbers of weights, adapter and heads included.

@@ -43,7 +43,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def reshard(model: nn.Module) -> None:
-    """Lets go of weights that FSDP2 gathered for a forward pass and still holds."""
+    """Frees weights that FSDP2 gathered for a forward pass and still holds."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

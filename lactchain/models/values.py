@@ -232,7 +232,7 @@ class ValueModel(HeadedModel):
         reshard(self)
         parameters = dict(self.named_parameters())
         for name, tensor in self.target.items():
-            # Of the data, so that autograd, for which nothing changed, does not object.
+            # By `.data`, which autograd does not watch: the swap is undone before it matters.
             trained, slow = local(parameters[name].data), local(tensor)
             kept = trained.clone()
             trained.copy_(slow)
@@ -347,6 +347,6 @@ class ValueModel(HeadedModel):
 
 
 def seen_in_tree(subtree_ends: Tensor) -> Tensor:
-    """Whom each token sees, (R, L, L): its ancestors and itself."""
+    """Which tokens each token sees, (R, L, L): its ancestors and itself."""
     place = torch.arange(subtree_ends.shape[1], device=subtree_ends.device)
     return (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])

@@ -181,7 +181,7 @@ class Evolution:
         fitness = self.species.evaluate(judged, self.number)
         judged = [member.judged(f) for member, f in zip(judged, fitness, strict=True)]
         evaluated = judged[: len(trained)]
-        # The luck of an evaluation would otherwise crown a champion for ever.
+        # Otherwise one lucky evaluation would make a champion for ever.
         self.champion = judged[-1] if self.champion else None
         self._crown(evaluated)
         self._certify(judged)

@@ -167,7 +167,7 @@ class JoinedEnvs:
 
 
 def _row(value: Any, member: int) -> Any:
-    """A member's own copy (1, …) out of an array (P, …); a number is everybody's."""
+    """A member's own copy (1, …) out of an array (P, …); a number is the same for all."""
     if isinstance(value, torch.Tensor):
         value = value.detach().numpy()
     return value[member : member + 1].copy() if isinstance(value, np.ndarray) else value

@@ -119,7 +119,7 @@ def mutate_tunables(
 def mutate_parameters(
     config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
 ) -> Mutant:
-    """Gaussian noise on all weights of all networks; targets follow what they are targets of."""
+    """Gaussian noise on all weights of all networks; target networks follow their originals."""
     seed = int(rng.integers(2**63))
 
     def disturb(arrays: Arrays) -> Arrays:

@@ -49,7 +49,7 @@ def save(run: Run, evolution: Evolution) -> None:
 
 
 def resume(run: Run, evolution: Evolution) -> None:
-    """Goes on after the last whole generation, and forgets what was noted of a later one."""
+    """Goes on after the last whole generation; records of a later one are removed."""
     state = load_checkpoint(run.path("checkpoints"))
     if state is not None:
         evolution.load_state_dict(state)
@@ -83,5 +83,5 @@ def save_best(run: Run, world: WorldConfig, config: Any, learnt: Learnt) -> None
 
 
 def stopped(run: Run) -> bool:
-    """Whether somebody asked for an orderly end."""
+    """Whether the search was asked to stop."""
     return (run.directory / "stop").exists()

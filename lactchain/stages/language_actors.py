@@ -149,7 +149,7 @@ class LanguageSpecies:
         return {"best/folder": champion.state.model, "best/adapter": champion.state.adapter}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def state_dict(self) -> dict[str, Any]:
         """The count of completions."""
@@ -227,7 +227,7 @@ class LanguageSpecies:
         write_manifest(folder, {"parent": actor.model})
 
     def _prune(self, members: Sequence[Individual]) -> None:
-        """Removes the weights that nobody comes from: one of the members is the champion's."""
+        """Removes the weights that no member uses; the champion's is a member."""
         states = [member.state for member in members]
         folders = {path for state in states for path in (state.model, state.adapter) if path}
         kept = {Path(folder).resolve() for folder in folders}

@@ -29,7 +29,7 @@ class PlayConfig:
 
 
 def main(config: PlayConfig) -> float | dict:
-    """Plays until the episode is over, or you are; returns its return."""
+    """Plays until the episode ends, or you stop; returns its return."""
     from lactchain.budget import check_budget, print_budget
 
     if is_dry_run():

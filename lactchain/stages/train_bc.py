@@ -157,7 +157,7 @@ def behavior_examples(
     """Observations of start states drawn uniformly, and scripted completions to them.
 
     Raises:
-        ConfigError: nobody knows the shortest paths, or the observations do not tell the states.
+        ConfigError: the shortest paths are unknown, or the observations do not tell the states.
     """
     try:
         competent = OptimalChains(env)

@@ -147,7 +147,7 @@ class PreferenceCollator:
 
 
 def seen_in_branch(branch: Tensor) -> Tensor:
-    """Whom each token sees, (B, L, L): what came before in its own branch and the shared prompt."""
+    """Which tokens each token sees, (B, L, L): those before it in its branch and the prompt."""
     own = branch[:, :, None] == branch[:, None, :]
     return (own | (branch == SHARED)[:, None, :]).tril()
 

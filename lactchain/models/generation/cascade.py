@@ -190,7 +190,7 @@ class RowCache:
         return RowCache(columns, pad(self.valid[rows, : self.length], (0, room)), self.length)
 
     def append(self, valid: Tensor) -> Tensor:
-        """Opens columns for a block of tokens; returns whom they see, (B, Q, C).
+        """Opens columns for a block of tokens; returns which columns they see, (B, Q, C).
 
         Args:
             valid: (B, Q), False where the block is padding.

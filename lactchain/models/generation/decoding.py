@@ -231,7 +231,7 @@ class Decoder:
             columns = probabilities.argmax(-1, keepdim=True)
         else:
             cumulated = probabilities.cumsum(-1, dtype=torch.float64)
-            # A hair below the total, so that rounding never lands behind the last legal token.
+            # Slightly below the total, so that rounding never lands behind the last legal token.
             u = self._on_device(uniform * (1 - 1e-12))[:, None]
             columns = torch.searchsorted(cumulated, u * cumulated[:, -1:], right=True)
         logprobs = probabilities.gather(-1, columns).log()
@@ -240,7 +240,7 @@ class Decoder:
         return drawn[:, 0].astype(np.int64), drawn[:, 1]
 
     def _advance(self, states: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Says the drawn tokens and all that follow them without a choice.
+        """Appends the drawn tokens, and those that follow without a choice.
 
         Rows that are done, and in the batch until the next compaction, say nothing: their block is
         all padding.

@@ -181,7 +181,7 @@ def weigh_completions(
             texts = Texts(
                 owners - first, owners, nodes, nodes[:, None], np.full(len(owners), start)
             )
-            # What waits keeps the caches of its parents alive, and the last one in goes on first.
+            # Waiting texts keep the caches of their parents in memory, so the newest goes on first.
             waiting: list[tuple[Texts, Caches, Tensor]] = []
             while True:
                 texts = _longer(texts, tree, score(hidden, texts.nodes), combine, found)
