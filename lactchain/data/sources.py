@@ -6,9 +6,8 @@ What is not ours is a JSONL file, a parquet file or a folder of them, or a folde
 
 | column | |
 |---|---|
-| observations | T + 1 texts: what each decision was asked with, and the last one; T will do where
-the episode terminated |
-| completions | T completions |
+| observations | T + 1 texts: what each decision was asked with, and the last one; T will do where the episode terminated |
+| completions | T texts |
 | rewards | T numbers |
 | terminated | whether the last state is terminal; else the episode was cut |
 | success | optional: whether it ended well; as a default, whether it terminated |
