@@ -2,8 +2,8 @@
 
 Source: Chen, Goodfellow & Shlens 2016 ("Net2Net"); Gong et al. 2019 (stacking). A layer adds to the
 residual stream, so one whose two output projections are 0 adds nothing; a new unit of an MLP has no
-effect while its outgoing weights are 0. Both learn from the first update on. A wider residual stream
-would change every norm, so its width stays.
+effect while its outgoing weights are 0. Both learn from the first update on. A wider residual
+stream would change every norm, so its width stays.
 """
 
 from __future__ import annotations
