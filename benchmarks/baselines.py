@@ -190,9 +190,9 @@ def make_sb3(name: str, seed: int) -> Any:
 
 
 def play(act: Callable, env_id: str, num_members: int, num_episodes: int, **kwargs: Any) -> Any:
-    from lactchain.baselines.evaluation import evaluate
+    from lactchain.baselines.evaluation import evaluate_members
 
-    return evaluate(act, env_id, num_members, num_episodes, SEEDS_OF_EPISODES, **kwargs)
+    return evaluate_members(act, env_id, num_members, num_episodes, SEEDS_OF_EPISODES, **kwargs)
 
 
 def greedy(agent: Any) -> Callable:

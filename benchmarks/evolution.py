@@ -226,7 +226,7 @@ def trials_of_race(options: argparse.Namespace, method: str, seed: int, prune: b
 
 
 def follow(trials: Trials, on_the_way: Clock, final: Clock | None, budget: int) -> None:
-    """Lets the clocks hear of trials until the slower one has stopped, or is beyond the budget."""
+    """Tells the clocks of trials until the slower one has stopped, or is beyond the budget."""
     for report in trials:
 
         def certified(report: Report = report) -> bool:

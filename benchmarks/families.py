@@ -21,7 +21,7 @@ from lactchain.models.families import check_family
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.generation.prefix_trees import prefix_trees
-from lactchain.models.prompting import PromptTemplate, end_of_answer
+from lactchain.models.prompting import PromptTemplate, end_of_completion
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 from lactchain.types import ChainGrammar
@@ -33,7 +33,7 @@ BEGIN, END = "<!-- made by benchmarks/families.py -->", "<!-- end -->"
 GRAMMAR = ChainGrammar(("go", "turn"), max_chain_length=2)
 STRATEGY = 'Answer with a list such as ["go"].'
 OBSERVATIONS = ("At (1, 2).", "At (11, 12), with your back to the goal.", "2 3 up")
-ANSWER = 20
+COMPLETION = 20
 """New tokens of free decoding, several windows."""
 
 LARGEST_ERROR = 1e-5
@@ -41,9 +41,9 @@ LARGEST_ERROR = 1e-5
 
 
 @torch.inference_mode()
-def stock_logprobs(model: PreTrainedModel, prompt: list[int], answer: list[int]) -> Tensor:
-    """Log-probabilities (L, V) at the tokens of an answer, by the library's own forward pass."""
-    logits = model(torch.tensor([[*prompt, *answer]]), use_cache=False).logits
+def stock_logprobs(model: PreTrainedModel, prompt: list[int], completion: list[int]) -> Tensor:
+    """Log-probabilities (L, V) at the tokens of a completion, by the library's own forward pass."""
+    logits = model(torch.tensor([[*prompt, *completion]]), use_cache=False).logits
     return logits[0, len(prompt) - 1 : -1].log_softmax(-1)
 
 
@@ -52,18 +52,18 @@ class Bench:
 
     def __init__(self, family: Family) -> None:
         self.tokenizer = build_tokenizer(family)
-        self.tokenizer.eos_token = end_of_answer(self.tokenizer)
+        self.tokenizer.eos_token = end_of_completion(self.tokenizer)
         self.model = build_model(family, len(self.tokenizer))
         self.template = PromptTemplate(self.tokenizer, STRATEGY)
         self.prompts = self.template.encode_batch(OBSERVATIONS)
 
     def decoding(self) -> float:
         """Largest error of greedy decoding; infinite where a token is another than `generate`'s."""
-        decoder = Decoder(self.model, -1, self.template.prefix_ids, ANSWER, temperature=0)
+        decoder = Decoder(self.model, -1, self.template.prefix_ids, COMPLETION, temperature=0)
         errors = []
         for prompt, row in zip(self.prompts, decoder.sample(self.prompts, range(3)), strict=True):
             ids = torch.tensor([prompt])
-            stock = self.model.generate(ids, max_new_tokens=ANSWER, do_sample=False)[0]
+            stock = self.model.generate(ids, max_new_tokens=COMPLETION, do_sample=False)[0]
             if stock[len(prompt) :].tolist() != list(row.token_ids):
                 return float("inf")
             own = stock_logprobs(self.model, prompt, row.token_ids).amax(-1)
@@ -71,20 +71,20 @@ class Bench:
         return float(max(errors))
 
     def constrained(self) -> float:
-        """Largest error of answers of the grammar, over the probabilities of all of them."""
+        """Largest error of completions of the grammar, over the probabilities of all of them."""
         automaton = build_automaton(GRAMMAR, self.tokenizer)
         eos = self.tokenizer.eos_token_id
         decoder = Decoder(self.model, eos, self.template.prefix_ids, automaton=automaton)
-        answers, probabilities = decoder.enumerate(self.prompts)
+        completions, probabilities = decoder.enumerate(self.prompts)
         errors = [
-            abs(self._constrained_logprob(prompt, answer, answers) - torch.tensor(p).log())
+            abs(self._constrained_logprob(prompt, completion, completions) - torch.tensor(p).log())
             for prompt, row in zip(self.prompts, probabilities, strict=True)
-            for answer, p in zip(answers, row, strict=True)
+            for completion, p in zip(completions, row, strict=True)
         ]
         return float(max(errors))
 
     def simpo(self) -> float:
-        """Largest error of the answers' log-probabilities, two answers in one sequence."""
+        """Largest error of the completions' log-probabilities, two completions in one sequence."""
         check_family(self.model)
         said = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15]]
         rows = [
@@ -144,12 +144,12 @@ class Bench:
         )
 
     def _constrained_logprob(
-        self, prompt: list[int], answer: Sequence[int], answers: Sequence[Sequence[int]]
+        self, prompt: list[int], completion: Sequence[int], completions: Sequence[Sequence[int]]
     ) -> float:
-        """Log-probability of an answer where nothing but one of `answers` may be said."""
-        logprobs, total = stock_logprobs(self.model, prompt, list(answer)), 0.0
-        for place, token in enumerate(answer):
-            legal = sorted({a[place] for a in answers if a[:place] == answer[:place]})
+        """Log-probability of a completion where nothing but one of `completions` may be said."""
+        logprobs, total = stock_logprobs(self.model, prompt, list(completion)), 0.0
+        for place, token in enumerate(completion):
+            legal = sorted({a[place] for a in completions if a[:place] == completion[:place]})
             total += float(logprobs[place, legal].log_softmax(-1)[legal.index(token)])
         return total
 

@@ -7,8 +7,8 @@ Memory is what the system says of the process, sampled: private, and mapped from
 leave the memory; on a GPU also what torch had allocated there. Of the configurations only counts
 and the world's size change, and the dtype that `auto` chooses on a GPU. Leaves nothing behind.
 
-On a GPU also: answers by the decoder against `generate` of transformers (eager, and with a static
-cache, compiled), and the largest training batch that fits.
+On a GPU also: completions by the decoder against `generate` of transformers (eager, and with a
+static cache, compiled), and the largest training batch that fits.
 
     python benchmarks/full_size.py --device cpu               # half an hour on two cores, 24 GiB
     python benchmarks/full_size.py --device cuda
@@ -41,13 +41,13 @@ from transformers import GenerationConfig, PreTrainedModel
 from lactchain.budget import PROCESS_BYTES
 from lactchain.config import parse
 from lactchain.console import table
-from lactchain.data.text_lengths import critic_length
+from lactchain.data.token_counts import critic_length
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import MemoryEstimate
-from lactchain.models.meta_models import Batch
+from lactchain.models.meta_models import PassSize
 from lactchain.models.prompting import PromptTemplate
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, LoraSettings
@@ -99,7 +99,7 @@ STAGES = (
     ),
     Stage(
         "make_preferences",
-        # Random weights answer freely with noise, of which no answer is better than another.
+        # Random weights answer freely with noise, of which no completion is better than another.
         WORLD
         | {
             "actor.decoding": "constrained",
@@ -172,7 +172,7 @@ def main() -> None:
             table("Memory at its greatest, GiB", [memory for memory, _ in rows])
             table("Time", [time for _, time in rows])
             if arguments.device == "cuda" or arguments.engines:
-                table("Answers", list(engines(arguments.rows)))
+                table("Completions", list(engines(arguments.rows)))
                 table("Largest batch", [largest_batch(arguments.most_rows)])
         finally:
             os.chdir(ROOT)
@@ -270,17 +270,17 @@ def measured(words: Sequence[str]) -> None:
 
 
 def _tokens_per_second(script: str, config: Any) -> str:
-    """New tokens of answers that were played, or tokens read in the passes of a training."""
+    """New tokens of completions that were played, or tokens read in the passes of a training."""
     run_dir = Path(config.run.run_dir)
     if (run_dir / "trajectories").is_dir():
         summary = json.loads((run_dir / "summary.json").read_text())
         episodes = read_trajectories(run_dir / "trajectories")
         tokens = sum(len(action.token_ids) for t in episodes for action in t.actions)
         return f"{tokens / summary['time/generate_seconds']:.2f}"
-    batches: dict[str, Callable[[Any], Batch]] = {
+    batches: dict[str, Callable[[Any], PassSize]] = {
         "train_simpo": train_simpo.largest_batch,
         "train_bc": train_bc.largest_batch,
-        "train_critic": lambda c: Batch(1, critic_length(c.environment, c.critic)),
+        "train_critic": lambda c: PassSize(1, critic_length(c.environment, c.critic)),
         "train_mc": lambda c: token_values.largest_batch(c, c.mc),
         "train_ilql": lambda c: token_values.largest_batch(c, c.ilql),
     }
@@ -295,7 +295,7 @@ def _tokens_per_second(script: str, config: Any) -> str:
 
 
 def engines(batches: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Tokens per second of free answers of equal length, by the decoder and by `generate`."""
+    """Tokens per second of free completions of equal length, by the decoder and by `generate`."""
     model, tokenizer = load_actor(ActorConfig(f"weights/{ACTOR}", dtype="bfloat16"))
     env = make_language_env(train_simpo.TrainSimPOConfig().environment)
     template = PromptTemplate.for_grammar(tokenizer, "founding", env.grammar)

@@ -6,19 +6,19 @@
 
 For each world and seed: offline data, an untrained base model, cloning of all episodes (BC) or of
 the best (%BC), Monte-Carlo values and ILQL to act beside BC (in Wordle beside a clone of the
-answers that won, with which they begin); in the maze also the recipe of run_pipeline.py (critic,
-pairs, SimPO), which plays for itself. All by the scripts and configurations of the repository.
-Every stage is a run folder under --folder; what is finished there is not made again, and what was
-interrupted goes on.
+completions that won, with which they begin); in the maze also the recipe of run_pipeline.py
+(critic, pairs, SimPO), which plays for itself. All by the scripts and configurations of the
+repository. Every stage is a run folder under --folder; what is finished there is not made again,
+and what was interrupted goes on.
 
-Evaluated are free answers at temperature 1, for MC and ILQL over several beta, and the best of all
-legal answers: ranked by values where there are any (in Wordle with the policy's log probabilities
-beside), greedy under constrained decoding elsewhere. In the maze from each of the 25 cells, 32
-times where dice are thrown and once where none are.
+Evaluated are free completions at temperature 1, for MC and ILQL over several beta, and the best of
+all legal completions: ranked by values where there are any (in Wordle with the policy's log
+probabilities beside), greedy under constrained decoding elsewhere. In the maze from each of the 25
+cells, 32 times where dice are thrown and once where none are.
 
 - interval: Student's, over seeds, at 95 %; `se`: standard error of the mean of one seed's games;
 - move accuracy: share of moves that shorten the way to the goal, mean over the cells visited;
-- bump, revisit, loop: see `lactchain.data.stuck`; unparseable: answers that name no action;
+- bump, revisit, loop: see `lactchain.data.movement`; unparseable: completions that name no action;
 - train s, evaluate s: wall seconds of a method's own training (and of processors, since the wall
   also sees what else runs), and of this evaluation; of the time spent in playing, the share in the
   model or in the scripted policy.
@@ -47,7 +47,7 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     "bc": "BC",
     "filtered_bc": "%BC",
-    "policy": "BC of final answers",
+    "policy": "BC of final completions",
     "mc": "MC",
     "ilql": "ILQL",
     "simpo": "critic, SimPO",
@@ -134,7 +134,7 @@ WORLDS = {
         "consistent random -2.36, behaviour data -4.12.",
         policy={
             "only_successes": True,
-            "only_final_answers": True,
+            "only_final_completions": True,
             "training.num_epochs": 3,
             "training.max_steps": -1,
             "training.batch_size": 64,
@@ -310,7 +310,7 @@ def actor_rows(runs: Runs, method: str) -> Iterator[dict]:
 
 
 def value_rows(runs: Runs, method: str) -> Iterator[dict]:
-    """The rows of values beside the cloned policy, over beta, and of ranked answers."""
+    """The rows of values beside the cloned policy, over beta, and of ranked completions."""
     trained = runs.values(method)
     actor = {"model": runs.cloned(runs.beside) / "actor", "values": trained / "values"}
     for beta in runs.world.betas:

@@ -8,7 +8,7 @@ Each run is a run folder under --folder, and is not done again when it is there.
 the same warm start, with as many updates:
 
 - cloning continued: more scripted behaviour, no reinforcement;
-- NLL on `chosen` only: the same pairs, but the rejected answers are not used;
+- NLL on `chosen` only: the same pairs, but the rejected completions are not used;
 - ranking by return: pairs without a critic, a chain is worth what it earned itself.
 
 With --write the table is appended to benchmarks/RESULTS.md.

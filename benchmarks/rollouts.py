@@ -1,10 +1,10 @@
-"""How many answers per CPU-second a language policy gives: the original's way, and ours.
+"""How many completions per CPU-second a language policy gives: the original's way, and ours.
 
 Prints sequences per CPU-second (`time.process_time`, one thread) of one prompt at a time through
 `generate`, of batched `generate`, and of each step of our recipe: the keys and values of the shared
-prefix computed once, cascade attention, legal answers with jump-forward, bfloat16. All sides run in
-turn in one process, and a figure is the median over the repeats; ratios are medians of the ratios
-within a repeat.
+prefix computed once, cascade attention, legal completions with jump-forward, bfloat16. All sides
+run in turn in one process, and a figure is the median over the repeats; ratios are medians of the
+ratios within a repeat.
 
 The bound is what the machine's own matrix products allow: peak / (2 x body parameters x tokens)
 sequences per second, where the peak is measured in the same run for the same dtype, the body is
@@ -91,8 +91,8 @@ class Setting:
     """A model's shape and the prompts it is given.
 
     Attributes:
-        num_new_tokens: of every free answer, the end of sequence left out.
-        automaton: of legal answers, all of that many tokens and the end of sequence.
+        num_new_tokens: of every free completion, the end of sequence left out.
+        automaton: of legal completions, all of that many tokens and the end of sequence.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Setting:
     num_new_tokens: int
 
     def model(self, dtype: torch.dtype) -> MistralForCausalLM:
-        """An untrained model; its free answers never end by themselves."""
+        """An untrained model; its free completions never end by themselves."""
         torch.manual_seed(0)
         model = MistralForCausalLM(mistral_config(self.shape, self.tokenizer)).to(dtype).eval()
         model.generation_config.eos_token_id = None
@@ -165,7 +165,7 @@ def _word_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def _longest_only(automaton: ChainAutomaton, tokenizer: PreTrainedTokenizerFast) -> ChainAutomaton:
-    """Forbids to end where one may go on, so that all answers have the same length.
+    """Forbids to end where one may go on, so that all completions have the same length.
 
     What follows without a choice stays what it is: the model still takes its step there.
     """
@@ -221,7 +221,7 @@ def prefix_once(setting: Setting, model: MistralForCausalLM) -> Method:
 
 
 def ours(setting: Setting, model: MistralForCausalLM, constrained: bool) -> Method:
-    """`Decoder.sample`, freely or along legal answers only."""
+    """`Decoder.sample`, freely or along legal completions only."""
     decoder = Decoder(
         model,
         setting.tokenizer.eos_token_id if constrained else -1,
@@ -237,12 +237,12 @@ def ours(setting: Setting, model: MistralForCausalLM, constrained: bool) -> Meth
 
 
 def allowed_tokens(setting: Setting, model: MistralForCausalLM) -> Method:
-    """Batched `generate` along the same legal answers, by `prefix_allowed_tokens_fn`."""
+    """Batched `generate` along the same legal completions, by `prefix_allowed_tokens_fn`."""
     config, pad = _generation_config(setting), setting.tokenizer.pad_token_id
     followers: dict[tuple[int, ...], list[int]] = {}
-    for answer in _all_answers(setting.automaton):
-        for place, token in enumerate(answer):
-            options = followers.setdefault(answer[:place], [])
+    for completion in _all_completions(setting.automaton):
+        for place, token in enumerate(completion):
+            options = followers.setdefault(completion[:place], [])
             if token not in options:
                 options.append(token)
 
@@ -259,16 +259,16 @@ def allowed_tokens(setting: Setting, model: MistralForCausalLM) -> Method:
     return run
 
 
-def _all_answers(automaton: ChainAutomaton) -> list[tuple[int, ...]]:
-    answers, open_paths = [], [(automaton.opening, automaton.start)]
+def _all_completions(automaton: ChainAutomaton) -> list[tuple[int, ...]]:
+    completions, open_paths = [], [(automaton.opening, automaton.start)]
     while open_paths:
         path, state = open_paths.pop()
         for column in np.flatnonzero(automaton.legal[state]):
             block = automaton.blocks[state, column]
             longer = path + tuple(block[block >= 0].tolist())
             after = automaton.after[state, column]
-            answers.append(longer) if after < 0 else open_paths.append((longer, after))
-    return answers
+            completions.append(longer) if after < 0 else open_paths.append((longer, after))
+    return completions
 
 
 def _generation_config(setting: Setting) -> GenerationConfig:

@@ -33,7 +33,7 @@ BATCH_SIZE, LEARNING_RATE = 32, 2e-3
 ACTOR_UPDATES, ENCODER_UPDATES, WHOLE_EVERY = 220, 400, 8
 """With 300 updates the actor finishes from nearly every state, and rounds have little to add.
 Each eighth is on the whole vocabulary, which takes most of the time and teaches only that no other
-token is ever said; the others are on the few tokens that answers hold."""
+token is ever said; the others are on the few tokens that completions hold."""
 
 FACING = {"up": (0, -1), "right": (1, 0), "down": (0, 1), "left": (-1, 0)}
 NUMBERS = re.compile(r"\((\d), (\d)\)")
@@ -42,29 +42,30 @@ Loss = Callable[[Tensor, Sequence[int], int], Tensor]
 
 
 def build_taught_actor(folder: Path, max_shard_size: int, **shape: int) -> None:
-    """Writes an actor that knows the form of an answer, and something of the grid world."""
+    """Writes an actor that knows the form of a completion, and something of the grid world."""
     build_actor(folder, **shape, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, padding_side="left", chat=True)
     grammar = make_language_env(EnvironmentConfig()).grammar
     template = PromptTemplate.for_grammar(tokenizer, "founding", grammar)
     texts, actions = zip(*_examples(), strict=True)
-    answers = encode_completions(actions, tokenizer)
+    completions = encode_completions(actions, tokenizer)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    used = torch.tensor(sorted({token for answer in answers for token in answer}))
+    used = torch.tensor(sorted({token for completion in completions for token in completion}))
 
     def answering(hidden: Tensor, rows: Sequence[int], update: int) -> Tensor:
-        """The mean negative log-likelihood of the answers' tokens."""
+        """The mean negative log-likelihood of the completions' tokens."""
         columns = used if update % WHOLE_EVERY else torch.arange(model.config.vocab_size)
-        said = [answers[row] for row in rows]
-        states = [h[-len(answer) - 1 : -1] for h, answer in zip(hidden, said, strict=True)]
-        tokens = torch.tensor([token for answer in said for token in answer])
+        said = [completions[row] for row in rows]
+        states = [h[-len(tokens) - 1 : -1] for h, tokens in zip(hidden, said, strict=True)]
+        tokens = torch.tensor([token for tokens in said for token in tokens])
         logits = functional.linear(torch.cat(states), model.lm_head.weight[columns])
         return functional.cross_entropy(logits, torch.searchsorted(columns, tokens))
 
     prompts = template.encode_batch(texts)
-    # Known in the middle layer, the goal can be used by those above, and by the answer's tokens.
+    # Known in the middle layer, the goal can be used by those above, and by the completion's
+    # tokens.
     middle = model.config.num_hidden_layers // 2
-    _teach(model, texts, prompts, answers, answering, middle, ACTOR_UPDATES)
+    _teach(model, texts, prompts, completions, answering, middle, ACTOR_UPDATES)
     _write(model, folder, max_shard_size)
 
 
@@ -98,7 +99,7 @@ def _teach(
     model: PreTrainedModel,
     texts: Sequence[str],
     prompts: Sequence[list[int]],
-    answers: Sequence[list[int]],
+    completions: Sequence[list[int]],
     answering: Loss,
     telling_layer: int,
     num_updates: int,
@@ -106,14 +107,17 @@ def _teach(
     """Trains all weights to tell the goal behind a prompt, in one layer, and to answer it."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    goals, lengths = torch.tensor([_goal(text) for text in texts]), np.array([*map(len, answers)])
+    goals, lengths = (
+        torch.tensor([_goal(text) for text in texts]),
+        np.array([*map(len, completions)]),
+    )
     telling = torch.nn.Linear(model.config.hidden_size, goals.shape[1])
     optimizer = torch.optim.AdamW([*model.parameters(), *telling.parameters()], LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, num_updates)
     losses = []
     for update in (bar := trange(num_updates, desc=type(model).__name__)):
         rows = rng.integers(len(texts), size=BATCH_SIZE)
-        ids = [prompts[row] + answers[row] for row in rows]
+        ids = [prompts[row] + completions[row] for row in rows]
         mask = pad([[1] * len(row) for row in ids], 0, "left")
         output = model.base_model(
             pad(ids, 0, "left"), attention_mask=mask, output_hidden_states=True
@@ -129,7 +133,7 @@ def _teach(
         schedule.step()
         losses.append(where.item())
         bar.set_postfix_str(
-            f"goal {np.mean(losses[-50:]):.2f}, answers {(loss - where).item():.3f}"
+            f"goal {np.mean(losses[-50:]):.2f}, completions {(loss - where).item():.3f}"
         )
 
 

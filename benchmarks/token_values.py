@@ -1,10 +1,10 @@
 """What a training step of token values costs, beside a plain language-model step on the same batch.
 
 Both sides take the same decisions of a recorded data set. The plain side is `transformers.Trainer`
-with the model's own loss on padded rows of prompt and answer, -100 on the prompt: what behaviour
-cloning does. ILQL reads what the decisions share once, and besides the step itself pays for heads,
-the text that followed each decision, and the target network. Printed are agent tokens per
-CPU-second (`time.process_time`, one thread), and the overhead: CPU-seconds of an ILQL step over
+with the model's own loss on padded rows of prompt and completion, -100 on the prompt: what
+behaviour cloning does. ILQL reads what the decisions share once, and besides the step itself pays
+for heads, the text that followed each decision, and the target network. Printed are agent tokens
+per CPU-second (`time.process_time`, one thread), and the overhead: CPU-seconds of an ILQL step over
 those of a plain one, the median over the repeats, which run in turn.
 
 - merged: equal decisions are one, weighted by their number (`group_by: prompt`);
@@ -71,7 +71,15 @@ def main() -> None:
 def first_episodes(view: TokenView, count: int) -> TokenView:
     """The decisions of the first episodes."""
     rows = view.episodes < count
-    names = ("prompt_tm1", "answer_tm1", "prompt_t", "rewards", "terminated", "last", "episodes")
+    names = (
+        "prompt_tm1",
+        "completion_tm1",
+        "prompt_t",
+        "rewards",
+        "terminated",
+        "last",
+        "episodes",
+    )
     return replace(view, **{name: getattr(view, name)[rows] for name in names})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.console import console, plain, table
-from lactchain.data.text_lengths import actor_lengths, critic_length
+from lactchain.data.token_counts import actor_lengths, critic_length
 from lactchain.errors import ConfigError
 from lactchain.models.generation.cascade import CACHE_BYTES
 from lactchain.models.memory import (
@@ -24,7 +24,7 @@ from lactchain.models.memory import (
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.meta_models import Heads, ModelSpec, PassSize
 from lactchain.models.runtime import device
 from lactchain.models.specs import (
     actor_spec,
@@ -152,14 +152,14 @@ def ranking(
     preferences: PreferenceConfig,
     setting: str = "preferences.states_per_shard",
 ) -> Iterator[Phase]:
-    """The phases in which an actor answers K times to each state, and a critic ranks the answers.
+    """The phases in which an actor answers K times to each state, and a critic ranks them.
 
     Args:
         setting: the key that makes the batches smaller.
     """
     states = preferences.states_per_shard
     rows = states * preferences.num_candidates
-    played = answers("candidates", environment, actor, rows, setting, distinct=states)
+    played = completions("candidates", environment, actor, rows, setting, distinct=states)
     if critic is None:
         yield played
         return
@@ -173,14 +173,14 @@ def ranking(
 
 
 def enumeration(actor: PlayerConfig, critic: CriticConfig) -> Phase:
-    """The phase in which all answers of an actor are weighed, to hold a critic against."""
+    """The phase in which all completions of an actor are weighed, to hold a critic against."""
     estimate = resting_memory(actor_spec(actor))
     estimate += resting_memory(critic_spec(critic, training=True))
     estimate += MemoryEstimate(cache=CACHE_BYTES[device().type])
     return Phase("exact values", estimate, _mend(actor, "set compare_with_exact to false"))
 
 
-def answers(
+def completions(
     name: str,
     environment: EnvironmentConfig,
     actor: PlayerConfig,
@@ -199,7 +199,7 @@ def answers(
         distinct=distinct,
         prefix=lengths.prefix,
         prompt=lengths.prompt,
-        answer=lengths.answer,
+        completion=lengths.completion,
         num_columns=lengths.columns,
         device_type=device().type,
     )
@@ -209,20 +209,20 @@ def answers(
     return Phase(name, estimate, _mend(actor, lower))
 
 
-def _guide(actor: PlayerConfig, answers: MemoryEstimate) -> MemoryEstimate:
+def _guide(actor: PlayerConfig, completions: MemoryEstimate) -> MemoryEstimate:
     """What trained values take beside the actor that they guide, or twice over where they rank."""
     spec, heads = saved_values(actor.values, actor)
     text = spec.shape.get_text_config()
     size = heads.size * (text.hidden_size + text.vocab_size)
     values = resting_memory(spec) + MemoryEstimate(heads=4 * size * heads.num_q)
     ranked = values + values if actor.decoding == "scored" and heads.target else values
-    return ranked + MemoryEstimate(cache=answers.cache)
+    return ranked + MemoryEstimate(cache=completions.cache)
 
 
 def training_phase(
     name: str,
     spec: ModelSpec,
-    batch: Batch,
+    batch: PassSize,
     training: TrainingConfig,
     model: ModelConfig,
     heads: Heads | None = None,

@@ -21,7 +21,7 @@ import jsonargparse
 import yaml
 
 from lactchain.errors import ConfigError
-from lactchain.moved import moved, refuse_moved
+from lactchain.renamed_settings import refuse_renamed, renamed
 
 Config = TypeVar("Config")
 
@@ -91,7 +91,7 @@ def parse(
     known = set(_keys(config_class))
     for path in _config_files(argv):
         found = dict(_flatten(load(path)))
-        refuse_moved(path, found.keys() - known)
+        refuse_renamed(path, found.keys() - known)
         in_files |= found
     try:
         namespace = parser.parse_args(argv)
@@ -255,7 +255,7 @@ def _explain(message: str, config_class: type) -> str:
         group = re.search(r"Group '([^']+)'", message)
         parents = [path] if path else [group[1]] if group else []
         key = ".".join([*parents, unknown[1]])
-        if word := moved(key):
+        if word := renamed(key):
             return f"{key}: {word}"
         near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")

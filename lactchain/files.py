@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read with a word on what is wrong with them.
+"""Files: written whole or not at all, and read with an error that says what is wrong.
 
 Files that another process reads are written beside their place and renamed into it.
 """

@@ -106,7 +106,7 @@ def _listen_to_signals() -> None:
 
 
 def _end_if_stuck(pipe: int) -> None:
-    """Ends a rank that waits inside a collective for one that is gone, and so hears no signal.
+    """Ends a rank that waits in a collective for one that has ended, and so notices no signal.
 
     Python runs its handlers between two steps of the main thread; the number of the signal comes
     through the pipe at once.

@@ -32,8 +32,8 @@ from lactchain.files import (
     write_json_lines,
 )
 from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
-from lactchain.moved import refuse_moved
 from lactchain.provenance import describe_environment
+from lactchain.renamed_settings import refuse_renamed
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = {
@@ -225,7 +225,7 @@ def _seen_by_all(directory: Path) -> bool:
     """Whether a file that rank 0 writes into the folder is there for all processes."""
     if distributed.world_size() == 1:
         return True
-    # Its name is new every time: no machine can remember that there is no such file.
+    # Its name is new every time: no machine has cached that it is missing.
     mark = int(distributed.total(secrets.randbelow(2**48) if distributed.is_main() else 0))
     file = directory / f".seen-{mark}"
     if distributed.is_main():
@@ -278,7 +278,7 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
     if stored.exists():
         before = load(stored)
-        refuse_moved(stored, without(before, settings))
+        refuse_renamed(stored, without(before, settings))
         _check_identity(directory, differences(before, settings))
 
 

@@ -62,7 +62,7 @@ def load_agent(path: str | Path) -> Any:
     Raises:
         DataError: there is none, or it is damaged.
     """
-    return training.load_agent(result_of(path, "best"))
+    return training.read_agent(result_of(path, "best"))
 
 
 def result_of(path: str | Path, name: str) -> Path:

@@ -89,20 +89,20 @@ class EnvironmentConfig(Bounded):
     action_names: list[str] | None = None
     """The words of the actions, in the order of their numbers; null: the view's own."""
     extractor: Literal["json_list", "json_object", "code_block", "utterance"] = "json_list"
-    """How an answer is read: a JSON list of actions, the founding object with "explain" and
+    """How a completion is read: a JSON list of actions, the founding object with "explain" and
     "moves", a fenced code block, or the whole text as a single action."""
     max_chain_length: AtLeast1 = 9
     """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid."""
     max_chains: AtLeast1 | None = None
-    """Answers after which an episode is truncated; null: the view's own, 16 unless the world has a
-    time limit in its rules."""
+    """Completions after which an episode is truncated; null: the view's own, 16 unless the world
+    has a time limit in its rules."""
     history: AtLeast0 = 1
-    """Observations and answers that the text of a state holds, the newest ones; 0: all since the
+    """Observations and completions that the text of a state holds, the newest; 0: all since the
     episode began."""
     invalid_penalty: float = 0.0
-    """Reward of an answer that is no chain, at most 0. Maze and Wordle have a rule of their own."""
+    """Reward of a completion that is no chain, at most 0. Maze and Wordle have their own rule."""
     chain_cost: NonNegative = 0.0
-    """Cost of each answer, subtracted from its reward, at least 0; asks for few calls."""
+    """Cost of each completion, subtracted from its reward, at least 0; asks for few calls."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +157,7 @@ class PlayerConfig(ModelConfig):
     """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: rank
     sampled candidates."""
     max_new_tokens: AtLeast1 = 64
-    """Longest answer, in tokens."""
+    """Longest completion, in tokens."""
 
     temperature: ClassVar[float] = 1.0
     num_candidates: ClassVar[int] = 8
@@ -182,29 +182,29 @@ class ActorConfig(SamplerConfig):
 
 @dataclass(frozen=True)
 class RankingConfig(Bounded):
-    """How values rank all legal answers, where not by the sum of advantages as in LMRL-Gym."""
+    """How values rank all legal completions, where not by the sum of advantages as in LMRL-Gym."""
 
     by: Literal["sum", "last"] = "sum"
     """sum: the advantages of all tokens; last: the value of the last token, before which the
-    answer has been read whole, which is better where answers are spelt out and the conservative
-    term is small (Wordle with letters apart)."""
+    completion has been read whole, which is better where completions are spelt out and the
+    conservative term is small (Wordle with letters apart)."""
     policy_weight: NonNegative = 0.0
     """Factor on the actor's own log probabilities beside the advantages: with 1 / value_weight it
-    is the policy of free decoding whose best answer is taken, with 0 the values rank alone."""
+    is the policy of free decoding whose best completion is taken, with 0 the values rank alone."""
     policy_floor: Share = 0.0
-    """Added to the actor's probabilities of answers before that logarithm: among answers that are
-    all rarer, its preference, which little data may have taught it, hardly counts."""
+    """Added to the actor's probabilities of completions before that logarithm: among completions
+    that are all rarer, its preference, which little data may have taught it, hardly counts."""
 
 
 @dataclass(frozen=True)
 class GuidedActorConfig(SamplerConfig):
-    """A language model whose answers trained values may guide."""
+    """A language model whose completions trained values may guide."""
 
     num_candidates: AtLeast1 = 8
-    """Candidates per state under scored decoding; with `values`, all legal answers are."""
+    """Candidates per state under scored decoding; with `values`, all legal completions are."""
     values: str | None = None
-    """Folder of trained values, such as runs/x/values, that guide the answers: by their advantages
-    beside the actor's logits, or alone under scored decoding; null: none."""
+    """Folder of trained values, such as runs/x/values, that guide the completions: by their
+    advantages beside the actor's logits, or alone under scored decoding; null: none."""
     value_weight: NonNegative = 1.0
     """Factor beta on the advantages under free and constrained decoding (LMRL-Gym: 16 for ILQL in
     the maze, 32 in Wordle)."""
@@ -290,17 +290,17 @@ class CollectConfig(Bounded):
 
 @dataclass(frozen=True)
 class PreferenceConfig(Bounded):
-    """How preference pairs are made: K answers to each state, best against worst."""
+    """How preference pairs are made: K completions to each state, best against worst."""
 
     num_states: AtLeast1 = 4096
     """Start states, drawn uniformly from the state space (founding document)."""
-    share_after_answer: Share = 0.0
-    """Share of these states that give way to what follows one answer of the actor's: texts of the
-    middle of an episode, such as those that tell of a bump, are practised too."""
+    share_after_completion: Share = 0.0
+    """Share of these states that give way to what follows one completion of the actor's: texts of
+    the middle of an episode, such as those that tell of a bump, are practised too."""
     num_candidates: Annotated[int, Bound(at_least=2)] = 8
-    """K, answers of the current actor to each state, at least 2."""
+    """K, completions of the current actor to each state, at least 2."""
     states_per_shard: AtLeast1 = 256
-    """States per file of pairs, whose answers are sampled in one batch of K times as many rows."""
+    """States per file of pairs; one batch samples all their completions, K times as many rows."""
     min_margin: NonNegative = 0.01
     """Smallest difference between chosen and rejected, in return units; pairs below it are
     dropped and counted."""
@@ -357,10 +357,11 @@ class ILQLConfig(ValueConfig):
     maze, 0.7 in Wordle; towards 1, V is the best action's value."""
     tau: PositiveShare = 0.005
     """Share of the trained parameters that the target network takes at each update (Polyak)."""
-    bootstrap: Literal["token", "answer"] = "token"
+    bootstrap: Literal["token", "completion"] = "token"
     """Whose value the target of a token is. token: of the next one, as in the paper, which may
-    piece an answer together; answer: of the text behind the answer, discounted for the tokens up to
-    it (multi-step returns), for answers of which the first token is the decision."""
+    piece a completion together; completion: of the text behind the completion, discounted for the
+    tokens up to it (multi-step returns), for completions of which the first token is the
+    decision."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def tunable(
     """A config field that a search may set within [low, high].
 
     Args:
-        default: its value where nobody says otherwise; it may lie outside of the range.
+        default: its value where none is given; it may lie outside of the range.
         low: least value of a search.
         high: greatest value of a search.
         log: whether factors matter rather than differences.

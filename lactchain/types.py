@@ -17,14 +17,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Action:
-    """One answer of a policy: the text it said and, for a language model, how it said it.
+    """One completion of a policy: the text it said and, for a language model, how it said it.
 
     Attributes:
         text: the completion, verbatim, special tokens removed.
         token_ids: the sampled ids, end-of-sequence included; they need not be the canonical
             tokenisation of `text`. Empty for policies that are not language models.
         logprobs: log-probability of each sampled token under the distribution it was drawn from.
-        stop_reason: "stop" (the policy ended its answer) or "length" (it was cut).
+        stop_reason: "stop" (the policy ended its completion) or "length" (it was cut).
     """
 
     text: str
@@ -35,9 +35,9 @@ class Action:
 
 @dataclass(frozen=True)
 class ChainGrammar:
-    """What a legal answer looks like, letter for letter: opening, names with separators, closing.
+    """A legal completion, letter for letter: opening, names with separators, closing.
 
-    Without names any text is an action: answers can then be neither listed nor constrained.
+    Without names any text is an action: completions can then be neither listed nor constrained.
     Extractors state the grammar that they parse, and constrained decoding samples from it, so the
     two cannot drift apart. With the defaults a chain reads `["move forward", "turn left"]`.
     """
@@ -55,13 +55,13 @@ class ChainGrammar:
             raise ValueError(f"max_chain_length: expected at least 1, got {self.max_chain_length}")
 
     @property
-    def num_answers(self) -> int:
-        """How many different answers there are."""
+    def num_completions(self) -> int:
+        """How many different completions there are."""
         count = len(self.action_names)
         return sum(count**length for length in range(1, self.max_chain_length + 1))
 
-    def answers(self) -> Iterator[str]:
-        """All answers, the shortest chains first."""
+    def completions(self) -> Iterator[str]:
+        """All completions, the shortest chains first."""
         for length in range(1, self.max_chain_length + 1):
             for actions in product(range(len(self.action_names)), repeat=length):
                 yield self.render(actions)
@@ -80,7 +80,7 @@ class Trajectory:
         env_id: the Gymnasium id.
         seed: the seed of `reset`; together with the policy it replays the episode.
         observations: T + 1 texts; the last is what the episode ended on.
-        actions: T answers.
+        actions: T completions.
         rewards: T numbers, the undiscounted reward of each whole chain.
         infos: T + 1 mappings that JSON can hold; the first is from `reset`. `infos[t + 1]` holds,
             per executed primitive action of chain t, `rewards`, `executed`, `bumped`, `positions`.
@@ -129,7 +129,7 @@ class Trajectory:
 
     @property
     def num_actions(self) -> tuple[int, ...]:
-        """Primitive actions that each chain took; an unparsable answer counts as one."""
+        """Primitive actions that each chain took; an unparsable completion counts as one."""
         return tuple(max(1, len(info["executed"])) for info in self.infos[1:])
 
     def chain_rewards(self, gamma: float, discount_per: str = "action") -> np.ndarray:
@@ -137,8 +137,8 @@ class Trajectory:
 
         A chain is an option, and this its reward (Sutton, Precup & Singh 1999, "Between MDPs and
         semi-MDPs", section 2). What the chain as a whole earned beside its actions (a penalty for
-        an unparsable answer, a cost per call) is not discounted: it falls due when the answer is
-        given.
+        an unparsable completion, a cost per call) is not discounted: it falls due when the
+        completion is given.
         """
         if discount_per == "chain":
             return np.array(self.rewards)
@@ -198,7 +198,7 @@ Conversation = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two answers to one prompt, the better one first, and where they came from.
+    """Two completions to one prompt, the better one first, and where they came from.
 
     `prompt`, `chosen` and `rejected` are TRL's column names. A prompt is the text of a state, which
     an actor is asked as it is asked anything; or, in data of others, a conversation as it is.
@@ -220,7 +220,7 @@ class PreferencePair:
 
     @property
     def margin(self) -> float:
-        """How much better the chosen answer is, in return units."""
+        """How much better the chosen completion is, in return units."""
         return self.chosen_value - self.rejected_value
 
     def _repr_html_(self) -> str:
@@ -245,7 +245,7 @@ def _as_html(text: str) -> str:
 class Policy(Protocol):
     """Anything that answers observations: a language model, a script, a person.
 
-    Batch first, always; each row draws from its own seed, so an answer depends neither on its
+    Batch first, always; each row draws from its own seed, so a completion depends neither on its
     neighbours in the batch nor on the number of processes.
     """
 
@@ -261,25 +261,25 @@ class FunctionPolicy:
     """A `Policy` that answers by a function of the text alone, or of the text and a seed.
 
     Attributes:
-        answer: the function; of the text, or, where `draws`, of the text and the row's seed.
+        complete: the function; of the text, or, where `draws`, of the text and the row's seed.
         name: what trajectories call it.
         draws: whether the function takes a seed.
     """
 
-    answer: Callable[..., str]
+    complete: Callable[..., str]
     name: str = "function"
     draws: bool = False
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """The function's answers to B observations."""
+        """The function's completions to B observations."""
         if self.draws:
-            return [Action(self.answer(*row)) for row in zip(observations, seeds, strict=True)]
-        return [Action(self.answer(text)) for text in observations]
+            return [Action(self.complete(*row)) for row in zip(observations, seeds, strict=True)]
+        return [Action(self.complete(text)) for text in observations]
 
 
 @runtime_checkable
 class Critic(Protocol):
-    """Anything that values observations, or (observation, answer) pairs, in return units.
+    """Anything that values observations, or (observation, completion) pairs, in return units.
 
     Attributes:
         mode: "value", V(s), or "action_value", Q(s, chain).

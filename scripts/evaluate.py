@@ -1,4 +1,4 @@
-r"""Evaluates an actor: an episode from every start state, and sampled answers.
+r"""Evaluates an actor: an episode from every start state, and sampled completions.
 
 python scripts/evaluate.py --config configs/evaluate/gridworld_tiny.yaml
 accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/evaluate.py \

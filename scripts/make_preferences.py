@@ -1,4 +1,4 @@
-r"""Makes preference pairs: K answers of the actor to each state, played, ranked, best over worst.
+r"""Makes preference pairs: K completions to each state, played and ranked, best over worst.
 
 python scripts/make_preferences.py --config configs/make_preferences/gridworld_tiny.yaml
 accelerate launch --config_file configs/accelerate/multi_gpu.yaml \

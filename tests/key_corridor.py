@@ -80,10 +80,10 @@ class Rightwards:
     name = "rightwards"
 
     def __init__(self, env):
-        self.answer = Action(env.grammar.render([RIGHT]))
+        self.completion = Action(env.grammar.render([RIGHT]))
 
     def act(self, observations, seeds):
-        return [self.answer for _ in observations]
+        return [self.completion for _ in observations]
 
 
 class CorridorPicture(Picture):

@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 
 from lactchain.data.evaluations import (
-    AnswerValues,
+    CompletionValues,
     EpisodeResult,
     StateValues,
     write_episodes,
@@ -24,7 +24,7 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Trajectory
-from lactchain.worlds.wordle.policies import FittingWords
+from lactchain.worlds.wordle.policies import ConsistentWords
 
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)
@@ -35,13 +35,13 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' &lt
 HOSTILE += "\x1b[31m\x00\ud800"
 
 
-def play(env: LanguageEnv, answers, seed: int, state=None, policy="script") -> Trajectory:
-    """An episode in which `answers(observation)` is said until it ends."""
+def play(env: LanguageEnv, completions, seed: int, state=None, policy="script") -> Trajectory:
+    """An episode in which `completions(observation)` is said until it ends."""
     observation, info = env.reset(seed=seed, options={"state": state} if state else None)
     observations, actions, rewards, infos = [observation], [], [], [info]
     terminated = truncated = False
     while not (terminated or truncated):
-        actions.append(Action(answers(observation), (1, 2), (-0.5, -0.25)))
+        actions.append(Action(completions(observation), (1, 2), (-0.5, -0.25)))
         observation, reward, terminated, truncated, info = env.step(actions[-1].text)
         observations.append(observation)
         rewards.append(reward)
@@ -60,7 +60,7 @@ def play(env: LanguageEnv, answers, seed: int, state=None, policy="script") -> T
 
 
 def hostile_trajectory() -> Trajectory:
-    """One answer that tries everything."""
+    """One completion that tries everything."""
     state = {"x": 0, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 1}
     after = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": state}
     return Trajectory(
@@ -123,7 +123,7 @@ def write_grid_run(directory: Path, num_episodes: int = 12, kwargs: dict | None 
     after, before = _results(states, lengths, draw, 0.98), _results(states, lengths, draw, 0.35)
     write_episodes(directory / "episodes.json", after)
     write_episodes(directory / "episodes_before.json", before)
-    say = _answers(env, model, best, draw)
+    say = _completions(env, model, best, draw)
     starts = draw.choice(len(states), num_episodes)
     episodes = [
         play(env, say(n), seed, states[n], "actor") for seed, n in enumerate(starts.tolist())
@@ -145,9 +145,11 @@ def write_maze_run(directory: Path) -> Path:
     all_values[model.non_terminal] = values
     q = (model.reward + 0.99 * all_values[model.next_state])[model.non_terminal, :, 0]
     states = tuple(model.non_terminal_states)
-    answers = tuple(env.grammar.render([action]) for action in range(4))
-    told = AnswerValues(states, answers, tuple(values), tuple(map(tuple, q - values[:, None])))
-    write_values(directory / "answer_values.json", told)
+    completions = tuple(env.grammar.render([action]) for action in range(4))
+    told = CompletionValues(
+        states, completions, tuple(values), tuple(map(tuple, q - values[:, None]))
+    )
+    write_values(directory / "completion_values.json", told)
     episodes = [
         play(env, lambda text: optimal.act([text], [0])[0].text, 0, states[0], "optimal"),
         play(
@@ -162,11 +164,11 @@ def write_wordle_run(directory: Path) -> Path:
     """A run with games of Wordle: one played well, one full of nonsense."""
     write_run(directory, {"environment": {"id": WORDLE.id, "extractor": WORDLE.extractor}}, 3)
     env = make_language_env(WORDLE)
-    policy = FittingWords(env, informed=True)
-    answers = iter(["a b o u t\n", HOSTILE, "", *["z\n"] * 9])
+    policy = ConsistentWords(env, informed=True)
+    completions = iter(["a b o u t\n", HOSTILE, "", *["z\n"] * 9])
     episodes = [
         play(env, lambda text: policy.act([text], [0])[0].text, 3, None, "informed"),
-        play(env, lambda _: next(answers), 0, None, "nonsense"),
+        play(env, lambda _: next(completions), 0, None, "nonsense"),
     ]
     write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     return directory
@@ -176,8 +178,8 @@ def write_text_run(directory: Path) -> Path:
     """A run in a world that is not drawn: FrozenLake, without values."""
     write_run(directory, {"environment": {"id": LAKE.id, "kwargs": LAKE.kwargs}}, 3)
     env = make_language_env(LAKE)
-    answers = iter(['["down", "right"]', "no idea"] * 20)
-    episodes = [play(env, lambda _: next(answers), seed) for seed in range(3)]
+    completions = iter(['["down", "right"]', "no idea"] * 20)
+    episodes = [play(env, lambda _: next(completions), seed) for seed in range(3)]
     write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     return directory
 
@@ -195,11 +197,11 @@ def _results(states, lengths, draw, rate) -> list[EpisodeResult]:
     ]
 
 
-def _answers(env, model, best, draw):
+def _completions(env, model, best, draw):
     """For a start state a policy that is right, random or unparsable by turns."""
 
     def policy_from(start: int):
-        def answer(_: str) -> str:
+        def completion(_: str) -> str:
             luck = draw.random()
             if luck < 0.1:
                 return "I would rather <b>not</b> $ay"
@@ -208,7 +210,7 @@ def _answers(env, model, best, draw):
             state = env.view.get_state(env.env)
             return env.grammar.render(best[model.row(state)])
 
-        return answer
+        return completion
 
     return policy_from
 

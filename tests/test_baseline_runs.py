@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from lactchain.baselines import evaluation, training
 from lactchain.baselines.evaluation import (
-    evaluate,
+    evaluate_members,
     evaluate_run,
     sb3_act,
     success_return,
@@ -33,7 +33,7 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import load_state, save_state
-from lactchain.baselines.training import load_agent, random_transitions, train
+from lactchain.baselines.training import random_transitions, read_agent, train_agent
 from lactchain.baselines.transitions import write_transitions
 from lactchain.config import dump, parse
 from lactchain.errors import ConfigError, DataError, Interrupted, NonFiniteError
@@ -125,7 +125,7 @@ def finished(tmp_path_factory):
     def folder_of(name):
         if name not in folders:
             folders[name] = tmp_path_factory.mktemp(name) / "run"
-            train(placed(CONFIGS[name], folders[name]))
+            train_agent(placed(CONFIGS[name], folders[name]))
         return folders[name]
 
     return folder_of
@@ -142,9 +142,9 @@ def test_interrupted_twice_it_ends_as_if_it_had_not_been(name, finished, tmp_pat
     for calls in (3, 2):
         with monkeypatch.context() as patch, pytest.raises(Interrupted, match="state saved") as e:
             stop_after(calls, patch)
-            train(placed(CONFIGS[name], tmp_path / "run"))
+            train_agent(placed(CONFIGS[name], tmp_path / "run"))
         assert e.value.exit_code == 143
-    train(placed(CONFIGS[name], tmp_path / "run"))
+    train_agent(placed(CONFIGS[name], tmp_path / "run"))
     assert_same(tmp_path / "run", finished(name))
 
 
@@ -171,14 +171,14 @@ def test_stopped_in_an_evaluation_it_saves_and_repeats_it_without_a_trace(
 
     monkeypatch.setattr(training.Training, "_evaluate", stopped)
     with pytest.raises(Interrupted, match="run: stopped in an evaluation, state saved") as stop:
-        train(config)
+        train_agent(config)
     assert stop.value.exit_code == 130
     monkeypatch.undo()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(training.Training, "_evaluate", killed)
-        train(config)
+        train_agent(config)
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [f"checkpoint-{step}"]
-    train(config)
+    train_agent(config)
     assert_same(tmp_path / "run", finished(name))
 
 
@@ -190,10 +190,10 @@ def test_stopped_while_its_summary_is_made_it_has_lost_nothing(finished, tmp_pat
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         patch.setattr(training.Training, "_summary", stopped)
-        train(config)
+        train_agent(config)
     with monkeypatch.context() as patch:
         patch.setattr(training.Training, "_learn", None)  # nothing is learnt again
-        train(config)
+        train_agent(config)
     assert_same(tmp_path / "run", finished("ppo"))
 
 
@@ -210,7 +210,7 @@ def slow_save(self):
     save(self)
     time.sleep(0.5)
 training.Training.save = slow_save
-training.train(parse(settings.Train{name.upper()}Config, ["--config", {str(file)!r}]))
+training.train_agent(parse(settings.Train{name.upper()}Config, ["--config", {str(file)!r}]))
 """
     process = subprocess.Popen([sys.executable, "-c", code])
     checkpoints = run_dir / "checkpoints"
@@ -221,7 +221,7 @@ training.train(parse(settings.Train{name.upper()}Config, ["--config", {str(file)
     newest = max(checkpoints.iterdir(), key=lambda p: int(p.name.split("-")[1]))
     (newest / "state.json").write_text("{")  # a damaged one is passed over
     (checkpoints / f"{newest.name}/.DS_Store").touch()
-    train(placed(CONFIGS[name], run_dir))
+    train_agent(placed(CONFIGS[name], run_dir))
     assert_same(run_dir, finished(name))
     assert (checkpoints / f"set-aside-1-{newest.name}/.DS_Store").exists()
 
@@ -238,17 +238,17 @@ def test_a_run_leaves_curves_weights_and_a_report(name, finished):
     assert summary["num_steps"] == 480
     assert summary["num_env_steps"] == (0 if name == "cql" else 960)
     assert {"best/episode_return", "last/episode_return", "last/episode_length"} <= {*summary}
-    agent = load_agent(run_dir / "last")
+    agent = read_agent(run_dir / "last")
     space = agent.observation_space
     actions = agent.act(np.stack([[space.sample() for _ in range(5)]]), greedy=True)
     assert all(action in agent.action_space for action in actions[0])
-    assert train(placed(CONFIGS[name], run_dir)).items() >= summary.items()  # returns at once
+    assert train_agent(placed(CONFIGS[name], run_dir)).items() >= summary.items()  # returns at once
 
 
 def test_the_best_weights_are_those_that_evaluated_best(finished):
     _, _, evaluations, _ = outcome(finished("ppo"))
-    agent = load_agent(finished("ppo") / "best")
-    result = evaluate(
+    agent = read_agent(finished("ppo") / "best")
+    result = evaluate_members(
         lambda x: agent.act(x, greedy=True), "CartPole-v1", 1, 3, training.EVAL_SEED,
         max_episode_steps=40,
     )  # fmt: skip
@@ -265,23 +265,23 @@ def test_a_stop_file_ends_a_run_in_good_order(tmp_path, monkeypatch):
             (run_dir / "stop").touch()
 
     monkeypatch.setattr(training.Training, "_learn", learn_and_ask)
-    summary = train(placed(CONFIGS["ppo"], run_dir))
+    summary = train_agent(placed(CONFIGS["ppo"], run_dir))
     assert 100 <= summary["num_steps"] < 200 and "last/episode_return" in summary
 
 
 def test_there_is_an_evaluation_at_the_end_whatever_the_interval(tmp_path):
     loop = replace(LOOP, total_steps=200)
-    train(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))
+    train_agent(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))
     _, _, evaluations, _ = outcome(tmp_path / "run")
     assert [e["step"] for e in evaluations] == [160, 224]  # whole rollouts of 32 steps
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_seed_decides_everything(name, finished, tmp_path):
-    train(placed(CONFIGS[name], tmp_path / "a"))
+    train_agent(placed(CONFIGS[name], tmp_path / "a"))
     assert_same(tmp_path / "a", finished(name))
     other = replace(CONFIGS[name], run=RunConfig(run_dir=str(tmp_path / "b"), seed=1))
-    train(other)
+    train_agent(other)
     weights = [
         load_state(folder / "last")["weights"] for folder in (tmp_path / "b", finished(name))
     ]
@@ -292,25 +292,25 @@ def test_a_run_folder_is_never_emptied(finished):
     run_dir = finished("ppo")
     before = {path.name for path in run_dir.iterdir()}
     with pytest.raises(ConfigError, match=r"agent.gamma was 0.99, now 0.5"):
-        train(placed(CONFIGS["ppo"], run_dir, agent=replace(CONFIGS["ppo"].agent, gamma=0.5)))
+        train_agent(placed(CONFIGS["ppo"], run_dir, agent=replace(CONFIGS["ppo"].agent, gamma=0.5)))
     assert {path.name for path in run_dir.iterdir()} >= before
 
 
 def test_a_target_ends_a_run_early(tmp_path):
     loop = replace(LOOP, target_return=1.0)
-    assert train(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))["num_steps"] == 160
+    assert train_agent(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))["num_steps"] == 160
 
 
 def test_trackers_are_told(tmp_path):
     run = RunConfig(run_dir=str(tmp_path / "run"), report_to=["tensorboard"])
-    train(replace(CONFIGS["ppo"], run=run, loop=replace(LOOP, total_steps=64)))
+    train_agent(replace(CONFIGS["ppo"], run=run, loop=replace(LOOP, total_steps=64)))
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path):
     agent = replace(CONFIGS["ppo"].agent, learning_rate=1e20, max_grad_norm=1e20)
     with pytest.raises(NonFiniteError, match=r"member \d: the gradient is not finite") as error:
-        train(placed(CONFIGS["ppo"], tmp_path / "run", agent=agent))
+        train_agent(placed(CONFIGS["ppo"], tmp_path / "run", agent=agent))
     assert error.value.exit_code == 4
 
 
@@ -335,7 +335,7 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_never_stored(name, tmp_
     try:
         config = placed(CONFIGS[name], tmp_path / "run", environment=WorldConfig("test/Broken-v0"))
         with pytest.raises(NonFiniteError, match="environment copy 0: reward nan"):
-            train(config)
+            train_agent(config)
     finally:
         del gym.registry["test/Broken-v0"]
 
@@ -343,7 +343,7 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_never_stored(name, tmp_
 def test_an_environment_that_does_not_suit_is_a_config_error(tmp_path):
     for name, env_id in (("dqn", "Pendulum-v1"), ("ddpg", "CartPole-v1"), ("cql", "Pendulum-v1")):
         with pytest.raises(ConfigError, match="expected (Discrete|Box) actions"):
-            train(placed(CONFIGS[name], tmp_path / name, environment=WorldConfig(env_id)))
+            train_agent(placed(CONFIGS[name], tmp_path / name, environment=WorldConfig(env_id)))
 
 
 def test_data_of_another_world_are_refused(tmp_path):
@@ -351,7 +351,7 @@ def test_data_of_another_world_are_refused(tmp_path):
     write_transitions(tmp_path / "lake.parquet", data)
     config = placed(CONFIGS["cql"], tmp_path / "run", data=str(tmp_path / "lake.parquet"))
     with pytest.raises(DataError, match="data: expected observations of Box"):
-        train(config)
+        train_agent(config)
 
 
 RATES = [{"learning_rate": 2e-4}, {"learning_rate": 3e-2, "gamma": 0.9}]
@@ -364,7 +364,7 @@ def test_members_learn_by_settings_of_their_own(name, tmp_path):
     folders = {}
     for label, members in (("own", RATES), ("slow", RATES[:1]), ("none", None)):
         folders[label] = tmp_path / label
-        train(placed(config, folders[label], loop=replace(LOOP, members=members)))
+        train_agent(placed(config, folders[label], loop=replace(LOOP, members=members)))
     found = {}
     for label, folder in folders.items():
         newest = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -374,7 +374,7 @@ def test_members_learn_by_settings_of_their_own(name, tmp_path):
     assert (found["own"][1] != found["slow"][1]).any()
     assert (found["none"][0] != found["slow"][0]).any()
     summary = json.loads((folders["own"] / "summary.json").read_text())
-    best = load_agent(folders["own"] / "best").config
+    best = read_agent(folders["own"] / "best").config
     assert (summary["best/learning_rate"], summary["best/gamma"]) in ((2e-4, 0.99), (3e-2, 0.9))
     assert summary["best/learning_rate"] == best.learning_rate
 
@@ -424,7 +424,7 @@ def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
     def right(observations):
         return np.ones(observations.shape[:2], dtype=np.int64)
 
-    result = evaluate(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
+    result = evaluate_members(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
     assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
     assert result.terminated.all() and 8 <= result.returns.mean() <= 11
     assert (result.lengths == result.returns).all()  # nothing counts beyond the first end
@@ -433,7 +433,7 @@ def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
 def test_other_libraries_models_are_evaluated_by_the_same_evaluator():
     stable_baselines3 = pytest.importorskip("stable_baselines3")
     model = stable_baselines3.PPO("MlpPolicy", "Pendulum-v1", n_steps=8, batch_size=8, seed=0)
-    result = evaluate(sb3_act(model), "Pendulum-v1", 1, 2, seed=3)
+    result = evaluate_members(sb3_act(model), "Pendulum-v1", 1, 2, seed=3)
     env = gym.make("Pendulum-v1")
     for episode in range(2):
         (observation, _), total, over = env.reset(seed=3 + episode), 0.0, False
@@ -453,7 +453,7 @@ def test_other_libraries_models_are_reported_beside_our_runs(tmp_path, finished)
     )
     summary = evaluate_run(sb3_act(model), config, {"num_env_steps": 8, "time/cpu_seconds": 0.5})
     again = evaluate_run(lambda x: 1 / 0, config)  # finished: nothing is played
-    expected = evaluate(sb3_act(model), SHORT.id, 1, 4, 2_000_000, **SHORT.kwargs).returns
+    expected = evaluate_members(sb3_act(model), SHORT.id, 1, 4, 2_000_000, **SHORT.kwargs).returns
     assert summary == again and summary["episode_return"] == expected.mean()
     assert summary["success_rate"] == 0.0  # CartPole's threshold is 475, and 40 steps are played
     page = write_report(tmp_path / "sb3_ppo", beside=[finished("ppo")]).read_text()
@@ -467,7 +467,7 @@ def test_success_is_a_return_that_the_world_or_its_config_names():
     assert success_return(WorldConfig("CartPole-v1")) == 475
     assert success_return(WorldConfig("CartPole-v1", success_return=20)) == 20
     assert success_return(WorldConfig("Pendulum-v1")) is None
-    result = evaluate(lambda x: np.ones(x.shape[:2], dtype=np.int64), "CartPole-v1", 1, 20)
+    result = evaluate_members(lambda x: np.ones(x.shape[:2], dtype=np.int64), "CartPole-v1", 1, 20)
     share = (result.returns[0] >= 10).mean()
     assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
     assert "success_rate" not in result.summary()

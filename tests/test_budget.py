@@ -93,7 +93,7 @@ def test_values_are_estimated_from_the_episodes_that_are_there(weights, tmp_path
     )
     (there,) = train_ilql.memory(config)
     (guessed,) = train_ilql.memory(replace(config, trajectories=str(tmp_path / "none")))
-    # Several answers to a prompt stand in its row.
+    # Several completions to a prompt stand in its row.
     assert there.estimate.activations > guessed.estimate.activations > 0
 
 

@@ -82,7 +82,7 @@ def test_exactly_the_agents_tokens_are_learnt(played, tokenizer):
         assert row["input_ids"] == prompt + learnt
 
 
-def test_of_each_episode_its_last_answer_may_be_learnt_alone(played, tokenizer):
+def test_of_each_episode_its_last_completion_may_be_learnt_alone(played, tokenizer):
     template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
     rows = decision_rows(played, template, tokenizer, only_final=True)
     texts = [tokenizer.decode([i for i in row["labels"] if i != -100]) for row in rows]
@@ -92,7 +92,7 @@ def test_of_each_episode_its_last_answer_may_be_learnt_alone(played, tokenizer):
     assert max(map(len, played)) > 1
 
 
-def test_the_script_clones_all_answers_or_the_best(played, weights, tmp_path):
+def test_the_script_clones_all_completions_or_the_best(played, weights, tmp_path):
     write_trajectories(tmp_path / "data.parquet", played)
     config = config_of(weights, tmp_path, tmp_path / "data.parquet")
     assert run_here("train_bc", config) == {"num_examples": sum(map(len, played)), "num_dropped": 0}
@@ -104,7 +104,9 @@ def test_the_script_clones_all_answers_or_the_best(played, weights, tmp_path):
     )
     kept = chosen_episodes(played, True, 0.5)
     assert run_here("train_bc", best)["num_examples"] == sum(map(len, kept)) < 48 * 4
-    final = replace(best, run=RunConfig(run_dir=str(tmp_path / "final")), only_final_answers=True)
+    final = replace(
+        best, run=RunConfig(run_dir=str(tmp_path / "final")), only_final_completions=True
+    )
     assert run_here("train_bc", final)["num_examples"] == len(kept)
 
 

@@ -73,7 +73,7 @@ def settings(config_class: type):
         yield from (f"{item.name}.{key}" for key in inner) if inner else (item.name,)
 
 
-def test_the_large_stages_refill_idle_places_and_enumerate_no_answers():
+def test_the_large_stages_refill_idle_places_and_enumerate_no_completions():
     whole, critic = (
         load("run_pipeline/gridworld_mistral7b"),
         load("train_critic/gridworld_mistral7b"),
@@ -204,7 +204,7 @@ def test_the_large_stages_fit_on_their_gpu(name, card, on_cuda):
         assert taken < 0.9 * card, f"{phase.name} {taken / 2**30:.1f} GiB"  # room for fragments
 
 
-def test_the_large_prompt_tells_all_and_leaves_room_for_the_answer():
+def test_the_large_prompt_tells_all_and_leaves_room_for_the_completion():
     config = load("train_simpo/gridworld_mistral7b")
     env = make_language_env(config.environment)
     template = PromptTemplate.for_grammar(

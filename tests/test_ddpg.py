@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from lactchain.baselines.ddpg import DDPG
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.replay import Batch
 from lactchain.baselines.settings import DDPGConfig
@@ -115,4 +115,4 @@ def test_it_swings_the_pendulum_up():
     while envs.num_env_steps < 12_000:
         agent.advance(envs, envs.num_env_steps / 12_000)
     act = lambda x: agent.act(x, greedy=True)  # noqa: E731
-    assert evaluate(act, "Pendulum-v1", 1, 20, seed=100).returns.mean() > -250
+    assert evaluate_members(act, "Pendulum-v1", 1, 20, seed=100).returns.mean() > -250

@@ -20,8 +20,8 @@ from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.generation.enumeration import chain_tree, token_tree
+from lactchain.random_streams import draw, uniform
 from lactchain.settings import ActorConfig, LoraSettings
-from lactchain.streams import draw, uniform
 from lactchain.types import ChainGrammar
 
 ACTIONS = ("move forward", "turn left", "turn right")
@@ -89,10 +89,10 @@ def generated(model, prompt, num_tokens, eos=None):
     return model.generate(torch.tensor([prompt]), **settings)[0, len(prompt) :].tolist()
 
 
-def logprobs_of(model, prompt, answer, temperature=1.0):
-    """Log-probabilities (L, V) at every token of an answer, by a plain forward."""
+def logprobs_of(model, prompt, completion, temperature=1.0):
+    """Log-probabilities (L, V) at every token of a completion, by a plain forward."""
     with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
+        logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits.float() / temperature, dim=-1)
 
 
@@ -105,8 +105,8 @@ def constrained(tokenizer_name="tiny", extractor="json_list", max_chain_length=3
     return Decoder(shared_model(), eos, PREFIX, automaton=automaton, **kwargs), reader
 
 
-def legal_answers(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
-    """The tokens of every legal answer, by the tokenizer itself."""
+def legal_completions(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
+    """The tokens of every legal completion, by the tokenizer itself."""
     chains = itertools.chain.from_iterable(
         itertools.product(range(len(grammar.action_names)), repeat=length)
         for length in range(1, grammar.max_chain_length + 1)
@@ -116,12 +116,12 @@ def legal_answers(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
     return [(*ids, tokenizer.eos_token_id) for ids in encoded]
 
 
-def masked_logprob(model, prompt, answer, answers, temperature=1.0):
-    """Log-probability of an answer when only what continues one of `answers` may be said."""
-    logprobs = logprobs_of(model, prompt, answer, temperature)
+def masked_logprob(model, prompt, completion, completions, temperature=1.0):
+    """Log-probability of a completion when only what continues one of `completions` may be said."""
+    logprobs = logprobs_of(model, prompt, completion, temperature)
     total = 0.0
-    for place, token in enumerate(answer):
-        allowed = sorted({a[place] for a in answers if a[:place] == answer[:place]})
+    for place, token in enumerate(completion):
+        allowed = sorted({a[place] for a in completions if a[:place] == completion[:place]})
         row = logprobs[place, allowed].log_softmax(-1)
         total += float(row[allowed.index(token)])
     return total
@@ -155,9 +155,9 @@ def test_logprobs_are_those_of_a_plain_forward(prefix, temperature):
     decoder = Decoder(shared_model(), -1, prefix, max_new_tokens=12, temperature=temperature)
     rows = decoder.sample(PROMPTS, range(len(PROMPTS)))
     for prompt, row in zip(PROMPTS, rows, strict=True):
-        answer = list(row.token_ids)
-        plain = logprobs_of(shared_model(), prompt, answer, temperature)
-        expected = plain[range(len(answer)), answer]
+        completion = list(row.token_ids)
+        plain = logprobs_of(shared_model(), prompt, completion, temperature)
+        expected = plain[range(len(completion)), completion]
         torch.testing.assert_close(torch.tensor(row.logprobs), expected, atol=2e-6, rtol=0)
 
 
@@ -197,24 +197,26 @@ def test_mistrals_comma_hangs_on_the_quotation_mark():
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extractor, temperature):
     decoder, reader = constrained(tokenizer, extractor, temperature=temperature)
-    answers, probabilities = decoder.enumerate(PROMPTS[:3])
-    expected = legal_answers(reader.grammar, TOKENIZERS[tokenizer])
-    assert sorted(answers) == sorted(expected)
+    completions, probabilities = decoder.enumerate(PROMPTS[:3])
+    expected = legal_completions(reader.grammar, TOKENIZERS[tokenizer])
+    assert sorted(completions) == sorted(expected)
     assert decoder.automaton.longest == max(map(len, expected))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
     for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
-        for place in range(0, len(answers), 5):
-            logprob = masked_logprob(shared_model(), prompt, answers[place], expected, temperature)
+        for place in range(0, len(completions), 5):
+            logprob = masked_logprob(
+                shared_model(), prompt, completions[place], expected, temperature
+            )
             assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
 
 
 def test_constrained_samples_follow_the_enumerated_distribution():
     decoder, _ = constrained("mistral", max_chain_length=2)
-    answers, (probabilities,) = decoder.enumerate(PROMPTS[:1])
+    completions, (probabilities,) = decoder.enumerate(PROMPTS[:1])
     count = 20_000
     rows = decoder.sample(PROMPTS[:1] * count, range(count))
-    place = {answer: i for i, answer in enumerate(answers)}
-    counts = np.bincount([place[row.token_ids] for row in rows], minlength=len(answers))
+    place = {completion: i for i, completion in enumerate(completions)}
+    counts = np.bincount([place[row.token_ids] for row in rows], minlength=len(completions))
     error = np.abs(counts / count - probabilities)
     assert (error < 4 * np.sqrt(probabilities / count) + 2e-4).all()
     for row in rows[:50]:
@@ -223,10 +225,10 @@ def test_constrained_samples_follow_the_enumerated_distribution():
 
 def test_enumerating_prompts_together_is_enumerating_them_one_by_one():
     decoder, _ = constrained()
-    answers, together = decoder.enumerate(PROMPTS)
+    completions, together = decoder.enumerate(PROMPTS)
     for prompt, row in zip(PROMPTS, together, strict=True):
-        same_answers, (alone,) = decoder.enumerate([prompt])
-        assert same_answers == answers
+        same_completions, (alone,) = decoder.enumerate([prompt])
+        assert same_completions == completions
         np.testing.assert_allclose(alone, row, atol=1e-6)
 
 
@@ -250,15 +252,15 @@ def peak_bytes(monkeypatch, work):
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, monkeypatch):
-    """363 answers to three prompts, whose caches take more than 2 MB at once."""
+    """363 completions to three prompts, whose caches take more than 2 MB at once."""
     decoder, _ = constrained(tokenizer, max_chain_length=5)
-    peak, (answers, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
-    assert len(answers) == 363 and peak > 2e6
+    peak, (completions, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
+    assert len(completions) == 363 and peak > 2e6
     for budget in (300_000, 1_000_000):
         work = functools.partial(decoder.enumerate, PROMPTS[:3], budget)
-        peak, (same_answers, found) = peak_bytes(monkeypatch, work)
+        peak, (same_completions, found) = peak_bytes(monkeypatch, work)
         assert budget / 8 < peak <= budget
-        assert answers == same_answers
+        assert completions == same_completions
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -269,23 +271,23 @@ def test_enumeration_holds_one_row_where_none_fits():
     )
 
 
-def test_each_answer_of_a_list_is_a_path_through_its_tree():
-    answers, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
-    tree = token_tree(answers, tokens)
+def test_each_completion_of_a_list_is_a_path_through_its_tree():
+    completions, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
+    tree = token_tree(completions, tokens)
     assert tree.targets.shape == (4, 4)  # the beginnings: none, 4, 4 5, and 6
-    for number, answer in enumerate(answers):
+    for number, completion in enumerate(completions):
         node = 0
-        for token in answer:
+        for token in completion:
             node = tree.targets[node, tokens.index(token)]
         assert ~node == number
     assert tree.room() == (1, 2)  # only the first token has two ways on; the next level has one
 
 
-def test_enumerating_nothing_lists_the_answers():
+def test_enumerating_nothing_lists_the_completions():
     decoder, reader = constrained(max_chain_length=2)
-    answers, probabilities = decoder.enumerate([])
-    assert sorted(answers) == sorted(legal_answers(reader.grammar, TOKENIZER))
-    assert probabilities.shape == (0, len(answers))
+    completions, probabilities = decoder.enumerate([])
+    assert sorted(completions) == sorted(legal_completions(reader.grammar, TOKENIZER))
+    assert probabilities.shape == (0, len(completions))
 
 
 def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
@@ -472,7 +474,7 @@ def test_a_model_in_bfloat16_speaks_legal_chains():
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-5)
 
 
-def test_answers_are_cut_at_the_longest_and_say_so():
+def test_completions_are_cut_at_the_longest_and_say_so():
     decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=5)
     rows = decoder.sample(PROMPTS, range(5))
     assert {(len(row.token_ids), len(row.logprobs), row.stop_reason) for row in rows} == {
@@ -484,15 +486,15 @@ def test_answers_are_cut_at_the_longest_and_say_so():
     assert ended.stop_reason == "stop"
 
 
-def test_no_prompts_get_no_answers():
+def test_no_prompts_get_no_completions():
     assert Decoder(shared_model(), 2).sample([], []) == []
 
 
 @pytest.mark.parametrize("max_chain_length", [1, 2])
 def test_the_shortest_chains_can_be_enumerated(max_chain_length):
     decoder, reader = constrained(max_chain_length=max_chain_length)
-    answers, _ = decoder.enumerate(PROMPTS[:1])
-    assert sorted(answers) == sorted(legal_answers(reader.grammar, TOKENIZER))
+    completions, _ = decoder.enumerate(PROMPTS[:1])
+    assert sorted(completions) == sorted(legal_completions(reader.grammar, TOKENIZER))
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
@@ -502,8 +504,8 @@ def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
     tokenizer = TOKENIZERS[tokenizer]
     automaton = build_automaton(grammar, tokenizer)
     decoder = Decoder(shared_model(), tokenizer.eos_token_id, PREFIX, automaton=automaton)
-    answers, _ = decoder.enumerate(PROMPTS[:1])
-    assert sorted(answers) == sorted(legal_answers(grammar, tokenizer))
+    completions, _ = decoder.enumerate(PROMPTS[:1])
+    assert sorted(completions) == sorted(legal_completions(grammar, tokenizer))
 
 
 def test_a_name_whose_tokens_begin_those_of_another_is_refused():
@@ -521,7 +523,7 @@ def test_a_tokenizer_that_straddles_the_borders_of_actions_is_refused():
 
 
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
-def test_a_prompt_without_room_for_an_answer_is_named(decoding):
+def test_a_prompt_without_room_for_a_completion_is_named(decoding):
     grammar = ChainGrammar(ACTIONS, max_chain_length=2)
     config = ActorConfig(strategy="Go! ", decoding=decoding, max_new_tokens=16)
 
@@ -531,7 +533,7 @@ def test_a_prompt_without_room_for_an_answer_is_named(decoding):
 
     free = actor(1000)
     observation = "You are at (1, 2)."
-    needed = len(free.template.encode(observation)) + free.decoder.longest_answer
+    needed = len(free.template.encode(observation)) + free.decoder.longest_completion
     assert actor(needed).act([observation], [0])
     with pytest.raises(ConfigError, match=f"'You are at .* but the model reads {needed - 1}; sh"):
         actor(needed - 1).act(["", observation], [0, 1])
@@ -547,7 +549,7 @@ def test_misuse_is_refused():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_model_that_is_not_finite_is_an_error_and_not_an_answer(value):
+def test_a_model_that_is_not_finite_is_an_error_and_not_a_completion(value):
     model = make_model()
     decoder = Decoder(model, 2, PREFIX)
     with torch.no_grad():

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from lactchain.baselines.dqn import DQN
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.population import row_weights
 from lactchain.baselines.replay import Batch
@@ -166,5 +166,5 @@ def test_it_finds_the_way_over_the_lake():
     while envs.num_env_steps < 2 * 6000:
         agent.advance(envs, envs.num_env_steps / 12_000)
     act = lambda x: agent.act(x, greedy=True)  # noqa: E731
-    result = evaluate(act, "FrozenLake-v1", 2, 3, is_slippery=False)
+    result = evaluate_members(act, "FrozenLake-v1", 2, 3, is_slippery=False)
     assert result.returns.all() and (result.lengths == 6).all()

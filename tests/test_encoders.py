@@ -11,7 +11,7 @@ import torch
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from training_setups import STATES, TRAINING, answer, build_weights
+from training_setups import STATES, TRAINING, build_weights, chain_of
 from transformers import (
     AutoModel,
     BertConfig,
@@ -280,8 +280,8 @@ def test_an_unfit_encoder_is_refused_before_episodes_are_played(bert, weights, r
 # --- Q(s, chain) ---------------------------------------------------------------------------------
 
 
-def test_a_critic_of_chains_learns_which_answer_is_better_and_ranks_pairs(weights, tmp_path):
-    chains = tuple(answer(length) for length in (1, 2, 3))
+def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(weights, tmp_path):
+    chains = tuple(chain_of(length) for length in (1, 2, 3))
     rollouts = Rollouts(GRID)
     states = sampled_states(rollouts.env, 24, seed=0)
     played = [

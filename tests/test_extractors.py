@@ -30,10 +30,10 @@ EXTRACTORS = (LIST, OBJECT, CODE)
         (CODE, "Here:\n```text\nturn left\n```\n", (1,)),
     ],
 )
-def test_legal_answers_are_accepted(extractor, text, actions):
-    answer = extractor.parse(text)
-    assert isinstance(answer, Chain)
-    assert answer.actions == actions
+def test_legal_completions_are_accepted(extractor, text, actions):
+    reading = extractor.parse(text)
+    assert isinstance(reading, Chain)
+    assert reading.actions == actions
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_legal_answers_are_accepted(extractor, text, actions):
         (CODE, "```\nmove forward\n\nturn left\n```", "illegal_action"),
     ],
 )
-def test_other_answers_are_refused_with_a_stable_reason(extractor, text, reason):
-    answer = extractor.parse(text)
-    assert isinstance(answer, Rejection)
-    assert answer.reason == reason
+def test_other_completions_are_refused_with_a_stable_reason(extractor, text, reason):
+    reading = extractor.parse(text)
+    assert isinstance(reading, Rejection)
+    assert reading.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,18 @@ def test_other_answers_are_refused_with_a_stable_reason(extractor, text, reason)
         '["move forward"]\nSorry, that was wrong: ["fly"]',
     ],
 )
-def test_an_illegal_answer_is_never_mended_with_legal_words_nearby(text):
+def test_an_illegal_completion_is_never_mended_with_legal_words_nearby(text):
     assert isinstance(LIST.parse(text), Rejection)
 
 
 def test_a_code_block_without_action_names_is_the_action():
     extractor = make_extractor("code_block", ())
-    answer = extractor.parse("```python\nprint(1)\n\nprint(2)\n```")
-    assert answer == Chain((), (0, 32), ("print(1)\n\nprint(2)",))
+    reading = extractor.parse("```python\nprint(1)\n\nprint(2)\n```")
+    assert reading == Chain((), (0, 32), ("print(1)\n\nprint(2)",))
     assert extractor.grammar.action_names == ()
 
 
-def test_names_that_no_answer_can_carry_are_refused():
+def test_names_that_no_completion_can_carry_are_refused():
     for name in ('say "hi"', "back\\slash", "two\nlines", " outer space", "", "a```"):
         with pytest.raises(ValueError, match="action_names"):
             make_extractor("json_list", [name])
@@ -131,7 +131,7 @@ VALID = st.builds(lambda e, chain: e.grammar.render(chain), st.sampled_from(EXTR
 
 @st.composite
 def near_misses(draw):
-    """Valid answers, several of them at times, cut and spliced at random places."""
+    """Valid completions, several of them at times, cut and spliced at random places."""
     text = "".join(draw(st.lists(VALID, min_size=1, max_size=3)))
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(text)))
@@ -143,12 +143,12 @@ def near_misses(draw):
 def check_parse(text):
     """What must hold of any text, for every extractor."""
     for extractor in EXTRACTORS:
-        answer = extractor.parse(text)
-        if isinstance(answer, Rejection):
+        reading = extractor.parse(text)
+        if isinstance(reading, Rejection):
             continue
-        start, end = answer.span
+        start, end = reading.span
         span = text[start:end]
-        names = [NAMES[action] for action in answer.actions]
+        names = [NAMES[action] for action in reading.actions]
         assert 1 <= len(names) <= extractor.grammar.max_chain_length
         assert all(name in span for name in names)
         assert text[end:].strip() in ("", "```")
@@ -187,10 +187,10 @@ PROSE = st.text(st.characters(exclude_characters='[{`"', exclude_categories=()),
 
 @settings(max_examples=1000, **MANY)
 @given(st.sampled_from(EXTRACTORS), CHAINS, PROSE, st.text(" \n\t", max_size=3))
-def test_every_answer_of_the_grammar_is_accepted_after_prose(extractor, chain, prose, space):
-    answer = extractor.parse(f"{prose}\n{extractor.grammar.render(chain)}{space}")
-    assert isinstance(answer, Chain)
-    assert answer.actions == tuple(chain)
+def test_every_completion_of_the_grammar_is_accepted_after_prose(extractor, chain, prose, space):
+    reading = extractor.parse(f"{prose}\n{extractor.grammar.render(chain)}{space}")
+    assert isinstance(reading, Chain)
+    assert reading.actions == tuple(chain)
 
 
 LONG = 500_000

@@ -14,7 +14,7 @@ from lactchain.models.families import FAMILIES, context_length, finished_logits
 from lactchain.models.generation import cascade
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of, load_actor
-from lactchain.models.prompting import encode_completions, end_of_answer
+from lactchain.models.prompting import encode_completions, end_of_completion
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.stages import train_simpo
@@ -116,17 +116,17 @@ def test_logits_from_hidden_states_are_those_of_the_model(name):
         ("Mistral 7B v0.3", "</s>"),
     ],
 )
-def test_answers_end_with_what_the_chat_template_ends_them_with(name, token):
-    assert end_of_answer(family_models.build_tokenizer(NAMES[name])) == token
+def test_completions_end_with_what_the_chat_template_ends_them_with(name, token):
+    assert end_of_completion(family_models.build_tokenizer(NAMES[name])) == token
 
 
-def test_a_chat_template_without_answers_leaves_the_end_of_a_text():
+def test_a_chat_template_without_completions_leaves_the_end_of_a_text():
     tokenizer = family_models.build_tokenizer(NAMES["Gemma 2"])
     tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
-    assert end_of_answer(tokenizer) == "<eos>"
+    assert end_of_completion(tokenizer) == "<eos>"
 
 
-def test_a_loaded_actor_ends_its_answers_as_its_chat_template_does(tmp_path):
+def test_a_loaded_actor_ends_its_completions_as_its_chat_template_does(tmp_path):
     family = NAMES["Gemma 2"]
     tokenizer = family_models.build_tokenizer(family)
     family_models.build_model(family, len(tokenizer)).save_pretrained(tmp_path)

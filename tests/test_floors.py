@@ -8,11 +8,11 @@ from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
 from lactchain.settings import EnvironmentConfig
-from lactchain.worlds.maze.policies import OpenMoves, maze_returns, open_moves, uniform_moves
+from lactchain.worlds.maze.policies import LegalMoves, legal_moves, maze_returns, uniform_moves
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import FittingWords, wordle_return
+from lactchain.worlds.wordle.policies import ConsistentWords, wordle_return
 from lactchain.worlds.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
@@ -41,7 +41,7 @@ def games(count):
 def test_the_floors_of_the_maze_are_the_known_ones():
     tables = MazeTables()
     assert maze_returns(tables, uniform_moves(tables)).mean() == pytest.approx(-85.9, abs=0.05)
-    assert maze_returns(tables, open_moves(tables)).mean() == pytest.approx(-76.95, abs=0.05)
+    assert maze_returns(tables, legal_moves(tables)).mean() == pytest.approx(-76.95, abs=0.05)
     stubborn = np.eye(4)[np.zeros(26, dtype=int)]
     assert maze_returns(tables, stubborn).min() == -101
 
@@ -61,11 +61,11 @@ def test_optimal_moves_earn_the_optimum():
 
 
 @pytest.mark.parametrize("template", [None, PARTIAL_TEMPLATE])
-def test_open_moves_never_meet_a_wall_however_much_is_seen(template):
+def test_legal_moves_never_meet_a_wall_however_much_is_seen(template):
     env = language_env(
         MAZE.id, template=template, extractor="utterance", history=1 if template is None else 40
     )
-    policy = OpenMoves(env)
+    policy = LegalMoves(env)
     for state in env.view_states():
         text, _ = env.reset(options={"state": state})
         for seed in range(10):
@@ -82,7 +82,7 @@ def test_played_returns_of_random_moves_are_the_exact_ones():
     tables = MazeTables("u")
     for make, policy in (
         (lambda env: RandomChains(env.grammar), uniform_moves),
-        (OpenMoves, open_moves),
+        (LegalMoves, legal_moves),
     ):
         played = returns(layout, make, from_every_cell(80))
         exact = maze_returns(tables, policy(tables), max_moves=12).mean()
@@ -90,7 +90,7 @@ def test_played_returns_of_random_moves_are_the_exact_ones():
 
 
 def test_played_returns_of_fitting_words_are_the_exact_ones():
-    played = returns(WORDLE, FittingWords, games(1500))
+    played = returns(WORDLE, ConsistentWords, games(1500))
     exact = wordle_return(word_tables(tuple(FEW)))
     assert played.mean() == pytest.approx(exact, abs=4 * played.std() / len(played) ** 0.5)
 
@@ -109,9 +109,9 @@ def test_wordle_policies_are_ordered_by_what_they_know():
     informed, consistent, mixed, random = (
         returns(WORDLE, make, games(600)).mean()
         for make in (
-            lambda env: FittingWords(env, informed=True),
-            FittingWords,
-            lambda env: Mixture(FittingWords(env), RandomChains(env.grammar), 1 / 3),
+            lambda env: ConsistentWords(env, informed=True),
+            ConsistentWords,
+            lambda env: Mixture(ConsistentWords(env), RandomChains(env.grammar), 1 / 3),
             lambda env: RandomChains(env.grammar),
         )
     )
@@ -120,24 +120,24 @@ def test_wordle_policies_are_ordered_by_what_they_know():
 
 def test_a_word_that_fits_agrees_with_all_marks():
     env = language_env(WORDLE.id, WORDLE.kwargs, extractor="utterance")
-    policy = FittingWords(env)
+    policy = ConsistentWords(env)
     for seed in range(30):
         text, _ = env.reset(seed=seed)
         over = False
         while not over:
-            [answer] = policy.act([text], [seed])
-            assert env.env.unwrapped.fits[env.extractor.parse(answer.text).actions[0]]
-            text, _, over, *_ = env.step(answer.text)
+            [completion] = policy.act([text], [seed])
+            assert env.env.unwrapped.fits[env.extractor.parse(completion.text).actions[0]]
+            text, _, over, *_ = env.step(completion.text)
 
 
 def test_policies_refuse_other_worlds():
     grid = language_env()
     with pytest.raises(ValueError, match="world: expected a maze"):
-        OpenMoves(grid)
+        LegalMoves(grid)
     with pytest.raises(ValueError, match="world: expected Wordle"):
-        FittingWords(grid)
+        ConsistentWords(grid)
     with pytest.raises(ValueError, match="observation: expected a sentence on walls"):
-        OpenMoves(language_env(MAZE.id)).act(["somewhere"], [0])
+        LegalMoves(language_env(MAZE.id)).act(["somewhere"], [0])
 
 
 def test_a_person_is_not_told_hundreds_of_numbers():
@@ -150,7 +150,7 @@ def test_a_person_is_not_told_hundreds_of_numbers():
 
 def test_an_evaluation_may_play_several_games_from_every_start(tmp_path):
     rollouts = Rollouts(WORDLE)
-    policy = FittingWords(rollouts.env)
+    policy = ConsistentWords(rollouts.env)
     results, summary = evaluate(policy, rollouts, num_per_start=40, folder=tmp_path)
     assert len(results) == summary["num_episodes"] == 40
     assert len({result.num_chains for result in results}) > 1  # with dice of their own

@@ -76,9 +76,9 @@ def test_free_decoding_adds_the_least_target_value_to_the_logits(weights, values
     model, tokenizer = load_actor(replace(config, values=None))
     actor = LanguageActor(model, tokenizer, config, GRAMMAR)
     table = ValueModel.load(values)
-    for answer, state in zip(actor.act(STATES[:4], range(4)), STATES, strict=False):
+    for completion, state in zip(actor.act(STATES[:4], range(4)), STATES, strict=False):
         ids = actor.template.encode(state)
-        for token, logprob in zip(answer.token_ids, answer.logprobs, strict=True):
+        for token, logprob in zip(completion.token_ids, completion.logprobs, strict=True):
             q, _ = alone(table, ids, target=True)
             logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
             guided = (logits + WEIGHT * q[:, -1].amin(0)) / config.temperature
@@ -92,20 +92,20 @@ def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values
     config = config_of(weights, values, decoding="constrained")
     actor = LanguageActor.from_config(config, GRAMMAR)
     plain = LanguageActor.from_config(replace(config, values=None), GRAMMAR)
-    answers, probabilities = actor.enumerate(STATES[:3])
-    assert set(answers) == set(GRAMMAR.answers())
+    completions, probabilities = actor.enumerate(STATES[:3])
+    assert set(completions) == set(GRAMMAR.completions())
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
 
 
 @pytest.mark.parametrize("ranking", ["sum", "last"])
 @torch.no_grad()
-def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, weights, values):
+def test_scored_decoding_takes_the_completion_with_the_greatest_advantage(ranking, weights, values):
     config = config_of(weights, values, decoding="scored", ranking=RankingConfig(ranking))
     actor = LanguageActor.from_config(config, GRAMMAR)
     table, tokenizer = ValueModel.load(values), actor.tokenizer
-    texts = list(GRAMMAR.answers())
-    assert len(texts) == GRAMMAR.num_answers == 14
+    texts = list(GRAMMAR.completions())
+    assert len(texts) == GRAMMAR.num_completions == 14
     advantages = np.zeros((3, len(texts)))
     for row, state in enumerate(STATES[:3]):
         prompt = actor.template.encode(state)
@@ -121,12 +121,12 @@ def test_scored_decoding_takes_the_answer_with_the_greatest_advantage(ranking, w
                 discount = table.meaning.gamma ** (len(said) - 1)
                 advantages[row, column] = discount * least[-1] - v[places[0]]
     np.testing.assert_allclose(actor.ranking.advantages(STATES[:3]), advantages, atol=2e-4)
-    said = [answer.text for answer in actor.act([*STATES[:3], STATES[0]], range(4))]
+    said = [completion.text for completion in actor.act([*STATES[:3], STATES[0]], range(4))]
     best = [texts[column] for column in advantages.argmax(axis=1)]
     assert said == [*best, best[0]]
 
 
-def test_answers_are_ranked_in_batches_of_bytes_and_their_scores_do_not_depend_on_them(
+def test_completions_are_ranked_in_batches_of_bytes_and_their_scores_do_not_depend_on_them(
     weights, values, monkeypatch
 ):
     read, scores, sizes = CascadeTrunk.read, [], []
@@ -158,8 +158,8 @@ def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(
     with torch.no_grad():
         for row, state in enumerate(STATES[:3]):
             prompt = template.encode(state)
-            for column, answer in enumerate(ranking.actions):
-                ids = torch.tensor([prompt + list(answer.token_ids)])
+            for column, completion in enumerate(ranking.actions):
+                ids = torch.tensor([prompt + list(completion.token_ids)])
                 logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
                 places = range(len(prompt) - 1, ids.shape[1] - 1)
                 said = [logprobs[place, ids[0, place + 1]].item() for place in places]
@@ -175,9 +175,9 @@ def test_the_same_weights_are_asked_in_another_way(weights, values):
     assert free.act(STATES[:4], range(4)) == alone_.act(STATES[:4], range(4))
 
 
-def test_a_grammar_with_too_many_answers_is_refused(weights, values):
+def test_a_grammar_with_too_many_completions_is_refused(weights, values):
     many = replace(GRAMMAR, max_chain_length=12)
-    with pytest.raises(ConfigError, match="at most 4096 answers, the grammar has 8190"):
+    with pytest.raises(ConfigError, match="at most 4096 completions, the grammar has 8190"):
         LanguageActor.from_config(config_of(weights, values, decoding="scored"), many)
 
 

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from lactchain.baselines.dqn import DQN
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DQNConfig, PPOConfig
@@ -56,7 +56,7 @@ def test_every_member_tells_bright_from_dark(agent_class, config, channels_last,
     agent = agent_class([config] * 2, envs.observation_space, envs.action_space, seed=0)
     while envs.num_env_steps < 2 * 1500:
         agent.advance(envs, envs.num_env_steps / 3000)
-    result = evaluate(
+    result = evaluate_members(
         lambda x: agent.act(x, greedy=True), env_id, 2, 20, seed=9, channels_last=channels_last
     )
     assert result.returns.min() == 1

@@ -79,13 +79,13 @@ def test_text_that_is_no_chain_executes_nothing_and_is_penalised():
     assert (info["executed"], info["rewards"], info["state"]) == ([], [], START)
 
 
-def test_every_answer_costs_and_counts():
+def test_every_completion_costs_and_counts():
     env = language_env(chain_cost=0.25, max_chains=2, env_kwargs={"max_steps": 3})
     env.reset(options={"state": START})
     assert env.step('["turn left"]')[1:4] == (-0.25, False, False)
     assert env.step("nothing")[1:4] == (-0.25, False, True)  # max_chains
     env.reset(options={"state": START})
-    # an unparsable answer takes no time of the environment itself
+    # an unparsable completion takes no time of the environment itself
     assert env.step("nothing")[3] is False
     assert env.step('["turn left", "turn left"]')[3] is True
     env.reset(options={"state": START})
@@ -94,7 +94,7 @@ def test_every_answer_costs_and_counts():
     assert len(info["executed"]) == 3
 
 
-def test_reaching_the_goal_with_the_last_answer_is_no_truncation():
+def test_reaching_the_goal_with_the_last_completion_is_no_truncation():
     env = language_env(max_chains=1)
     env.reset(options={"state": START})
     assert env.step(env.grammar.render([0, 0, 0]))[2:4] == (True, False)
@@ -111,8 +111,8 @@ def test_infos_survive_json_and_observations_are_in_their_space(env_id):
             assert json.loads(json.dumps(info)) == info
             assert text in env.observation_space
             chain = rng.integers(env.env.action_space.n, size=3)
-            answer = env.grammar.render(chain) if rng.random() < 0.8 else "hm"
-            text, reward, terminated, truncated, info = env.step(answer)
+            completion = env.grammar.render(chain) if rng.random() < 0.8 else "hm"
+            text, reward, terminated, truncated, info = env.step(completion)
             assert type(reward) is float
             ended = terminated or truncated
 
@@ -136,8 +136,8 @@ def test_an_environment_can_be_pickled_in_the_middle_of_an_episode(env_id):
     env.reset(seed=3)
     env.step(env.grammar.render([1, 0]))
     copy = pickle.loads(pickle.dumps(env))  # noqa: S301
-    for answer in (env.grammar.render([0]), "what?", env.grammar.render([1])):
-        assert copy.step(answer) == env.step(answer)
+    for completion in (env.grammar.render([0]), "what?", env.grammar.render([1])):
+        assert copy.step(completion) == env.step(completion)
     assert copy.reset(seed=4) == env.reset(seed=4)
     assert copy.view_states() == env.view_states()
 

@@ -28,7 +28,7 @@ from lactchain.search.evolution import Individual
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.settings import ActorConfig, RunConfig
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.language_species import LanguageSpecies
+from lactchain.stages.language_actors import LanguageSpecies
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.stages.train_simpo import TrainSimPOConfig

@@ -97,4 +97,4 @@ def test_values_begin_untrained_or_with_the_policy_that_they_stand_beside(
     assert settings["--actor.model"] == str(runs.folder / begins)
     assert runs.cloned(runs.beside) == runs.folder / stands_beside
     cloning = dict(zip(commands[-1][4::2], commands[-1][5::2], strict=True))
-    assert ("--only_final_answers" in cloning) == (world == "wordle")
+    assert ("--only_final_completions" in cloning) == (world == "wordle")

@@ -18,14 +18,14 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
     ADAPTER_FILES,
-    SEAL_FILE,
+    ADAPTER_RECORD,
     adapter_effect,
-    base_fingerprint,
+    base_checksum,
     load_adapter_weights,
     merged,
     save_adapter,
-    seal_adapter,
-    tokenizer_fingerprint,
+    tokenizer_checksum,
+    write_adapter_record,
 )
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_encoder
@@ -82,10 +82,10 @@ def edit_json(file: Path, **changes) -> None:
 
 
 def rewrite(adapter: Path, change) -> None:
-    """Changes the weights of an adapter and seals them anew, as another program might."""
+    """Changes the weights of an adapter and records them anew, as another program might."""
     file = adapter / ADAPTER_FILES[1]
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    seal_adapter(adapter, json.loads((adapter / SEAL_FILE).read_text())["base"])
+    write_adapter_record(adapter, json.loads((adapter / ADAPTER_RECORD).read_text())["base"])
 
 
 # --- base models ---------------------------------------------------------------------------------
@@ -373,14 +373,14 @@ def test_adapters_of_actor_and_critic_do_not_swap(config, adapter, weights, tmp_
     critic.save(tmp_path / "critic")
     with pytest.raises(DataError, match="another base model"):
         load_actor(replace(config, adapter=str(tmp_path / "critic")))
-    seal_adapter(tmp_path / "critic", config.model)
+    write_adapter_record(tmp_path / "critic", config.model)
     with pytest.raises(DataError, match="does not fit this model"):
         load_actor(replace(config, adapter=str(tmp_path / "critic")))
 
 
 def test_another_kind_of_adapter_is_refused(config, adapter):
     edit_json(adapter / ADAPTER_FILES[0], peft_type="IA3", feedforward_modules=[])
-    seal_adapter(adapter, config.model)
+    write_adapter_record(adapter, config.model)
     with pytest.raises(DataError, match="expected a LORA adapter"):
         load_actor(replace(config, adapter=str(adapter)))
 
@@ -391,7 +391,7 @@ def test_a_whole_model_is_no_adapter(config, weights):
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut, empty, text])
-@pytest.mark.parametrize("name", [*ADAPTER_FILES, SEAL_FILE])
+@pytest.mark.parametrize("name", [*ADAPTER_FILES, ADAPTER_RECORD])
 def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name, damage):
     damage(adapter / name)
     with pytest.raises(DataError, match=name):
@@ -400,10 +400,10 @@ def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name
 
 @pytest.mark.parametrize("entry", ["base", "base_fingerprint", "tokenizer_fingerprint", "sha256"])
 def test_an_entry_that_the_record_of_an_adapter_lacks_is_named(entry, adapter):
-    stored = json.loads((adapter / SEAL_FILE).read_text())
+    stored = json.loads((adapter / ADAPTER_RECORD).read_text())
     del stored[entry]
-    (adapter / SEAL_FILE).write_text(json.dumps(stored))
-    with pytest.raises(DataError, match=f"{SEAL_FILE}: damaged .*'{entry}'.*; train"):
+    (adapter / ADAPTER_RECORD).write_text(json.dumps(stored))
+    with pytest.raises(DataError, match=f"{ADAPTER_RECORD}: damaged .*'{entry}'.*; train"):
         at_weights(GuidedActorConfig(), adapter)
 
 
@@ -443,37 +443,37 @@ def test_a_model_without_adapter_is_merged_already(config):
     assert merged(model) is model
 
 
-def test_fingerprints_tell_bases_apart_and_ignore_what_does_not_matter(weights, actor):
-    original = base_fingerprint(weights / "actor")
-    assert base_fingerprint(actor) == original != base_fingerprint(weights / "other")
+def test_checksums_tell_bases_apart_and_ignore_what_does_not_matter(weights, actor):
+    original = base_checksum(weights / "actor")
+    assert base_checksum(actor) == original != base_checksum(weights / "other")
     edit_json(actor / "config.json", transformers_version="9.9", dtype="bfloat16")
-    assert base_fingerprint(actor) == original
+    assert base_checksum(actor) == original
     file = actor / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert base_fingerprint(actor) != original
-    assert tokenizer_fingerprint(actor) == tokenizer_fingerprint(weights / "actor")
-    assert tokenizer_fingerprint(actor) != tokenizer_fingerprint(weights / "other-tokenizer")
+    assert base_checksum(actor) != original
+    assert tokenizer_checksum(actor) == tokenizer_checksum(weights / "actor")
+    assert tokenizer_checksum(actor) != tokenizer_checksum(weights / "other-tokenizer")
 
 
 def test_the_tokenizers_identity_sees_chat_templates_wherever_they_are(weights, actor):
-    identity = tokenizer_fingerprint(actor)
+    identity = tokenizer_checksum(actor)
     template = (actor / "chat_template.jinja").read_text()
     (actor / "chat_template.jinja").unlink()
-    without = tokenizer_fingerprint(actor)
+    without = tokenizer_checksum(actor)
     edit_json(actor / "tokenizer_config.json", chat_template=template)  # as Mistral v0.3 has it
-    assert tokenizer_fingerprint(actor) == identity != without
+    assert tokenizer_checksum(actor) == identity != without
     PreTrainedTokenizerFast.from_pretrained(actor).save_pretrained(actor)
     assert (actor / "chat_template.jinja").is_file()
-    assert tokenizer_fingerprint(actor) == identity
+    assert tokenizer_checksum(actor) == identity
     several = [{"name": "default", "template": template}, {"name": "tool_use", "template": "tools"}]
     (actor / "chat_template.jinja").unlink()
     edit_json(actor / "tokenizer_config.json", chat_template=several)
-    both = tokenizer_fingerprint(actor)
+    both = tokenizer_checksum(actor)
     assert both not in (identity, without)
     PreTrainedTokenizerFast.from_pretrained(actor).save_pretrained(actor)
     assert (actor / "additional_chat_templates" / "tool_use.jinja").is_file()
-    assert tokenizer_fingerprint(actor) == both
+    assert tokenizer_checksum(actor) == both
     (actor / "additional_chat_templates" / "tool_use.jinja").write_text("others")
-    assert tokenizer_fingerprint(actor) not in (identity, without, both)
+    assert tokenizer_checksum(actor) not in (identity, without, both)

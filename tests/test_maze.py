@@ -35,14 +35,14 @@ def test_a_transcript_of_the_fully_observed_maze():
     env = spoken()
     goal = "The goal is at position 8, 6. Your current position is at position "
     assert env.reset(options=at(5, 5))[0] == f"{goal}5, 5. There are walls above you, below you.\n"
-    for answer, reward, said in (
+    for completion, reward, said in (
         ("move up\n", -1, "5, 5. There are walls above you, below you.\n"),
         ("move right\n", -1, "5, 6. There is a wall above you.\n"),
         ("move down\n", -1, "6, 6. There are walls to your right, to your left.\n"),
         ("go down\n", -4, "6, 6. There are walls to your right, to your left.\n"),
         ("move down\n", -1, "7, 6. There are walls to your right, to your left.\n"),
     ):
-        assert env.step(answer)[:4] == (goal + said, reward, False, False)
+        assert env.step(completion)[:4] == (goal + said, reward, False, False)
     text, reward, terminated, truncated, info = env.step("move down\n")
     assert (text, reward, terminated, truncated) == ("Success\n", 0, True, False)
     assert info["success"]
@@ -80,14 +80,14 @@ def test_digits_of_a_coordinate_stand_apart():
     assert open_space.reset(options=at(1, 1))[0].endswith("There are no walls near you.\n")
 
 
-@pytest.mark.parametrize("answer", ["move up\n", "nonsense"])
-def test_the_move_after_the_hundredth_is_a_failure(answer):
+@pytest.mark.parametrize("completion", ["move up\n", "nonsense"])
+def test_the_move_after_the_hundredth_is_a_failure(completion):
     env = spoken()
     env.reset(options=at(1, 1))
     rewards = [env.step("move up\n")[1] for _ in range(99)]
     text, reward, terminated, truncated, _ = env.step("move right\n")
     assert not (terminated or truncated) and "position 1, 2" in text
-    text, last, terminated, truncated, info = env.step(answer)
+    text, last, terminated, truncated, info = env.step(completion)
     assert (text, last, terminated, truncated) == ("Failure\n", -1, False, True)
     assert info["state"] == {"row": 1, "column": 2} and not info["success"]
     assert info["shows_state"] is False
@@ -123,7 +123,7 @@ def test_the_best_mean_return_is_the_published_one():
     assert optimal_values(tables.model, 1.0).mean() == pytest.approx(-6.84)
 
 
-def test_several_moves_may_stand_in_one_answer():
+def test_several_moves_may_stand_in_one_completion():
     env = language_env("lactchain/Maze-v0")
     env.reset(options=at(5, 5))
     *_, terminated, _, info = env.step('["move right", "move down", "move down", "move down"]')

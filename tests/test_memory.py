@@ -24,7 +24,7 @@ from lactchain.models.memory import (
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Batch, Heads, ModelSpec
+from lactchain.models.meta_models import Heads, ModelSpec, PassSize
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
@@ -37,7 +37,7 @@ SHAPE = MistralConfig(
     num_key_value_heads=1, head_dim=32, vocab_size=2048, sliding_window=None, pad_token_id=0,
 )  # fmt: skip
 LORA = LoraSettings(r=8)
-PROMPT, ANSWER, ROWS = 60, 12, 4
+PROMPT, COMPLETION, ROWS = 60, 12, 4
 ACTOR = ModelSpec(SHAPE, lora=LORA)
 CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 6), "SEQ_CLS", lora=LORA)
 
@@ -66,15 +66,15 @@ def model_of(spec: ModelSpec, encoder: str, checkpointing: bool = False):
 
 def simpo_loss(model) -> Tensor:
     row = {
-        "prompt_ids": [1] * PROMPT, "chosen_ids": [5] * ANSWER, "rejected_ids": [6] * ANSWER
+        "prompt_ids": [1] * PROMPT, "chosen_ids": [5] * COMPLETION, "rejected_ids": [6] * COMPLETION
     }  # fmt: skip
     batch = PreferenceCollator(0)([row] * ROWS)
     return completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)[0].mean()
 
 
 def cloning_loss(model) -> Tensor:
-    ids = torch.ones(ROWS, PROMPT + ANSWER, dtype=torch.long)
-    kept = ANSWER + 1
+    ids = torch.ones(ROWS, PROMPT + COMPLETION, dtype=torch.long)
+    kept = COMPLETION + 1
     mask = torch.ones_like(ids)
     mask[0, 0] = 0  # a padded row: there is a mask
     return model(
@@ -111,9 +111,13 @@ def saved_bytes(loss_of, model) -> int:
 
 
 CASES = {
-    "simpo": (ACTOR, simpo_loss, Batch(ROWS, PROMPT + 1 + 2 * ANSWER, 1 + 2 * ANSWER)),
-    "cloning": (ACTOR, cloning_loss, Batch(ROWS, PROMPT + ANSWER, ANSWER + 1, "cloning")),
-    "critic": (CRITIC, critic_loss, Batch(ROWS, PROMPT, loss="critic")),
+    "simpo": (ACTOR, simpo_loss, PassSize(ROWS, PROMPT + 1 + 2 * COMPLETION, 1 + 2 * COMPLETION)),
+    "cloning": (
+        ACTOR,
+        cloning_loss,
+        PassSize(ROWS, PROMPT + COMPLETION, COMPLETION + 1, "cloning"),
+    ),
+    "critic": (CRITIC, critic_loss, PassSize(ROWS, PROMPT, loss="critic")),
 }
 
 
@@ -181,7 +185,7 @@ def test_other_weights_are_estimated_as_well(spec, encoder):
 @pytest.mark.parametrize("behind", [(0, 0), (8 * ROWS, 2 * PROMPT)], ids=["alone", "behind"])
 def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
     heads = Heads(num_q=2, size=256, target=True, policy=policy)
-    batch = Batch(ROWS, PROMPT + ANSWER, ROWS * ANSWER, "values", behind)
+    batch = PassSize(ROWS, PROMPT + COMPLETION, ROWS * COMPLETION, "values", behind)
     estimate = training_memory(ACTOR, batch, heads=heads)
     values = ValueModel(model_of(ACTOR, encoder), None, ValueMeaning("ilql", 0.9, "", 2, 256))
     values.start_target()
@@ -194,8 +198,8 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
             "input_ids": ids, "position_ids": ids.cumsum(1) - 1, "subtree_ends": ids * tokens
         }  # fmt: skip
 
-    trees = trees_of(ROWS, PROMPT + ANSWER)
-    state = torch.arange(ROWS * ANSWER)
+    trees = trees_of(ROWS, PROMPT + COMPLETION)
+    state = torch.arange(ROWS * COMPLETION)
     for weight in values.parameters():  # accumulated since the first pass of an update
         weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
     gradients = [weight.grad for weight in values.parameters() if weight.grad is not None]
@@ -219,15 +223,15 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
 
 
 @pytest.mark.parametrize("num_candidates", [1, 4])
-def test_answers_take_what_was_estimated(num_candidates, encoder):
-    rows, prefix, prompt, answer = 16, 20, 40, 40
+def test_completions_take_what_was_estimated(num_candidates, encoder):
+    rows, prefix, prompt, completion = 16, 20, 40, 40
     estimate = rollout_memory(
         ACTOR, rows=rows, distinct=rows // num_candidates, prefix=prefix, prompt=prompt,
-        answer=answer, num_columns=2048,
+        completion=completion, num_columns=2048,
     )  # fmt: skip
     model = model_of(ACTOR, encoder).requires_grad_(False).eval()
     with Allocations(*model.parameters(), *model.buffers()) as counter:
-        decoder = Decoder(model, 9999, [1] * prefix, answer)
+        decoder = Decoder(model, 9999, [1] * prefix, completion)
         prompts = [[1] * prefix + [row // num_candidates + 2] * prompt for row in range(rows)]
         decoder.sample(prompts, range(rows))
     taken = estimate.cache + estimate.logits + estimate.passing
@@ -246,14 +250,17 @@ def test_scores_of_a_critic_take_what_was_estimated(encoder):
 
 
 def test_deep_models_are_estimated_from_few_of_their_layers():
-    deep, batch = MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 12})), Batch(2, 50, 10)
+    deep, batch = (
+        MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 12})),
+        PassSize(2, 50, 10),
+    )
     estimate = training_memory(replace(ACTOR, shape=deep), batch, checkpointing=True)
     whole = _training_memory(replace(ACTOR, shape=deep), batch, True, False, None, Sharing())
     assert estimate == whole
 
 
 def test_processes_share_what_lasts():
-    batch = Batch(8, 256, 80)
+    batch = PassSize(8, 256, 80)
     spec = ModelSpec(SHAPES["mistralai/Mistral-7B-Instruct-v0.3"], lora=LoraSettings())
     alone = training_memory(spec, batch)
     ddp = training_memory(spec, batch, sharing=Sharing(8, "ddp"))
@@ -267,7 +274,7 @@ def test_processes_share_what_lasts():
 def test_a_sharded_model_is_whole_on_every_gpu_before_it_is_spread(lora):
     """accelerate keeps all of it until the last shard is made, in float32 what is trained."""
     shape = SHAPES["mistralai/Mistral-7B-Instruct-v0.3"]
-    batch, sharing = Batch(1, 16, 4), Sharing(16, "fsdp")
+    batch, sharing = PassSize(1, 16, 4), Sharing(16, "fsdp")
     sizes = [
         training_memory(ModelSpec(shape, dtype=dtype, lora=lora), batch, autocast=True,
                         sharing=sharing).total

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO, Rollout
 from lactchain.baselines.settings import PPOConfig
@@ -144,6 +144,6 @@ def test_every_member_balances_the_pole():
     agent = PPO([FAST] * 2, envs.observation_space, envs.action_space, seed=0)
     for _ in range(45):
         agent.advance(envs)
-    result = evaluate(lambda x: agent.act(x, greedy=True), "CartPole-v1", 2, 20, seed=1000)
+    result = evaluate_members(lambda x: agent.act(x, greedy=True), "CartPole-v1", 2, 20, seed=1000)
     assert result.returns.mean(1).min() >= 475
     assert result.num_env_steps == result.lengths.sum() == result.returns.sum()

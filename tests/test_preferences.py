@@ -17,19 +17,19 @@ from lactchain.errors import DataError
 from lactchain.types import Action, PreferencePair
 
 
-def candidates(*answers: tuple[str, float], returns=None, **changes) -> Candidates:
-    """A state whose answers are (text, advantage); token ids are the letters."""
+def candidates(*completions: tuple[str, float], returns=None, **changes) -> Candidates:
+    """A state whose completions are (text, advantage); token ids are the letters."""
     return Candidates(
         observation=changes.pop("observation", "where?"),
-        actions=tuple(Action(text, tuple(map(ord, text))) for text, _ in answers),
-        advantages=tuple(advantage for _, advantage in answers),
-        returns=returns or tuple(10.0 * advantage for _, advantage in answers),
+        actions=tuple(Action(text, tuple(map(ord, text))) for text, _ in completions),
+        advantages=tuple(advantage for _, advantage in completions),
+        returns=returns or tuple(10.0 * advantage for _, advantage in completions),
         **changes,
     )
 
 
 def test_advantage_by_hand():
-    # A chain of 2 actions, a terminal one, an unparsable answer (k = 1, stays where it was).
+    # A chain of 2 actions, a terminal one, an unparsable completion (k = 1, stays where it was).
     advantages = chain_advantages(
         rewards=np.array([1.0, 1.0, -0.1]),
         num_actions=np.array([2, 3, 1]),
@@ -70,7 +70,7 @@ def test_best_is_chosen_and_worst_rejected():
     ]
 
 
-def test_of_equally_good_answers_the_shortest_is_chosen():
+def test_of_equally_good_completions_the_shortest_is_chosen():
     pairs, _ = make_pairs([candidates(("goal and on", 1.0), ("goal", 1.0), ("nowhere", 0.0))])
     assert [(pair.chosen, pair.rejected) for pair in pairs] == [("goal", "nowhere")]
 
@@ -86,7 +86,7 @@ def test_ranking_by_return_needs_no_critic():
         make_pairs([state], rank="luck")
 
 
-def test_equal_answers_count_once_with_the_mean_of_their_scores():
+def test_equal_completions_count_once_with_the_mean_of_their_scores():
     state = candidates(("lucky", 1.0), ("sure", 0.8), ("lucky", 0.0), returns=(2.0, 1.0, 4.0))
     (pair,), dropped = make_pairs([state])
     assert (pair.chosen, pair.rejected, pair.rejected_value) == ("sure", "lucky", 0.5)
@@ -145,7 +145,7 @@ def test_no_states_give_no_pairs():
     assert make_pairs([]) == ([], {})
 
 
-def test_scores_that_do_not_fit_the_answers_are_refused():
+def test_scores_that_do_not_fit_the_completions_are_refused():
     with pytest.raises(ValueError, match="1 advantages and 2 returns"):
         Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), (1.0,))
 

@@ -18,14 +18,14 @@ from lactchain import process
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import sample_texts
+from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import verify_manifest
-from lactchain.models.adapters import base_fingerprint
+from lactchain.models.adapters import base_checksum
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
-from lactchain.models.meta_models import Batch, ModelSpec
+from lactchain.models.meta_models import ModelSpec, PassSize
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.models.weight_files import download, resolve_weights
@@ -71,9 +71,9 @@ def test_actor_and_encoder_load_by_the_code_for_all_models(prepared):
     assert np.isfinite(critic.values(["2 3 up 1 0"])).all()
     template = PromptTemplate(tokenizer)
     assert len(template.encode("2 3 up 1 0")) == 8
-    answer = tokenizer('["move forward", "turn left"]')["input_ids"]
-    assert len(answer) == 3
-    logits = model(torch.tensor([template.encode("2 3 up 1 0") + answer])).logits
+    completion = tokenizer('["move forward", "turn left"]')["input_ids"]
+    assert len(completion) == 3
+    logits = model(torch.tensor([template.encode("2 3 up 1 0") + completion])).logits
     assert logits.isfinite().all()
 
 
@@ -113,7 +113,7 @@ def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):
     assert all(torch.equal(actor[name], trained[name]) for name in base)
     assert not all(torch.equal(actor[name], base[name]) for name in base)
     manifest = verify_manifest(prepared / "tiny-actor")
-    assert manifest["made_from"]["base"] == base_fingerprint(prepared / "tiny-base")
+    assert manifest["made_from"]["base"] == base_checksum(prepared / "tiny-base")
     assert manifest["made_from"]["warm_start"]["behavior"]["num_chains"] == 32
 
 
@@ -144,10 +144,10 @@ def interrupted(*args, **kwargs):
 
 def test_the_texts_of_an_environment_hold_all_that_it_says():
     env = make_language_env(EnvironmentConfig())
-    texts = list(sample_texts(env, num_episodes=20))
+    texts = list(random_play_texts(env, num_episodes=20))
     for said in ("You bumped into", "not a legal chain", "facing left", '["turn left'):
         assert any(said in text for text in texts)
-    assert texts == list(sample_texts(env, num_episodes=20))
+    assert texts == list(random_play_texts(env, num_episodes=20))
     assert len({text for text in texts if text.startswith("[")}) > 50
 
 
@@ -226,7 +226,7 @@ def test_the_founding_actor_has_7_25_billion_parameters():
 
 
 def test_lora_trains_a_fraction_and_the_head_of_the_critic():
-    lora, batch = LoraSettings(r=16), Batch(1, 8)
+    lora, batch = LoraSettings(r=16), PassSize(1, 8)
     actor = training_memory(ModelSpec(SHAPES[MISTRAL], lora=lora), batch)
     # r * (inputs + outputs) of q, k, v, o, gate, up, down in 32 layers
     per_layer = 16 * (4096 * 2 * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3)

@@ -189,9 +189,11 @@ def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-def test_a_template_that_opens_every_answer_with_thoughts_is_refused():
+def test_a_template_that_opens_every_completion_with_thoughts_is_refused():
     always = CHATML.replace("assistant\n", "assistant\n<think>\n")
-    with pytest.raises(DataError, match="opens every answer with <think>; use the model without"):
+    with pytest.raises(
+        DataError, match="opens every completion with <think>; use the model without"
+    ):
         PromptTemplate(byte_level(always, []))
 
 

@@ -14,7 +14,7 @@ from lactchain.models.adapters import is_quantised
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import training_memory
-from lactchain.models.meta_models import Batch
+from lactchain.models.meta_models import PassSize
 from lactchain.models.specs import actor_spec
 from lactchain.settings import ActorConfig, TinyModelConfig
 
@@ -39,7 +39,7 @@ def config(weights: Path, bits: str) -> ActorConfig:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_fewer_bits_give_nearly_the_same_answers(bits, weights):
+def test_fewer_bits_give_nearly_the_same_completions(bits, weights):
     with torch.inference_mode():
         exact = load_actor(ActorConfig(str(weights / "actor")))[0](IDS).logits.log_softmax(-1)
         model, _ = load_actor(config(weights, bits))
@@ -96,7 +96,7 @@ def test_a_round_runs_on_models_of_fewer_bits(bits, weights, tmp_path):
 @pytest.mark.parametrize("bits", BITS)
 def test_their_memory_is_estimated(bits, weights):
     spec = actor_spec(config(weights, bits), training=True)
-    estimate = training_memory(spec, Batch(2, 30, 10))
+    estimate = training_memory(spec, PassSize(2, 30, 10))
     model, _ = load_actor(config(weights, bits), trainable=True)
     base = sum(p.nbytes for n, p in model.named_parameters() if "lora_" not in n)
     assert estimate.weights == pytest.approx(base, rel=0.05)

@@ -41,10 +41,10 @@ def paths_in_tree() -> dict[str, str]:
     return found
 
 
-def test_the_tree_has_a_line_for_each_room():
+def test_the_tree_has_a_line_for_each_folder():
     said = paths_in_tree()
-    rooms = {file.parent for file in (ROOT / "lactchain").rglob("*.py")}
-    there = {f"{room.relative_to(ROOT).as_posix()}/" for room in rooms}
+    folders = {file.parent for file in (ROOT / "lactchain").rglob("*.py")}
+    there = {f"{folder.relative_to(ROOT).as_posix()}/" for folder in folders}
     assert {path for path in said if path.startswith("lactchain/")} == there
     assert all(said.values())
 

@@ -23,7 +23,7 @@ from run_folders import (
 
 from lactchain.config import parse
 from lactchain.data.evaluations import (
-    AnswerValues,
+    CompletionValues,
     EpisodeResult,
     StateValues,
     read_values,
@@ -181,24 +181,29 @@ def test_a_maze_shows_what_each_move_is_worth_and_the_way_that_was_taken(tmp_pat
     folder = write_maze_run(tmp_path / "run")
     page, run = Page(write_report(folder).read_text()), open_run(folder)
     shown = " ".join(page.texts)
-    for text in ("What each answer is worth", "V of each cell", "Q of each move", "advantage of"):
+    for text in (
+        "What each completion is worth",
+        "V of each cell",
+        "Q of each move",
+        "advantage of",
+    ):
         assert text in shown
     assert "(6, 7) down: 0" in page.texts  # the last step to the goal, by its advantage
     assert page.tags.count("polygon") >= 2 * 25 * 4
     assert Page(rollouts(run.trajectories, run.picture)).tags.count("polyline") == 2  # a way each
-    assert "101 answers" in page.texts
+    assert "101 completions" in page.texts
     assert {*page.tags} <= TAGS
 
 
 def test_moves_have_the_values_that_the_value_model_gave_them(tmp_path):
     run = open_run(write_maze_run(tmp_path / "run"))
     optimal, wandering = run.trajectories
-    records = chain_records(optimal, None, run.answer_values)
+    records = chain_records(optimal, None, run.completion_values)
     assert [r.advantage for r in records] == pytest.approx([0.0] * 12)
     steps = np.arange(12, 0, -1)
     assert [r.value for r in records] == pytest.approx((0.99 ** (steps - 1) - 1) / 0.01)
     assert [r.q for r in records] == pytest.approx([r.value for r in records])
-    lost = [r.advantage for r in chain_records(wandering, None, run.answer_values)]
+    lost = [r.advantage for r in chain_records(wandering, None, run.completion_values)]
     assert min(lost) < 0 and max(lost) <= 1e-12
 
 
@@ -221,15 +226,15 @@ def test_a_state_that_is_no_game_has_no_board():
     assert game_of([{}]) is None
 
 
-def test_answer_values_come_back_equal(tmp_path):
-    values = AnswerValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0, -1.0),))
-    write_values(tmp_path / "answer_values.json", values)
-    assert read_values(tmp_path / "answer_values.json", AnswerValues) == values
+def test_completion_values_come_back_equal(tmp_path):
+    values = CompletionValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0, -1.0),))
+    write_values(tmp_path / "completion_values.json", values)
+    assert read_values(tmp_path / "completion_values.json", CompletionValues) == values
     with pytest.raises(ValueError, match="advantages: expected 1 rows of 2"):
-        AnswerValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0,),))
-    (tmp_path / "answer_values.json").write_text('{"schema_version": 1}')
-    with pytest.raises(DataError, match="answer_values.json: not of schema version 1"):
-        read_values(tmp_path / "answer_values.json", AnswerValues)
+        CompletionValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0,),))
+    (tmp_path / "completion_values.json").write_text('{"schema_version": 1}')
+    with pytest.raises(DataError, match="completion_values.json: not of schema version 1"):
+        read_values(tmp_path / "completion_values.json", CompletionValues)
 
 
 def test_a_run_that_has_just_begun_has_a_page(tmp_path):
@@ -276,8 +281,8 @@ def test_chain_records_have_values_and_advantages_by_hand():
     env = make_language_env(EnvironmentConfig(kwargs={"size": 3}, invalid_penalty=-0.5))
     start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
     middle = start | {"x": 1}
-    answers = iter(["what?", '["move forward"]', '["move forward"]'])
-    trajectory = play(env, lambda _: next(answers), 0, start)
+    completions = iter(["what?", '["move forward"]', '["move forward"]'])
+    trajectory = play(env, lambda _: next(completions), 0, start)
     values = StateValues((start, middle), (0.25, 0.75), None, gamma=0.5)
     records = chain_records(trajectory, values)
     # unparsable: −0.5 + ½·0.25 − 0.25; first step: ½·0.75 − 0.25; last: 1 − 0.75
@@ -290,8 +295,8 @@ def test_chain_records_have_values_and_advantages_by_hand():
 def test_advantage_is_unknown_where_the_critic_was_not_asked():
     env = make_language_env(EnvironmentConfig(kwargs={"size": 3}))
     start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
-    answers = iter(['["move forward"]', '["move forward"]'])
-    trajectory = play(env, lambda _: next(answers), 0, start)
+    completions = iter(['["move forward"]', '["move forward"]'])
+    trajectory = play(env, lambda _: next(completions), 0, start)
     first, second = chain_records(trajectory, StateValues((start,), (0.25,), None, gamma=0.5))
     assert (first.value, first.advantage) == (0.25, None)
     assert (second.value, second.advantage) == (None, None)

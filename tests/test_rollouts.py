@@ -33,17 +33,17 @@ FOUR = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}{feedb
 
 
 class Says:
-    """A policy that always gives the same answer."""
+    """A policy that always gives the same completion."""
 
     name = "parrot"
 
-    def __init__(self, answer):
-        self.answer = answer
+    def __init__(self, completion):
+        self.completion = completion
         self.batches = []
 
     def act(self, observations, seeds):
         self.batches.append(len(observations))
-        return [Action(self.answer)] * len(observations)
+        return [Action(self.completion)] * len(observations)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(actor):
 
 
 def test_idle_places_are_refilled_at_once():
-    """A third of the episodes lasts one answer, the others four; no place is idle till the end."""
+    """A third of the episodes last one completion, the others four; no place is idle."""
     env = make_language_env(GRID)
     near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
     far = near | {"orientation": 2}
@@ -162,7 +162,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
 
 
-def test_a_signal_stops_between_answers_and_keeps_finished_shards(tmp_path, monkeypatch):
+def test_a_signal_stops_between_completions_and_keeps_finished_shards(tmp_path, monkeypatch):
     env = make_language_env(GRID)
     episodes = sampled_episodes(env, 40, seed=0)
     policy = RandomChains(env.grammar)
@@ -235,7 +235,7 @@ def test_figures_match_hand_computed_numbers():
     rollouts = Rollouts(replace(GRID, invalid_penalty=-0.5, chain_cost=0.25))
     near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
     far = near | {"orientation": 2}
-    answers = {
+    completions = {
         0: ['["turn left", "turn left"]', '["turn left", "turn left"]', '["move forward"]'],
         1: ["no"] * 4,
         2: ['["move forward"]', '["turn left", "turn left", "move forward"]'],
@@ -245,7 +245,7 @@ def test_figures_match_hand_computed_numbers():
         name = "scripted"
 
         def act(self, observations, seeds):
-            return [Action(answers[owner[seed]].pop(0)) for seed in seeds]
+            return [Action(completions[owner[seed]].pop(0)) for seed in seeds]
 
     owner = {derive_seed(seed, k): seed for seed in range(3) for k in range(4)}
     episodes = [Episode(0, near), Episode(1, near), Episode(2, far)]
@@ -357,7 +357,7 @@ def test_an_environment_that_breaks_the_rules_leaves_no_shard(tmp_path, monkeypa
 # --- candidates ----------------------------------------------------------------------------------
 
 
-def test_outcomes_are_single_decisions_and_equal_answers_are_played_once(monkeypatch):
+def test_outcomes_are_single_decisions_and_equal_completions_are_played_once(monkeypatch):
     rollouts = Rollouts(GRID)
     near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
     far = near | {"orientation": 2}
@@ -387,8 +387,13 @@ def test_candidates_are_ranked_by_the_advantage_of_hand_computed_values():
         name = "alternates"
 
         def act(self, observations, seeds):
-            answers = ['["move forward"]', '["turn left"]', '["turn left", "move forward"]', "no"]
-            return [Action(answers[i % 4]) for i in range(len(observations))]
+            completions = [
+                '["move forward"]',
+                '["turn left"]',
+                '["turn left", "move forward"]',
+                "no",
+            ]
+            return [Action(completions[i % 4]) for i in range(len(observations))]
 
     rollouts = Rollouts(GRID)
     near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}

@@ -66,8 +66,8 @@ def test_the_optimal_policy_understands_feedback(env):
     invalid = env.step("what?")[0]
     bumped = env.step('["move forward"]')[0]
     assert len({plain, invalid, bumped}) == 3
-    answers = {action.text for action in policy.act([plain, invalid, bumped], [0, 1, 2])}
-    assert answers == {'["turn left", "turn left", "move forward"]'}
+    completions = {action.text for action in policy.act([plain, invalid, bumped], [0, 1, 2])}
+    assert completions == {'["turn left", "turn left", "move forward"]'}
 
 
 def test_a_text_that_hides_the_state_is_refused():
@@ -78,13 +78,13 @@ def test_a_text_that_hides_the_state_is_refused():
 
 
 def test_random_chains_are_uniform_in_length_and_action(env):
-    answers = RandomChains(env.grammar).act([""] * 5000, range(5000))
-    chains = [env.extractor.parse(answer.text).actions for answer in answers]
+    completions = RandomChains(env.grammar).act([""] * 5000, range(5000))
+    chains = [env.extractor.parse(completion.text).actions for completion in completions]
     lengths = np.bincount([len(chain) for chain in chains])
     np.testing.assert_allclose(lengths, [0, *[1000] * 5], atol=130)  # 4.5 standard deviations
     assert abs(np.mean([a for chain in chains for a in chain]) - 0.5) < 0.02
     short = RandomChains(env.grammar, 2).act([""] * 50, range(50))
-    assert {len(env.extractor.parse(answer.text).actions) for answer in short} == {1, 2}
+    assert {len(env.extractor.parse(completion.text).actions) for completion in short} == {1, 2}
 
 
 def test_a_mixture_is_competent_in_its_fraction_of_the_rows(env):
@@ -106,13 +106,15 @@ def test_the_coin_of_a_mixture_does_not_sort_the_random_chains(env):
     text, _ = env.reset(seed=0)
     nothing = RandomChains(env.grammar, 1)
     random = RandomChains(env.grammar)
-    answers = Mixture(nothing, random, 0.5).act([text] * 4000, range(4000))
-    lengths = np.array([len(env.extractor.parse(answer.text).actions) for answer in answers])
+    completions = Mixture(nothing, random, 0.5).act([text] * 4000, range(4000))
+    lengths = np.array(
+        [len(env.extractor.parse(completion.text).actions) for completion in completions]
+    )
     long = lengths[lengths > 1]
     np.testing.assert_allclose(np.bincount(long)[2:] / len(long), 0.25, atol=0.05)
 
 
-def test_a_person_types_numbers_or_an_answer(env):
+def test_a_person_types_numbers_or_a_completion(env):
     shown = []
 
     def ask(prompt):
@@ -120,8 +122,8 @@ def test_a_person_types_numbers_or_an_answer(env):
         return lines.pop(0)
 
     lines = ["0 1 0", '["turn left"]', "0 2", "", "turn left"]
-    answers = HumanPolicy(env.grammar, ask).act(["here"] * 5, range(5))
-    assert [answer.text for answer in answers] == [
+    completions = HumanPolicy(env.grammar, ask).act(["here"] * 5, range(5))
+    assert [completion.text for completion in completions] == [
         '["move forward", "turn left", "move forward"]',
         '["turn left"]',
         "0 2",

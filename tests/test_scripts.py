@@ -179,8 +179,8 @@ def played_actions(folder: Path, config: RunPipelineConfig) -> int:
     """Actions of a round's episodes, and of its candidates that are chains."""
     episodes = sum(sum(t.num_actions) for t in read_trajectories(folder / "critic/trajectories"))
     settings, simpo = config.simpo.preferences, read_summary(folder / "simpo")
-    answers = settings.num_states * settings.num_candidates
-    legal = answers * (1 - simpo["rollout/invalid_rate"])
+    completions = settings.num_states * settings.num_candidates
+    legal = completions * (1 - simpo["rollout/invalid_rate"])
     return episodes + round(legal * simpo["rollout/chain_length"])
 
 
@@ -300,7 +300,7 @@ def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
 
 
 def policy_files(run_dir: Path) -> dict[str, bytes]:
-    """What enumerating the actor's answers has left, in the runs that do so."""
+    """What enumerating the actor's completions has left, in the runs that do so."""
     return {path.name: path.read_bytes() for path in (run_dir / "policy").glob("*.parquet")}
 
 
@@ -371,9 +371,9 @@ def test_an_actor_starts_from_any_run_or_checkpoint(finished, weights, tmp_path)
         run_here("collect_rollouts", replace(config, actor=actor))
     played = [read_trajectories(tmp_path / str(n) / "trajectories") for n in range(3)]
     bare = read_trajectories(finished("collect_rollouts") / "trajectories")
-    answers = [[a.logprobs for t in ts for a in t.actions] for ts in (*played, bare)]
-    assert answers[0] == answers[1]  # the last checkpoint is the result
-    assert answers[0] != answers[2] != answers[3]
+    completions = [[a.logprobs for t in ts for a in t.actions] for ts in (*played, bare)]
+    assert completions[0] == completions[1]  # the last checkpoint is the result
+    assert completions[0] != completions[2] != completions[3]
 
 
 def test_adapters_start_from_any_run_or_checkpoint(weights, tmp_path):
@@ -430,7 +430,7 @@ def test_trajectories_and_pairs_of_other_runs_are_taken_instead_of_own_ones(
     assert cloned["num_examples"] == len(read_pairs(pairs))
 
 
-def test_results_are_sealed_and_damage_is_found_before_they_are_used(finished, weights, tmp_path):
+def test_damage_of_results_is_found_before_they_are_used(finished, weights, tmp_path):
     for script, name in (("train_critic", "critic"), ("train_simpo", "actor")):
         folder = tmp_path / name
         shutil.copytree(finished(script) / name, folder)
@@ -473,7 +473,7 @@ def test_nothing_but_dropped_pairs_is_an_error_with_the_counts(weights, tmp_path
 @pytest.mark.parametrize(
     ("invalid", "length", "warning"),
     [
-        (0.31, 3.0, "31 % of the actor's answers are no chains"),
+        (0.31, 3.0, "31 % of the actor's completions are no chains"),
         (0.0, 1.1, "chains have 1.10 actio"),
     ],
 )
@@ -512,14 +512,14 @@ def test_you_are_the_policy_until_you_leave(monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "[b]huh[/b] \\x1b[31m" in shown and "nothing done" in shown and "turn left" in shown
     assert re.search(r"^[.^>v<G]{2}\n[.^>v<G]{2}$", shown, re.MULTILINE)
-    assert "human did not reach the goal: 3 answers, return -0.75" in shown
+    assert "human did not reach the goal: 3 completions, return -0.75" in shown
 
 
 def test_an_actor_is_watched_to_the_end(monkeypatch, weights, capsys):
     actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
     play(monkeypatch, [], PlayConfig(GRID, actor, seed=0))
     shown = capsys.readouterr().out
-    assert re.search(r"reach(ed)? the goal: [1-4] answers", shown)
+    assert re.search(r"reach(ed)? the goal: [1-4] completions", shown)
     assert not re.search(r"^[.^>v<G]{2}$", shown, re.MULTILINE)  # it was not asked to draw
 
 

@@ -28,14 +28,14 @@ WORLDS = {
 
 
 @dataclass
-class OneAnswer:
-    """Says the same to everything, but for every other answer, which is nonsense."""
+class OneCompletion:
+    """Says the same to everything, but for every other completion, which is nonsense."""
 
-    answer: str
-    name: str = "one answer"
+    completion: str
+    name: str = "one completion"
 
     def act(self, observations, seeds):
-        return [Action(self.answer if seed % 2 else "nonsense") for seed in seeds]
+        return [Action(self.completion if seed % 2 else "nonsense") for seed in seeds]
 
 
 class Table:
@@ -50,23 +50,23 @@ class Table:
         return np.array(values, dtype=float)
 
 
-@pytest.mark.parametrize(("config", "answer"), WORLDS.values(), ids=WORLDS)
-def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, answer):
-    policy, critic = OneAnswer(answer), Table({})
+@pytest.mark.parametrize(("config", "completion"), WORLDS.values(), ids=WORLDS)
+def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, completion):
+    policy, critic = OneCompletion(completion), Table({})
     assert isinstance(policy, Policy) and isinstance(critic, Critic)
     rollouts = Rollouts(config, num_envs=8)
     played = lactchain.collect(policy, rollouts, num_episodes=3, seed=1)
-    assert len(played) == 3 and all(t.policy == "one answer" for t in played)
+    assert len(played) == 3 and all(t.policy == "one completion" for t in played)
     said = {action.text for trajectory in played for action in trajectory.actions}
-    assert said <= {answer, "nonsense"}
+    assert said <= {completion, "nonsense"}
     results, figures = lactchain.evaluate(policy, rollouts, num_per_start=2)
     assert figures["num_episodes"] == len(results) > 0
     assert 0 < figures["invalid_rate"] < 1
     few = PreferenceConfig(num_states=8, num_candidates=6, states_per_shard=4, min_margin=0.0)
     pairs, made = lactchain.make_preferences(policy, critic, rollouts, few)
     assert len(pairs) == made["num_pairs"] > 0
-    assert all({pair.chosen, pair.rejected} == {answer, "nonsense"} for pair in pairs)
-    # By hand: what the answer earned, and the discounted value of where it led.
+    assert all({pair.chosen, pair.rejected} == {completion, "nonsense"} for pair in pairs)
+    # By hand: what the completion earned, and the discounted value of where it led.
     pair = pairs[0]
     [state] = [c for c in _candidates(policy, rollouts, pair) if c.text == pair.chosen][:1]
     assert pair.chosen_value == pytest.approx(_advantage(rollouts, pair, state, critic))
@@ -97,19 +97,19 @@ def test_a_function_is_a_policy_with_and_without_a_seed():
 
 
 def test_a_critic_of_chains_ranks_by_its_values_less_their_mean():
-    config, answer = WORLDS["lake"]
+    config, completion = WORLDS["lake"]
     rollouts = Rollouts(config)
     [state] = rollouts.env.view_states()[:1]
     [text] = rollouts.observe([state])
-    known = {(text, answer): 3.0, (text, "nonsense"): 1.0}
+    known = {(text, completion): 3.0, (text, "nonsense"): 1.0}
     critic = Table(known, mode="action_value")
-    policy = FunctionPolicy(lambda text, seed: (answer, "nonsense")[seed % 2], draws=True)
+    policy = FunctionPolicy(lambda text, seed: (completion, "nonsense")[seed % 2], draws=True)
     [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action")
     values = np.array([known[text, action.text] for action in found.actions])
     np.testing.assert_allclose(found.advantages, values - values.mean())
 
 
-def test_a_share_of_the_states_is_asked_as_the_policys_own_answer_leaves_them():
+def test_a_share_of_the_states_is_asked_as_the_policys_own_completion_leaves_them():
     facing_up = {"x": 0, "y": 0, "orientation": 0, "goal_x": 3, "goal_y": 3}
     beside_the_goal = facing_up | {"x": 3, "y": 2, "orientation": 2}
     rollouts = Rollouts(EnvironmentConfig(template="{x} {y} {orientation}{feedback}"))
@@ -121,7 +121,7 @@ def test_a_share_of_the_states_is_asked_as_the_policys_own_answer_leaves_them():
     # the step on the goal would end its episode; the last one is not in the share
     assert asked == [facing_up, facing_up, beside_the_goal, facing_up]
     assert questions(policy, rollouts, states, 0.0, seed=0) == (rollouts.observe(states), states)
-    settings = PreferenceConfig(num_states=960, share_after_answer=0.5, min_margin=0.0)
+    settings = PreferenceConfig(num_states=960, share_after_completion=0.5, min_margin=0.0)
     either = ('["move forward"]', '["turn left", "move forward"]')
     draws = FunctionPolicy(lambda text, seed: either[seed % 2], draws=True)
     pairs, _ = lactchain.make_preferences(draws, None, rollouts, settings)
@@ -129,8 +129,8 @@ def test_a_share_of_the_states_is_asked_as_the_policys_own_answer_leaves_them():
 
 
 def test_without_files_an_evaluation_and_pairs_come_out_as_with_them(tmp_path):
-    config, answer = WORLDS["grid"]
-    policy, critic = OneAnswer(answer), Table({})
+    config, completion = WORLDS["grid"]
+    policy, critic = OneCompletion(completion), Table({})
     few = PreferenceConfig(num_states=8, num_candidates=4, states_per_shard=4)
     kept, _ = lactchain.make_preferences(policy, critic, config, few, folder=tmp_path / "pairs")
     assert lactchain.make_preferences(policy, critic, config, few)[0] == kept

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lactchain.baselines.evaluation import evaluate
+from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
-from lactchain.baselines.training import load_agent
+from lactchain.baselines.training import read_agent
 from lactchain.config import dump
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.files import read_json_lines
@@ -140,11 +140,11 @@ def test_the_returned_agent_is_the_one_that_was_judged(tmp_path, seed):
     summary = run(tmp_path / "run", run=RunConfig(run_dir=str(tmp_path / "run"), seed=seed))
     lines = read_json_lines(tmp_path / "run" / "lineage.jsonl")
     first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
-    agent, arena = load_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, seed)
+    agent, arena = read_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, seed)
     means = []
     for generation in range(first["generation"], SMALL.num_generations):
         seed = arena.selecting_seed(generation)
-        evaluation = evaluate(
+        evaluation = evaluate_members(
             lambda observations: agent.act(observations, greedy=True),
             SHORT.id, 1, SMALL.num_episodes, seed, **SHORT.kwargs,
         )  # fmt: skip
@@ -206,14 +206,14 @@ def test_a_stop_file_ends_a_search_after_a_generation(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(dump(config(tmp_path / "run")))
     (tmp_path / "run" / "lock").touch()
-    original = runs.record
+    original = runs.record_generation
 
     def record(run_, generation):
         original(run_, generation)
         (tmp_path / "run" / "stop").touch()
 
     with pytest.MonkeyPatch.context() as context:
-        context.setattr(runs, "record", record)
+        context.setattr(runs, "record_generation", record)
         assert run(tmp_path / "run")["num_generations"] == 1
 
 
@@ -366,7 +366,7 @@ def test_the_best_trial_is_the_returned_one(tmp_path):
     assert (
         summary["best/fitness"] == best["fitness"] and summary["best/tunables"] == best["tunables"]
     )
-    agent = load_agent(tmp_path / "run" / "best")
+    agent = read_agent(tmp_path / "run" / "best")
     assert list(agent.config.hidden) == best["hidden"]
 
 

@@ -64,9 +64,9 @@ def test_trainer_loss_equals_trl_from_full_logits(oracle, weights, run_dir):
         batch = trainer.data_collator(trainer.train_dataset[:7])
         ours = trainer.compute_loss(trainer.model, batch)
     rows = trainer.train_dataset[:7]
-    answers = [(row["prompt_ids"], row[k]) for row in rows for k in ("chosen_ids", "rejected_ids")]
-    ids = pad([prompt + completion for prompt, completion in answers], 0)
-    labels = pad([[-100] * len(prompt) + completion for prompt, completion in answers], -100)
+    texts = [(row["prompt_ids"], row[k]) for row in rows for k in ("chosen_ids", "rejected_ids")]
+    ids = pad([prompt + completion for prompt, completion in texts], 0)
+    labels = pad([[-100] * len(prompt) + completion for prompt, completion in texts], -100)
     logits = trainer.model(input_ids=ids).logits
     logps = CPOTrainer.get_batch_logps(logits, labels, average_log_prob=True)
     losses, *_ = oracle(logps[::2], logps[1::2], 2.0, 0.5)
@@ -84,7 +84,7 @@ def test_one_sequence_per_pair_gives_what_two_sequences_give(attention, weights,
         {"prompt_ids": [7], "chosen_ids": [9, 10, 1], "rejected_ids": [11, 1]},
         {"prompt_ids": [7, 8, 9, 10, 11, 12], "chosen_ids": [12], "rejected_ids": [13] * 9},
     ]
-    logprobs, answer = completion_logprobs(
+    logprobs, side = completion_logprobs(
         model, **PreferenceCollator(0)(rows), config=model.config, dtype=torch.float32
     )
     for i, row in enumerate(rows):
@@ -92,4 +92,4 @@ def test_one_sequence_per_pair_gives_what_two_sequences_give(attention, weights,
             prompt, completion = row["prompt_ids"], torch.tensor(row[name])
             logits = model(input_ids=torch.tensor([prompt + row[name]])).logits[0]
             expected = logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, completion[:, None])
-            torch.testing.assert_close(logprobs[i][answer[i] == branch], expected[:, 0])
+            torch.testing.assert_close(logprobs[i][side[i] == branch], expected[:, 0])

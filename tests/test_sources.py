@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from script_setups import GRID, TRAINING, build_weights, config_of, run_here
-from training_setups import answer, episodes
+from training_setups import chain_of, episodes
 
 from lactchain.data.preferences import write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
@@ -19,17 +19,19 @@ from lactchain.settings import ActorConfig, ValueConfig
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.types import Action, PreferencePair
 
-PAIRS = [{"prompt": f"{x} 0 up 1 1", "chosen": answer(1), "rejected": answer(2)} for x in range(6)]
+PAIRS = [
+    {"prompt": f"{x} 0 up 1 1", "chosen": chain_of(1), "rejected": chain_of(2)} for x in range(6)
+]
 EPISODES = [
     {
         "observations": ["0 0 up 1 1", "0 1 up 1 1", "1 1 up 1 1"],
-        "completions": [answer(1), answer(2)],
+        "completions": [chain_of(1), chain_of(2)],
         "rewards": [-1.0, 4.0],
         "terminated": True,
     },
     {
         "observations": ["0 0 left 1 1", "0 1 left 1 1"],
-        "completions": [answer(1)],
+        "completions": [chain_of(1)],
         "rewards": [-1.0],
         "terminated": False,
     },
@@ -63,7 +65,7 @@ def test_pairs_of_ones_own_are_read_from_each_format(tmp_path, kind):
 def test_episodes_of_ones_own_are_read_from_each_format(tmp_path, kind):
     first, second = open_trajectories(write(EPISODES, tmp_path, kind))[:2]
     assert first.returns(0.5).tolist() == [-1 + 0.5 * 4, 4] and first.terminated
-    assert first.actions == (Action(answer(1)), Action(answer(2)))
+    assert first.actions == (Action(chain_of(1)), Action(chain_of(2)))
     assert second.truncated and second.returns(0.5, final_value=8).tolist() == [3]
     assert (first.infos[-1]["success"], second.infos[-1]["success"]) == (True, False)
 
@@ -111,8 +113,8 @@ def test_a_conversation_is_a_prompt_by_the_chat_template_alone(weights, tmp_path
         PAIRS[0],
         {
             "prompt": talk,
-            "chosen": [{"role": "assistant", "content": answer(1)}],
-            "rejected": [{"role": "assistant", "content": answer(2)}],
+            "chosen": [{"role": "assistant", "content": chain_of(1)}],
+            "rejected": [{"role": "assistant", "content": chain_of(2)}],
         },
     ]
     text, said = open_pairs(write(rows, tmp_path, "jsonl"))

@@ -74,8 +74,8 @@ def test_an_utterance_is_one_action_letter_for_letter():
         "Move up",
         "move upmove up",
     ):
-        answer = extractor.parse(text)
-        assert isinstance(answer, Rejection) and answer.reason == "illegal_action"
+        reading = extractor.parse(text)
+        assert isinstance(reading, Rejection) and reading.reason == "illegal_action"
 
 
 def test_without_names_any_text_is_an_action():
@@ -111,7 +111,7 @@ def test_what_wraps_a_world_sees_its_rule_for_nonsense(env_id):
         assert truncated == (step == 2)
 
 
-def test_a_history_holds_the_newest_observations_and_answers():
+def test_a_history_holds_the_newest_observations_and_completions():
     env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=0)
     assert env.reset()[0] == "0\n"
     assert env.step("move up\n")[0] == "0\nmove up\n1\n"
@@ -133,12 +133,12 @@ def test_a_history_stays_in_its_space():
     _, info = env.reset()
     left_out = [info.get("num_left_out")]
     with pytest.warns(UserWarning, match="history: expected texts of at most 30 characters"):
-        for answer in ('["move up"]\n', '["move down"]\n', "x" * 100, "é", '["move up"]\n'):
-            text, *_, info = env.step(answer)
+        for completion in ('["move up"]\n', '["move down"]\n', "x" * 100, "é", '["move up"]\n'):
+            text, *_, info = env.step(completion)
             assert text in env.observation_space
             left_out.append(info.get("num_left_out"))
     assert text == '0\n?\n0\n["move up"]\n1\n'
-    # the first observation, the thirty-first letter; then the long answer and all before it
+    # the first observation, the thirty-first letter; then the long completion and all before it
     assert left_out == [None, None, 1, 6, 6, 6]
     env = LanguageEnv(Counter(), counter_view(template=""), history=0, max_text_length=30)
     env.reset()

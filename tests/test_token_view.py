@@ -21,11 +21,18 @@ TEMPLATE = PromptTemplate(TOKENIZER)
 EOS = TOKENIZER.eos_token_id
 
 
-def episode(states, answers, rewards, terminated) -> Trajectory:
-    answers = tuple(a if isinstance(a, Action) else Action(a) for a in answers)
+def episode(states, completions, rewards, terminated) -> Trajectory:
+    completions = tuple(a if isinstance(a, Action) else Action(a) for a in completions)
     infos = tuple({} for _ in states)
     return Trajectory(
-        "test/Env-v0", 0, tuple(states), answers, tuple(rewards), infos, terminated, not terminated
+        "test/Env-v0",
+        0,
+        tuple(states),
+        completions,
+        tuple(rewards),
+        infos,
+        terminated,
+        not terminated,
     )
 
 
@@ -37,32 +44,32 @@ CUT = episode(["at 1", "at 0", "at 2"], ["go left\n", "stay\n"], [-4.0, -8.0], F
 def test_the_mask_covers_exactly_the_tokens_of_the_agent():
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
     decisions = [(t.observations[i], a) for t in (ENDED, CUT) for i, a in enumerate(t.actions)]
-    for row, (observation, answer) in enumerate(decisions):
+    for row, (observation, completion) in enumerate(decisions):
         ids, mask = view.mask(row)
         agent, rest = np.array(ids)[mask], np.array(ids)[~mask]
         assert TOKENIZER.decode(rest) == TEMPLATE.render(observation)
-        assert TOKENIZER.decode(agent) == answer.text + TOKENIZER.eos_token
+        assert TOKENIZER.decode(agent) == completion.text + TOKENIZER.eos_token
         assert agent.tolist().count(EOS) == 1
 
 
 def test_sampled_tokens_are_kept_though_the_text_has_others():
     letters = [TOKENIZER.encode(c, add_special_tokens=False)[0] for c in "stay\n"]
-    answer = Action("stay\n", (*letters, EOS))
-    view = token_view([episode(["at 0", "at 1"], [answer], [0.0], True)], TEMPLATE, TOKENIZER)
-    assert view.answers == [[*letters, EOS]]
+    completion = Action("stay\n", (*letters, EOS))
+    view = token_view([episode(["at 0", "at 1"], [completion], [0.0], True)], TEMPLATE, TOKENIZER)
+    assert view.completions == [[*letters, EOS]]
     assert view.num_tokens.tolist() == [6]
 
 
-def test_a_cut_answer_has_no_end_of_sequence():
+def test_a_cut_completion_has_no_end_of_sequence():
     stay = TOKENIZER.encode("stay", add_special_tokens=False)
-    answer = Action("stay", tuple(stay), stop_reason="length")
-    view = token_view([episode(["at 0", "at 1"], [answer], [0.0], True)], TEMPLATE, TOKENIZER)
-    assert view.answers == [stay]
+    completion = Action("stay", tuple(stay), stop_reason="length")
+    view = token_view([episode(["at 0", "at 1"], [completion], [0.0], True)], TEMPLATE, TOKENIZER)
+    assert view.completions == [stay]
 
 
-def test_an_empty_answer_is_the_end_of_sequence():
+def test_an_empty_completion_is_the_end_of_sequence():
     view = token_view([episode(["at 0", "at 1"], [""], [0.0], True)], TEMPLATE, TOKENIZER)
-    assert view.answers == [[EOS]]
+    assert view.completions == [[EOS]]
 
 
 def test_tokens_that_do_not_read_as_the_text_are_named():
@@ -103,7 +110,7 @@ def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
 
 
 def test_monte_carlo_targets_match_hand_computed_numbers():
-    """With γ = ½ per token: the next answer's reward is its number of tokens away."""
+    """With γ = ½ per token: the next completion's reward is its number of tokens away."""
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
     targets = monte_carlo_targets(view, gamma=0.5)
     assert targets.reward.tolist() == [-1 - 2 * 0.5**4, -2.0, -4 - 8 * 0.5**3, -8.0]
@@ -120,8 +127,8 @@ def test_mean_return_is_the_mean_over_tokens():
 
 
 def test_long_episodes_do_not_underflow():
-    states, answers = ["at 0"] * 3001, ["stay\n"] * 3000
-    view = token_view([episode(states, answers, [-1.0] * 3000, True)], TEMPLATE, TOKENIZER)
+    states, completions = ["at 0"] * 3001, ["stay\n"] * 3000
+    view = token_view([episode(states, completions, [-1.0] * 3000, True)], TEMPLATE, TOKENIZER)
     targets = monte_carlo_targets(view, gamma=0.9)
     np.testing.assert_allclose(targets.reward[0], -1 / (1 - 0.9**3))
     assert np.isfinite(targets.reward).all()

@@ -16,8 +16,8 @@ from training_setups import (
     NUM_UPDATES,
     STATES,
     TRAINING,
-    answer,
     build_weights,
+    chain_of,
     episodes,
     exit_codes,
     final_state,
@@ -90,7 +90,7 @@ def trajectory(rewards, *, terminated, states=STATES):
         env_id="test/Env-v0",
         seed=0,
         observations=tuple(states[: steps + 1]),
-        actions=tuple(Action(answer(1 + t)) for t in range(steps)),
+        actions=tuple(Action(chain_of(1 + t)) for t in range(steps)),
         rewards=tuple(rewards),
         infos=({}, *({"rewards": [r], "executed": ["turn left"]} for r in rewards)),
         terminated=terminated,
@@ -150,14 +150,14 @@ def test_metric_names_are_ours(theirs, ours):
 def test_sampled_ids_are_kept_and_texts_are_encoded_with_an_end(tokenizer):
     letters = [tokenizer.convert_tokens_to_ids(c) for c in "move"]
     sampled = Action("move", token_ids=(*letters, tokenizer.eos_token_id))
-    text = Action(answer(2))
+    text = Action(chain_of(2))
     first, second, third = encode_completions([sampled, text, Action("")], tokenizer)
     assert (
         first
         == [*letters, tokenizer.eos_token_id]
         != encode_completions([Action("move")], tokenizer)[0]
     )
-    assert tokenizer.decode(second[:-1]) == answer(2)
+    assert tokenizer.decode(second[:-1]) == chain_of(2)
     assert second[-1] == tokenizer.eos_token_id
     assert third == []
 
@@ -170,11 +170,11 @@ def test_special_tokens_in_a_text_are_plain_characters(tokenizer):
 
 def test_pairs_that_cannot_be_trained_on_are_dropped_and_counted(tokenizer):
     template = PromptTemplate(tokenizer)
-    good = PreferencePair(STATES[0], answer(2), answer(1))
+    good = PreferencePair(STATES[0], chain_of(2), chain_of(1))
     bad = [
-        PreferencePair(STATES[0], "", answer(1)),
-        PreferencePair(STATES[0], answer(1), answer(1)),
-        PreferencePair(STATES[0] * 50, answer(2), answer(1)),
+        PreferencePair(STATES[0], "", chain_of(1)),
+        PreferencePair(STATES[0], chain_of(1), chain_of(1)),
+        PreferencePair(STATES[0] * 50, chain_of(2), chain_of(1)),
     ]
     rows, dropped = preference_rows([good, *bad], template, tokenizer, max_length=60)
     assert len(rows) == 1
@@ -191,25 +191,25 @@ def test_pairs_and_examples_of_another_tokenizer_are_refused(tokenizer):
         return tuple(encode_completions([Action(text)], by)[0])
 
     def rows(by, **changes):
-        ids = {"chosen_token_ids": sampled(answer(2), by), "rejected_token_ids": ()}
-        pair = PreferencePair(STATES[0], answer(2), answer(1), **ids)
+        ids = {"chosen_token_ids": sampled(chain_of(2), by), "rejected_token_ids": ()}
+        pair = PreferencePair(STATES[0], chain_of(2), chain_of(1), **ids)
         return preference_rows([pair, pair, replace(pair, **changes)], template, tokenizer)[0]
 
-    rejected = sampled(answer(1), tokenizer)
+    rejected = sampled(chain_of(1), tokenizer)
     (*_, row) = rows(tokenizer, rejected_token_ids=rejected)
     assert row["rejected_ids"] == list(rejected)
-    foreign = sampled(answer(1), other)
-    with pytest.raises(DataError, match=r"pairs: row 2, rejected answer: its tokens read .*, its "
-                       r"text is '\[.*make the data anew"):  # fmt: skip
+    foreign = sampled(chain_of(1), other)
+    with pytest.raises(DataError, match=r"pairs: row 2, rejected completion: its tokens read .*, "
+                       r"its text is '\[.*make the data anew"):  # fmt: skip
         rows(tokenizer, rejected_token_ids=foreign)
-    with pytest.raises(DataError, match="pairs: row 0, chosen answer: its tokens read"):
+    with pytest.raises(DataError, match="pairs: row 0, chosen completion: its tokens read"):
         rows(other)
     beyond = (*rejected[:-1], len(tokenizer) + 7)  # such as the other's end of sequence
     with pytest.raises(DataError, match=f"its token {beyond[-1]} is none of the {len(tokenizer)} "):
         rows(tokenizer, rejected_token_ids=beyond)
     with pytest.raises(DataError, match="examples: row 1: its tokens read"):
         cloning_rows(
-            [(STATES[0], Action(answer(1))), (STATES[0], Action(answer(1), foreign))],
+            [(STATES[0], Action(chain_of(1))), (STATES[0], Action(chain_of(1), foreign))],
             template,
             tokenizer,
         )
@@ -231,7 +231,7 @@ def test_a_row_without_prompt_has_nothing_to_predict_from():
     assert drop_reason(row) == "empty prompt"
 
 
-def test_both_answers_follow_one_prompt_and_do_not_see_each_other():
+def test_both_completions_follow_one_prompt_and_do_not_see_each_other():
     rows = [
         {"prompt_ids": [7, 8], "chosen_ids": [9, 1], "rejected_ids": [1]},
         {"prompt_ids": [7], "chosen_ids": [9, 1], "rejected_ids": [5, 5, 1]},
@@ -255,17 +255,17 @@ def test_both_answers_follow_one_prompt_and_do_not_see_each_other():
 
 def test_cloning_learns_completions_only(tokenizer):
     template = PromptTemplate(tokenizer)
-    examples = [(STATES[0], Action(answer(1))), (STATES[1], Action(""))]
+    examples = [(STATES[0], Action(chain_of(1))), (STATES[1], Action(""))]
     rows, dropped = cloning_rows(examples, template, tokenizer)
     (row,) = rows
     prompt = template.encode(STATES[0])
-    completion = encode_completions([Action(answer(1))], tokenizer)[0]
+    completion = encode_completions([Action(chain_of(1))], tokenizer)[0]
     assert row["input_ids"] == prompt + completion
     assert row["labels"] == [-100] * len(prompt) + completion
     assert dropped == {"empty completion": 1}
 
 
-def test_the_cloning_loss_is_that_of_each_answer_by_itself(weights, run_dir):
+def test_the_cloning_loss_is_that_of_each_completion_by_itself(weights, run_dir):
     with open_run(run_dir) as run:
         trainer = make_cloning(weights, run, lora=False)
     trainer.model.eval()
@@ -378,7 +378,7 @@ def test_return_scale_is_a_root_mean_square_and_never_zero():
 # Training
 
 
-def test_simpo_learns_to_prefer_the_chosen_answers(weights, run_dir):
+def test_simpo_learns_to_prefer_the_chosen_completions(weights, run_dir):
     with open_run(run_dir) as run:
         trainer = make_simpo(
             weights, run, lora=False, settings=changed(num_epochs=12, batch_size=10)
@@ -388,8 +388,8 @@ def test_simpo_learns_to_prefer_the_chosen_answers(weights, run_dir):
     assert metrics[0]["rewards/margins"] < 0.5
     assert metrics[-1]["rewards/accuracies"] > 0.9
     assert metrics[-1]["rewards/margins"] > metrics[0]["rewards/margins"] + 1.0
-    answers = ("chosen", "rejected")
-    keys = [f"{name}/{which}" for name in ("rewards", "logps", "lengths") for which in answers]
+    completions = ("chosen", "rejected")
+    keys = [f"{name}/{which}" for name in ("rewards", "logps", "lengths") for which in completions]
     for key in (*keys, "train/nll_loss", "train/grad_norm", "train/learning_rate"):
         assert np.isfinite(metrics[-1][key])
 
@@ -409,7 +409,7 @@ def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run
     assert read_metrics(run_dir)[-1]["eval/r2"] == pytest.approx(metrics["eval_r2"])
 
 
-def test_cloning_learns_the_answers(weights, run_dir):
+def test_cloning_learns_the_completions(weights, run_dir):
     with open_run(run_dir) as run:
         train(
             make_cloning(

@@ -110,7 +110,7 @@ def test_models_that_are_not_trained_are_whole_on_all_ranks(sharded):
     "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("ilql", "mc", "cloning"))]
 )
 def test_how_rows_are_split_into_micro_batches_makes_no_difference(kind, weights, tmp_path):
-    """Answers have one to three actions: a mean of means over their tokens would weigh them."""
+    """Completions have one to three actions: a mean of means over their tokens would weigh them."""
     whole, split = (
         losses(kind, weights, tmp_path / str(size), size, accumulation=8 // size, lora=True)
         for size in (8, 2)

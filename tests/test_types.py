@@ -11,7 +11,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)> & $x$ \x1b[31m [bold]"
 
 
 def episode(**changes) -> Trajectory:
-    """Two chains: two actions that earn 1 and 2, then an unparsable answer at a cost of 0.5."""
+    """Two chains: two actions that earn 1 and 2, then an unparsable completion at a cost of 0.5."""
     values = {
         "env_id": "test/World-v0",
         "seed": 0,
@@ -29,8 +29,8 @@ def episode(**changes) -> Trajectory:
     return Trajectory(**(values | changes))
 
 
-def test_returns_discount_each_action_and_charge_penalties_when_the_answer_is_given():
-    # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5, an unparsable answer counts as one action.
+def test_returns_discount_each_action_and_charge_penalties_when_the_completion_is_given():
+    # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5, an unparsable completion counts as one action.
     np.testing.assert_allclose(episode().chain_rewards(0.5), [2.0, -0.5])
     np.testing.assert_allclose(episode().chain_discounts(0.5), [0.25, 0.5])
     np.testing.assert_allclose(episode().returns(0.5), [2.0 - 0.125, -0.5])

@@ -8,7 +8,7 @@ import torch
 from training_setups import ILQL, MAKERS, MC, build_weights, open_run, value_data, value_episodes
 
 from lactchain.data.token_view import mean_return, token_view
-from lactchain.models.generation.guidance import AnswerRanking, TrainedValues
+from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
@@ -56,11 +56,11 @@ def alone(model, ids, target=False):
 
 
 def decisions_of(view):
-    """One after the other: prompt, answer, next prompt, reward, terminated, last of its episode."""
+    """In turn: prompt, completion, next prompt, reward, terminated, last of its episode."""
     return [
         (
             view.prompts[view.prompt_tm1[row]],
-            view.answers[view.answer_tm1[row]],
+            view.completions[view.completion_tm1[row]],
             view.prompts[view.prompt_t[row]],
             view.rewards[row],
             bool(view.terminated[row]),
@@ -72,20 +72,20 @@ def decisions_of(view):
 
 @torch.no_grad()
 def ilql_by_loops(model, view, settings):
-    """ILQL's loss as the paper has it, a token at a time; if so set, over the rest of an answer."""
+    """ILQL's loss as in the paper, a token at a time; if so set, over the rest of a completion."""
     parts = []
-    for prompt, answer, after, reward, terminated, _ in decisions_of(view):
-        q, v = alone(model, prompt + answer)
-        target, _ = alone(model, prompt + answer, target=True)
+    for prompt, completion, after, reward, terminated, _ in decisions_of(view):
+        q, v = alone(model, prompt + completion)
+        target, _ = alone(model, prompt + completion, target=True)
         _, v_after = alone(model, after)
-        for i, token in enumerate(answer):
+        for i, token in enumerate(completion):
             here = len(prompt) - 1 + i
-            last = i == len(answer) - 1
+            last = i == len(completion) - 1
             behind = v_after[-1] * (not terminated)
             following = behind if last else v[here + 1]
             y = (reward if last else 0.0) + settings.gamma * following
-            if settings.bootstrap == "answer":
-                discount = settings.gamma ** (len(answer) - i)
+            if settings.bootstrap == "completion":
+                discount = settings.gamma ** (len(completion) - i)
                 y = discount / settings.gamma * reward + discount * behind
             error = min(head[here, token] for head in target) - v[here]
             side = settings.expectile if error >= 0 else 1 - settings.expectile
@@ -102,9 +102,9 @@ def ilql_by_loops(model, view, settings):
 def mc_by_loops(model, view, settings):
     """The Monte-Carlo loss, with the return behind a token summed up forwards."""
     parts, decisions = [], decisions_of(view)
-    for row, (prompt, answer, *_) in enumerate(decisions):
-        q, v = alone(model, prompt + answer)
-        for i, token in enumerate(answer):
+    for row, (prompt, completion, *_) in enumerate(decisions):
+        q, v = alone(model, prompt + completion)
+        for i, token in enumerate(completion):
             discount, total, place = 1.0, 0.0, i
             for _, said, after, reward, terminated, last in decisions[row:]:
                 discount *= settings.gamma ** (len(said) - 1 - place)
@@ -131,8 +131,8 @@ def loss_of(trainer, order=None):
 @pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [("ilql", ILQL), ("ilql", replace(ILQL, bootstrap="answer")), ("mc", MC)],
-    ids=["ilql", "ilql over answers", "mc"],
+    [("ilql", ILQL), ("ilql", replace(ILQL, bootstrap="completion")), ("mc", MC)],
+    ids=["ilql", "ilql over completions", "mc"],
 )
 def test_the_loss_is_that_of_a_loop_over_tokens(
     kind, settings, options, group_by, weights, run_dir
@@ -226,15 +226,15 @@ GAMMA = 0.9
 
 def stroll(rng, start: int, low: int, high: int) -> Trajectory:
     """A random walk that is cut when it leaves its part of the corridor, or after six steps."""
-    cells, answers, rewards = [start], [], []
-    while cells[-1] != 4 and low <= cells[-1] <= high and len(answers) < 6:
+    cells, completions, rewards = [start], [], []
+    while cells[-1] != 4 and low <= cells[-1] <= high and len(completions) < 6:
         right = bool(rng.integers(2))
         cells.append(max(0, cells[-1] + (1 if right else -1)))
-        answers.append(Action("r" if right else "l"))
+        completions.append(Action("r" if right else "l"))
         rewards.append(0.0 if cells[-1] == 4 else -1.0)
     texts, ended = tuple(CELLS[c] for c in cells), cells[-1] == 4
     infos = ({},) * len(texts)
-    return Trajectory("t", 0, texts, tuple(answers), tuple(rewards), infos, ended, not ended)
+    return Trajectory("t", 0, texts, tuple(completions), tuple(rewards), infos, ended, not ended)
 
 
 def optimal_q() -> np.ndarray:
@@ -276,7 +276,7 @@ def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
         save_result(trainer, run.path("values"))
     values = TrainedValues(config, tokenizer)
     grammar = ChainGrammar(("l", "r"), 1, "", "", "")
-    ranking = AnswerRanking(values, grammar, template, values.target.trunk)
+    ranking = CompletionRanking(values, grammar, template, values.target.trunk)
     advantages = ranking.advantages(CELLS[:4])
     assert (advantages.argmax(axis=1) == 1).all()
     found = np.array([

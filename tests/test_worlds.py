@@ -1,4 +1,4 @@
-"""A world is one room: nobody else names it, and a new one needs a file and a line."""
+"""A world is one folder or file: no other code names it, and a new one needs a file and a line."""
 
 import ast
 import re
@@ -98,8 +98,8 @@ def test_scripted_policies_of_a_new_world_go_by_their_names(tmp_path):
     played = read_trajectories(tmp_path / "run" / "trajectories")
     assert len(played) == 96
     assert {"0.5 rightwards, 0.25 optimal, 0.25 random"} == {t.policy for t in played}
-    answers = [action.text for t in played for action in t.actions]
-    assert answers.count('["right"]') > len(answers) / 2
+    completions = [action.text for t in played for action in t.actions]
+    assert completions.count('["right"]') > len(completions) / 2
 
 
 def test_a_world_that_is_not_there_any_more_is_reported_without_pictures(pipeline, tmp_path):

@@ -67,7 +67,7 @@ DROPOUT = 0.2  # of attention under an adapter: it draws random numbers in every
 
 def build_weights(folder: Path) -> Path:
     """Writes a tiny actor and encoder."""
-    corpus = [*STATES, *(answer(k) for k in range(1, 4))] * 2
+    corpus = [*STATES, *(chain_of(k) for k in range(1, 4))] * 2
     build_tiny_actor(folder / "actor", corpus, SHAPE)
     build_tiny_encoder(folder / "encoder", folder / "actor")
     return folder
@@ -80,14 +80,14 @@ def with_dropout(model: torch.nn.Module, lora: bool) -> None:
             module.attention_dropout = DROPOUT
 
 
-def answer(length: int) -> str:
+def chain_of(length: int) -> str:
     """A chain of that many actions."""
     return "[" + ", ".join(f'"{MOVES[i % 2]}"' for i in range(length)) + "]"
 
 
 def pairs() -> list[PreferencePair]:
     """Pairs in which the longer chain is better."""
-    return [PreferencePair(STATES[i], answer(2 + i % 2), answer(1)) for i in range(NUM_ROWS)]
+    return [PreferencePair(STATES[i], chain_of(2 + i % 2), chain_of(1)) for i in range(NUM_ROWS)]
 
 
 def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Trajectory]:
@@ -99,7 +99,7 @@ def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Traje
         visited = tuple(itertools.islice(states, steps + 1))
         rewards = tuple(float(state[0]) for state in visited[:-1])
         infos = tuple({"rewards": [r], "executed": [MOVES[0]]} for r in rewards)
-        actions = (Action(answer(1)),) * steps
+        actions = (Action(chain_of(1)),) * steps
         found.append(
             Trajectory(
                 "test/Env-v0", len(found), visited, actions, rewards, ({}, *infos),
@@ -178,7 +178,7 @@ def make_cloning(
     config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     model, tokenizer = load_actor(config, trainable=True)
     with_dropout(model, lora)
-    examples = [(STATES[i], Action(answer(1 + i % 3))) for i in range(NUM_ROWS)]
+    examples = [(STATES[i], Action(chain_of(1 + i % 3))) for i in range(NUM_ROWS)]
     rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
     return behavior_cloning_trainer(
         model,
@@ -201,7 +201,7 @@ def value_episodes() -> list[Trajectory]:
         found.append(
             Trajectory(
                 "test/Env-v0", start, (*visited, STATES[start // 2]),
-                tuple(Action(answer(1 + (start + i) % 3)) for i in range(steps)),
+                tuple(Action(chain_of(1 + (start + i) % 3)) for i in range(steps)),
                 tuple(-1.0 - i for i in range(steps)), ({},) * (steps + 1),
                 terminated, not terminated,
             )

@@ -173,7 +173,7 @@ def examine(
 def check_replay(
     add: Callable[..., None], everything: Callable[[], Iterable[Transition]], capacity: int
 ) -> Finding:
-    """Are the newest `capacity` transitions held, each with its own successor, at every seam?
+    """Are the newest `capacity` transitions held, each with its successor, as places are reused?
 
     Transitions are numbered; every third one ends an episode on an observation of its own.
 

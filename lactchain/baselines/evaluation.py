@@ -61,7 +61,7 @@ class Evaluation:
         return figures
 
 
-def evaluate(
+def evaluate_members(
     act: Act,
     id: str,
     num_members: int = 1,
@@ -106,8 +106,8 @@ def evaluate(
 
 
 def evaluate_agent(agent: Any, world: WorldConfig, num_episodes: int, seed: int) -> Evaluation:
-    """Plays greedy episodes with every member of a `Population`; see `evaluate`."""
-    return evaluate(
+    """Plays greedy episodes with every member of a `Population`; see `evaluate_members`."""
+    return evaluate_members(
         lambda observations: agent.act(observations, greedy=True),
         world.id,
         agent.num_members,
@@ -133,7 +133,7 @@ def evaluate_run(
         if run.finished:
             return run.summary
         seed_everything(config.run.seed, config.run.threads)
-        result = evaluate(act, world.id, 1, count, FINAL_SEED, **world.kwargs)
+        result = evaluate_members(act, world.id, 1, count, FINAL_SEED, **world.kwargs)
         figures = result.summary(success_return=success_return(world))
         run.log({f"eval/{key}": value for key, value in figures.items()}, step=0)
         summary = {"agent": config.agent, "num_episodes": count, **figures, **(costs or {})}
@@ -142,14 +142,14 @@ def evaluate_run(
 
 
 def success_return(world: WorldConfig) -> float | None:
-    """Return from which an episode of this world is a success; None where nobody has said."""
+    """Return from which an episode of this world is a success; None where none is known."""
     if world.success_return is not None:
         return world.success_return
     return gym.spec(world.id).reward_threshold
 
 
 def sb3_act(model: Any) -> Act:
-    """A Stable-Baselines3 model as the evaluator wants it; its predictions are deterministic.
+    """A Stable-Baselines3 model as `evaluate_members` takes it; its predictions are deterministic.
 
     Continuous actions are rescaled to [−1, 1], as the evaluator's environments take them.
     """

@@ -34,7 +34,7 @@ class Transition(Batch):
 
 
 @dataclass(frozen=True)
-class Episode:
+class FinishedEpisode:
     """One finished episode.
 
     Attributes:
@@ -76,7 +76,7 @@ class MemberEnvs:
         self.action_space = self.envs.single_action_space
         self.observations = self._members(self.envs.reset(seed=seed)[0])
         self.num_env_steps = 0
-        self.episodes: list[Episode] = []
+        self.episodes: list[FinishedEpisode] = []
         self._returns = np.zeros(self.shape)
         self._lengths = np.zeros(self.shape, dtype=np.int64)
 
@@ -106,7 +106,7 @@ class MemberEnvs:
         self._count(step.rewards, ended.reshape(self.shape))
         return step
 
-    def pop_episodes(self) -> list[Episode]:
+    def pop_episodes(self) -> list[FinishedEpisode]:
         """The episodes that ended since this was last called."""
         episodes, self.episodes = self.episodes, []
         return episodes
@@ -132,7 +132,7 @@ class MemberEnvs:
         self.observations = np.array(state["observations"])
         self.num_env_steps = state["num_env_steps"]
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
-        self.episodes = [Episode(*entry) for entry in state["episodes"]]
+        self.episodes = [FinishedEpisode(*entry) for entry in state["episodes"]]
 
     def _members(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*self.shape, *rows.shape[1:])
@@ -144,7 +144,7 @@ class MemberEnvs:
         if ended.any():
             for member, copy in zip(*np.nonzero(ended), strict=True):
                 total, length = self._returns[member, copy], self._lengths[member, copy]
-                self.episodes.append(Episode(int(member), float(total), int(length)))
+                self.episodes.append(FinishedEpisode(int(member), float(total), int(length)))
             self._returns[ended] = 0.0
             self._lengths[ended] = 0
 

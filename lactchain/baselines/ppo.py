@@ -202,7 +202,7 @@ class PPO(Population):
         return self._values(rows)[member, torch.arange(len(member))]
 
     def _sample(self, x: Tensor, greedy: bool = False) -> Tensor:
-        """Actions (P, N, …) as the policy means them."""
+        """Actions (P, N, …), continuous ones not yet clipped."""
         outputs = self.actor(self.parameters.views["actor"], x)
         if self.is_discrete:
             if not greedy:

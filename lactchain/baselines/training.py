@@ -63,7 +63,7 @@ AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 EVAL_SEED = 1_000_000
 
 
-def train(config: TrainAgentConfig) -> dict[str, Any]:
+def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
     """Runs what a config asks for, or continues it; returns the summary.
 
     Raises:
@@ -264,7 +264,7 @@ class Training:
         }
         differing = {key for entry in self.loop.members or () for key in entry}
         for name in ("best", "last"):
-            agent = load_agent(self.run.path(name))
+            agent = read_agent(self.run.path(name))
             figures = self._figures(self._play(agent, FINAL_SEED))
             own = {key: getattr(agent.config, key) for key in sorted(differing)}
             summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
@@ -291,7 +291,7 @@ def save_agent(directory: Path, agent: Population, member: int, world: WorldConf
     save_state(directory, {"weights": weights, "about": about}, {"agent": about["agent"]})
 
 
-def load_agent(directory: str | Path) -> Any:
+def read_agent(directory: str | Path) -> Any:
     """An agent of one member that acts as the saved one did.
 
     Raises:

@@ -97,7 +97,7 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
         kept = steps if known or episode.terminated else steps - 1
         num_dropped += steps - kept
         after = episode.observations[1 : kept + 1]
-        if len(after) < kept:  # a terminal state that nobody looked at; its value is never asked
+        if len(after) < kept:  # a terminal state that was not recorded; its value is never asked
             after = np.concatenate([after, episode.observations[-1:]])
         terminated = np.zeros(kept, dtype=bool)
         terminated[-1:] = episode.terminated

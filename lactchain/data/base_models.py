@@ -14,11 +14,11 @@ from typing import Any
 
 from lactchain.config import differences
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import sample_texts
+from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
-from lactchain.models.adapters import base_fingerprint
+from lactchain.models.adapters import base_checksum
 from lactchain.models.prompting import STRATEGIES, resolve_strategy
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.models.weight_files import download
@@ -47,7 +47,7 @@ def prepare_tiny_encoder(folder: str | Path, actor: str | Path) -> None:
     Raises:
         ConfigError: the folder holds an encoder made from another actor.
     """
-    prepare(folder, {"actor": base_fingerprint(actor)}, lambda: build_tiny_encoder(folder, actor))
+    prepare(folder, {"actor": base_checksum(actor)}, lambda: build_tiny_encoder(folder, actor))
 
 
 def prepare_download(folder: str | Path, model: str) -> None:
@@ -87,10 +87,10 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
 
 
 def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
-    """Texts for a tokenizer: what is said in the environment, and all that is said seldom."""
+    """Texts for a tokenizer: those of play in the environment, and words that are rare in it."""
     env = make_language_env(environment)
-    texts = list(sample_texts(env, seed=seed))
-    answers = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
+    texts = list(random_play_texts(env, seed=seed))
+    completions = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
     strategies = [resolve_strategy(name, env.view.action_names) for name in STRATEGIES]
     # Twice: what occurs once is not worth a token.
-    return texts + [env.view.rare_words, *answers, *strategies] * 2
+    return texts + [env.view.rare_words, *completions, *strategies] * 2

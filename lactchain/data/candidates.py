@@ -1,4 +1,4 @@
-"""Scored candidates: K answers to each start state, played, and valued by a critic."""
+"""Scored candidates: K completions to each start state, played, and valued by a critic."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def sample_candidates(
     discount_per: str,
     observations: Sequence[str] | None = None,
 ) -> list[Candidates]:
-    """K answers to each of S states; without a critic they have returns and no advantages.
+    """K completions to each of S states; without a critic they have returns and no advantages.
 
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
     follow from `seed` and the position in `states`.
 
     Args:
-        critic: V(s), or Q(s, chain) less the mean over the K answers, which stands for V(s).
+        critic: V(s), or Q(s, chain) less the mean over the K completions, which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
         observations: what the states show (S,); None: what they show when an episode begins.
     """
@@ -65,15 +65,15 @@ def questions(
     policy: Policy,
     rollouts: Rollouts,
     states: Sequence[State],
-    share_after_answer: float,
+    share_after_completion: float,
     seed: int,
 ) -> tuple[list[str], list[State]]:
-    """S texts to answer, and the states that they show, the first share of them one answer later.
+    """S prompts, and the states that they show, the first share of them one completion later.
 
-    The policy's own answer leads there; a state whose episode it would end is asked itself.
+    The policy's own completion leads there; a state whose episode it would end is asked itself.
     """
     texts, asked = rollouts.observe(states), list(states)
-    count = round(share_after_answer * len(states))
+    count = round(share_after_completion * len(states))
     if count:
         with rollouts.measure("generate"):
             actions = policy.act(

@@ -1,8 +1,8 @@
 """What an evaluation leaves in a run folder: values of states, and one line per episode.
 
-`values.json` holds the critic's value of every state beside the exact one; `answer_values.json`
-what every answer to every state is worth; `episodes.json` how each start state went. All are JSON,
-written whole or not at all.
+`values.json` holds the critic's value of every state beside the exact one; `completion_values.json`
+what every completion to every state is worth; `episodes.json` how each start state went. All are
+JSON, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lactchain.errors import DataError
 from lactchain.files import atomic_write, read_versioned_json
 
 VERSION = 1
-Values = TypeVar("Values", "StateValues", "AnswerValues")
+Values = TypeVar("Values", "StateValues", "CompletionValues")
 Result = TypeVar("Result")
 
 
@@ -30,7 +30,7 @@ class StateValues:
     Attributes:
         states: N states as the environment's view gives them (JSON objects).
         critic: N estimates V(s), in return units.
-        exact: N true values V^π(s), or None where nobody can compute them.
+        exact: N true values V^π(s), or None where they cannot be computed.
         gamma, discount_per: the discount of both, as in `CriticConfig`.
     """
 
@@ -64,23 +64,23 @@ class StateValues:
 
 
 @dataclass(frozen=True)
-class AnswerValues:
-    """What A answers to each of S states are worth to a value model.
+class CompletionValues:
+    """What A completions to each of S states are worth to a value model.
 
     Attributes:
         states: S states as the environment's view gives them (JSON objects).
-        answers: A texts, in the order of the action numbers.
+        completions: A texts, in the order of the action numbers.
         values: S values V(s), in return units.
-        advantages: S rows of A advantages, Q(s, answer) − V(s).
+        advantages: S rows of A advantages, Q(s, completion) − V(s).
     """
 
     states: tuple[Mapping[str, Any], ...]
-    answers: tuple[str, ...]
+    completions: tuple[str, ...]
     values: tuple[float, ...]
     advantages: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        shape = len(self.states), len(self.answers)
+        shape = len(self.states), len(self.completions)
         sizes = {len(row) for row in self.advantages} or {shape[1]}
         if (len(self.values), len(self.advantages)) != (shape[0],) * 2 or sizes != {shape[1]}:
             raise ValueError(
@@ -95,9 +95,9 @@ class EpisodeResult:
     Attributes:
         state: the start state (a JSON object).
         success: whether the goal was reached.
-        num_chains: answers given.
+        num_chains: completions given.
         num_actions: primitive actions executed, bumps included.
-        shortest: fewest primitive actions from there to the goal; None where nobody knows.
+        shortest: fewest primitive actions from there to the goal; None where that is unknown.
     """
 
     state: Mapping[str, Any]
@@ -124,8 +124,8 @@ def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
     }
 
 
-def write_values(path: str | Path, values: StateValues | AnswerValues) -> None:
-    """Writes `values.json` or `answer_values.json`.
+def write_values(path: str | Path, values: StateValues | CompletionValues) -> None:
+    """Writes `values.json` or `completion_values.json`.
 
     Raises:
         DiskError: when the file cannot be written.
@@ -137,7 +137,7 @@ def read_values(path: str | Path, kind: type[Values] = StateValues) -> Values:
     """Reads what `write_values` wrote.
 
     Args:
-        kind: `StateValues` or `AnswerValues`, whichever was written.
+        kind: `StateValues` or `CompletionValues`, whichever was written.
 
     Raises:
         DataError: when the file is missing, damaged or of another schema.

@@ -1,4 +1,4 @@
-"""The true values of a language policy, where its answers can be enumerated."""
+"""The true values of a language policy, where its completions can be enumerated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExactPolicy:
     """What an actor answers in every state, and how often.
 
     Attributes:
-        chains: (C, L) the actions of each answer, padded with -1.
+        chains: (C, L) the actions of each completion, padded with -1.
         probabilities: (S, C) of each, in each state of the view.
     """
 
@@ -50,7 +50,7 @@ def can_enumerate(env: LanguageEnv) -> bool:
 
 
 def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactPolicy:
-    """The policy of an actor under constrained decoding, from enumerating every legal answer.
+    """The policy of an actor under constrained decoding, from enumerating every legal completion.
 
     The processes share the states out; a killed run keeps its finished files.
 
@@ -68,8 +68,8 @@ def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactP
 
     num_shards = -(-len(observations) // STATES_PER_SHARD)
     rows, _ = work_through(folder, num_shards, make, _write, _read, "exact values")
-    answers, _ = actor.enumerate([])
-    chains = pad_chains([env.extractor.parse(answer).actions for answer in answers])
+    completions, _ = actor.enumerate([])
+    chains = pad_chains([env.extractor.parse(completion).actions for completion in completions])
     return ExactPolicy(chains, np.array(rows))
 
 

@@ -147,7 +147,7 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
 
 
 def _damaged_part(content: bytes) -> str:
-    """Where a file of other bytes is damaged, as far as the page checksums tell."""
+    """Where a file that has changed is damaged, as far as the page checksums tell."""
     try:
         file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError):

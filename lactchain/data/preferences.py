@@ -1,7 +1,7 @@
-"""From scored answers to preference pairs: best against worst of K answers to one state.
+"""From scored completions to preference pairs: best against worst of K completions to one state.
 
-`chain_advantages` scores answers by a critic, `make_pairs` turns scored answers into pairs and
-counts what it drops and why, `write_pairs` and `read_pairs` keep them in parquet (schema
+`chain_advantages` scores completions by a critic, `make_pairs` turns scored completions into pairs
+and counts what it drops and why, `write_pairs` and `read_pairs` keep them in parquet (schema
 version 1: one row per pair, a column per field of `PreferencePair`, `state` as JSON text).
 """
 
@@ -24,24 +24,24 @@ from lactchain.types import Action, PreferencePair
 KIND, VERSION = "pairs", 1
 RANKS = ("advantage", "return")
 DROP_REASONS = {
-    "non_finite": "a score or a return of the state's answers is NaN or infinite",
-    "equal_text": "the state has no two answers that read differently",
-    "equal_tokens": "the two answers are the same tokens",
-    "empty": "one of the two answers has no text",
-    "tie": "the two answers score the same",
+    "non_finite": "a score or a return of the state's completions is NaN or infinite",
+    "equal_text": "the state has no two completions that read differently",
+    "equal_tokens": "the two completions are the same tokens",
+    "empty": "one of the two completions has no text",
+    "tie": "the two completions score the same",
     "margin": "the two scores lie closer together than min_margin",
 }
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """K answers to one state, each played in the environment and scored.
+    """K completions to one state, each played in the environment and scored.
 
     Attributes:
         observation: the text that was answered.
-        actions: K answers.
-        returns: K numbers that the answers earned in the environment, by the chain alone or with
-            what followed it, as the caller has it.
+        actions: K completions.
+        returns: K numbers that the completions earned in the environment, by the chain alone or
+            with what followed it, as the caller has it.
         advantages: K scores by the critic (`chain_advantages`); empty where there is no critic.
         env_id, seed, state: where it happened; `state` is what JSON can hold.
     """
@@ -63,15 +63,18 @@ class Candidates:
             )
 
     def scores(self, rank: str) -> tuple[float, ...]:
-        """What "advantage" or "return" ranks the answers by (K,).
+        """What "advantage" or "return" ranks the completions by (K,).
 
         Raises:
-            ValueError: when `rank` is neither, or is "advantage" and no critic scored the answers.
+            ValueError: when `rank` is neither, or is "advantage" and no critic scored the
+                completions.
         """
         if rank not in RANKS:
             raise ValueError(f"rank: expected one of {RANKS}, got {rank!r}")
         if rank == "advantage" and not self.advantages and self.actions:
-            raise ValueError("rank: expected answers scored by a critic; got none, rank by return")
+            raise ValueError(
+                "rank: expected completions scored by a critic; got none, rank by return"
+            )
         return self.advantages if rank == "advantage" else self.returns
 
 
@@ -92,7 +95,7 @@ def chain_advantages(
 
     Args:
         rewards: (B,) r of each chain, discounted inside it as `discount_per` says.
-        num_actions: (B,) primitive actions k that each chain took; an unparsable answer counts
+        num_actions: (B,) primitive actions k that each chain took; an unparsable completion counts
             as one.
         values, next_values: (B,) V of the states before and after.
         terminated: (B,) whether the state after is terminal, so that its value is 0.
@@ -109,13 +112,13 @@ def make_pairs(
     rank: str = "advantage",
     min_margin: float = 0.0,
 ) -> tuple[list[PreferencePair], dict[str, int]]:
-    """The best answer to each state against the worst.
+    """The best completion to each state against the worst.
 
-    Answers that read the same count as one, with the mean of their scores: in an environment with
-    chance that is the better estimate, in any other it changes nothing.
+    Completions that read the same count as one, with the mean of their scores: in an environment
+    with chance that is the better estimate, in any other it changes nothing.
 
     Args:
-        rank: "advantage" ranks by the critic, "return" by what the answers earned.
+        rank: "advantage" ranks by the critic, "return" by what the completions earned.
         min_margin: smallest difference of scores, in return units; a tie is never a pair.
 
     Returns:
@@ -123,7 +126,7 @@ def make_pairs(
         they are as many as `candidates`.
 
     Raises:
-        ValueError: when the answers have no score of that rank.
+        ValueError: when the completions have no score of that rank.
     """
     pairs: list[PreferencePair] = []
     dropped: Counter[str] = Counter()
@@ -131,7 +134,7 @@ def make_pairs(
         if not np.isfinite([*state.scores(rank), *state.returns]).all():
             dropped["non_finite"] += 1
             continue
-        ranked = _ranked_answers(state, rank)
+        ranked = _ranked_completions(state, rank)
         if reason := _reason_to_drop(ranked, min_margin):
             dropped[reason] += 1
         else:
@@ -146,7 +149,7 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
     counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in dropped.items())
     raise DataError(
         f"expected preference pairs, but all {sum(dropped.values())} were dropped: {counts}. "
-        "Sample more answers per state, sample at a higher temperature, or lower min_margin"
+        "Sample more completions per state, sample at a higher temperature, or lower min_margin"
     )
 
 
@@ -179,16 +182,16 @@ def read_pairs(path: str | Path) -> list[PreferencePair]:
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """A distinct answer to a state, with the means over the times it was given."""
+class _Completion:
+    """A distinct completion to a state, with the means over the times it was given."""
 
     action: Action
     score: float
     episode_return: float
 
 
-def _ranked_answers(state: Candidates, rank: str) -> list[_Answer]:
-    """The distinct answers, best score first, and shortest among equals.
+def _ranked_completions(state: Candidates, rank: str) -> list[_Completion]:
+    """The distinct completions, best score first, and shortest among equals.
 
     What follows the goal in a chain is never played, so the score does not tell a chain that ends
     there from one that goes on; only the shorter one is worth imitating.
@@ -197,14 +200,16 @@ def _ranked_answers(state: Candidates, rank: str) -> list[_Answer]:
     for index, action in enumerate(state.actions):
         places.setdefault(action.text, []).append(index)
     scores, returns = np.array(state.scores(rank)), np.array(state.returns)
-    answers = [
-        _Answer(state.actions[same[0]], float(scores[same].mean()), float(returns[same].mean()))
+    completions = [
+        _Completion(state.actions[same[0]], float(scores[same].mean()), float(returns[same].mean()))
         for same in places.values()
     ]
-    return sorted(answers, key=lambda answer: (-answer.score, len(answer.action.text)))
+    return sorted(
+        completions, key=lambda completion: (-completion.score, len(completion.action.text))
+    )
 
 
-def _reason_to_drop(ranked: Sequence[_Answer], min_margin: float) -> str | None:
+def _reason_to_drop(ranked: Sequence[_Completion], min_margin: float) -> str | None:
     if len(ranked) < 2:
         return "equal_text"
     chosen, rejected = ranked[0], ranked[-1]
@@ -218,7 +223,7 @@ def _reason_to_drop(ranked: Sequence[_Answer], min_margin: float) -> str | None:
     return "margin" if margin < min_margin else None
 
 
-def _pair(state: Candidates, chosen: _Answer, rejected: _Answer) -> PreferencePair:
+def _pair(state: Candidates, chosen: _Completion, rejected: _Completion) -> PreferencePair:
     return PreferencePair(
         prompt=state.observation,
         chosen=chosen.action.text,

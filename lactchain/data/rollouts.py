@@ -13,8 +13,8 @@ import numpy as np
 from lactchain import distributed
 from lactchain.data.episodes import Episode, all_episodes, inside, sampled_episodes, sampled_states
 from lactchain.data.evaluations import EpisodeResult, success_figures
+from lactchain.data.movement import movement_metrics
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
-from lactchain.data.stuck import stuck_metrics
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.extractors import Rejection
@@ -34,8 +34,8 @@ class Rollouts:
 
     Attributes:
         env: one of the environments, to ask for states and texts.
-        tally: what this process has done: `num_chains`, answers played, and seconds of each kind of
-            work: `generate_seconds`, `environment_seconds`, `score_seconds`.
+        tally: what this process has done: `num_chains`, completions played, and seconds of each
+            kind of work: `generate_seconds`, `environment_seconds`, `score_seconds`.
     """
 
     def __init__(self, config: EnvironmentConfig | str, num_envs: int = 256) -> None:
@@ -113,9 +113,9 @@ class Rollouts:
     def outcomes(
         self, states: Sequence[State], actions: Sequence[Action], seed: int
     ) -> list[Trajectory]:
-        """What each answer leads to from its state: B episodes of a single decision.
+        """What each completion leads to from its state: B episodes of a single decision.
 
-        The same answer to the same state is played once: all are played with the same seed.
+        The same completion to the same state is played once: all are played with the same seed.
         """
         played: dict[tuple[str, str], Trajectory] = {}
         keys = [(str(state), action.text) for state, action in zip(states, actions, strict=True)]
@@ -168,7 +168,7 @@ class _Place:
     def step(
         self, action: Action, env_id: str, policy: str, cut: bool = False
     ) -> Trajectory | None:
-        """Plays one answer; returns the episode if that ended it, or if it is cut here."""
+        """Plays one completion; returns the episode if that ended it, or if it is cut here."""
         observation, reward, terminated, truncated, info = self.env.step(action.text)
         self.observations.append(observation)
         self.infos.append(info)
@@ -222,8 +222,8 @@ def summarize(
 ) -> dict[str, float]:
     """The figures of an evaluation.
 
-    Those of `success_figures` and `stuck_metrics`; `mean_chain_length`, executed actions per legal
-    answer; `invalid_rate`, of all answers; `episode_return`, undiscounted.
+    Those of `success_figures` and `movement_metrics`; `mean_chain_length`, executed actions per
+    legal completion; `invalid_rate`, of all completions; `episode_return`, undiscounted.
     """
     if not results:
         raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
@@ -233,16 +233,16 @@ def summarize(
         "mean_chain_length": _mean_chain_length(trajectories),
         "invalid_rate": _share_invalid(trajectories),
         "episode_return": float(np.mean([t.episode_return for t in trajectories])),
-        **stuck_metrics(trajectories),
+        **movement_metrics(trajectories),
     }
 
 
 def invalid_rate(
     policy: Policy, rollouts: Rollouts, num_samples: int, seed: int, folder: Path = Path()
 ) -> float:
-    """Share of sampled answers, spread evenly over the start states, that are no chain.
+    """Share of sampled completions, spread evenly over the start states, that are no chain.
 
-    The processes share the answers out.
+    The processes share the completions out.
 
     Args:
         folder: named in the message when a signal stops the sampling.
@@ -255,8 +255,8 @@ def invalid_rate(
         stop_if_requested(folder)
         part = mine[start : start + at_once]
         observations = [env.reset(options={"state": states[i]})[0] for i in part]
-        answers = policy.act(observations, [derive_seed(seed, "sample", i) for i in part])
-        num_invalid += sum(isinstance(env.extractor.parse(a.text), Rejection) for a in answers)
+        completions = policy.act(observations, [derive_seed(seed, "sample", i) for i in part])
+        num_invalid += sum(isinstance(env.extractor.parse(a.text), Rejection) for a in completions)
     return distributed.total(num_invalid) / num_samples
 
 
@@ -301,7 +301,7 @@ def evaluate(
 def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
     """Seconds of each kind of work over all processes, `time/generate_seconds` and so on.
 
-    And answers per second of one process, with everything: `time/chains_per_second`.
+    And completions per second of one process, with everything: `time/chains_per_second`.
     """
     seconds = {name: value for name, value in tally.items() if name.endswith("_seconds")}
     figures = {f"time/{name}": value for name, value in seconds.items()}
@@ -309,7 +309,7 @@ def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
 
 
 def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What a collection of episodes looks like: returns, success, chains, invalid answers."""
+    """What a collection of episodes looks like: returns, success, chains, invalid completions."""
     return {
         "num_episodes": len(trajectories),
         "num_chains": sum(map(len, trajectories)),
@@ -322,7 +322,7 @@ def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _mean_chain_length(trajectories: Sequence[Trajectory]) -> float:
-    """Executed actions per legal answer; 0 where there is none."""
+    """Executed actions per legal completion; 0 where there is none."""
     infos = [info for t in trajectories for info in t.infos[1:] if not info["invalid_action"]]
     return float(np.mean([len(info["executed"]) for info in infos])) if infos else 0.0
 

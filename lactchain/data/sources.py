@@ -7,7 +7,7 @@ What is not ours is a JSONL file, a parquet file or a folder of them, or a folde
 | column | |
 |---|---|
 | observations | T + 1 texts: what each decision was asked with, and the last one; T will do where the episode terminated |
-| completions | T answers |
+| completions | T texts |
 | rewards | T numbers |
 | terminated | whether the last state is terminal; else the episode was cut |
 | success | optional: whether it ended well; as a default, whether it terminated |
@@ -69,12 +69,12 @@ def pair_of(row: Row, name: str) -> PreferencePair:
         name: what errors call the row.
     """
     _require(row, PAIR_COLUMNS, name)
-    prompt, answers = row["prompt"], [_spoken(row[side], name) for side in PAIR_COLUMNS[1:]]
-    return PreferencePair(prompt if isinstance(prompt, str) else tuple(prompt), *answers)
+    prompt, completions = row["prompt"], [_spoken(row[side], name) for side in PAIR_COLUMNS[1:]]
+    return PreferencePair(prompt if isinstance(prompt, str) else tuple(prompt), *completions)
 
 
 def _spoken(completion: str | Sequence[Row], name: str) -> str:
-    """The text of a completion, or of a conversation that is a single answer."""
+    """The text of a completion, or of a conversation of one message."""
     if isinstance(completion, str):
         return completion
     if len(completion) != 1 or not isinstance(completion[0].get("content"), str):

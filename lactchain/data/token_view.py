@@ -1,10 +1,10 @@
 """The token view of episodes: what the agent said, token for token, and what came of it.
 
-One row is one decision: the prompt that the policy saw, the tokens of its answer (end of sequence
-included), the reward, which sits on the last of them, and the prompt that followed, encoded alone,
-as the policy will see it. Every token of an answer is a step of the token MDP (Snell et al. 2022):
-the state after it is the token itself inside an answer, and the end of the next prompt behind its
-last one. γ applies once per token of the agent.
+One row is one decision: the prompt that the policy saw, the tokens of its completion (end of
+sequence included), the reward, which sits on the last of them, and the prompt that followed,
+encoded alone, as the policy will see it. Every token of a completion is a step of the token MDP
+(Snell et al. 2022): the state after it is the token itself inside a completion, and the end of the
+next prompt behind its last one. γ applies once per token of the agent.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class TokenView:
 
     Attributes:
         prompts: token ids of the U different prompts.
-        answers: token ids of the A different answers.
+        completions: token ids of the A different completions.
         prompt_tm1: (N,) which prompt was answered.
-        answer_tm1: (N,) which answer was given.
+        completion_tm1: (N,) which completion was given.
         prompt_t: (N,) which prompt followed.
         rewards: (N,) reward of the decision, undiscounted.
         terminated: (N,) the prompt that followed has no value.
@@ -40,9 +40,9 @@ class TokenView:
     """
 
     prompts: list[list[int]]
-    answers: list[list[int]]
+    completions: list[list[int]]
     prompt_tm1: np.ndarray
-    answer_tm1: np.ndarray
+    completion_tm1: np.ndarray
     prompt_t: np.ndarray
     rewards: np.ndarray
     terminated: np.ndarray
@@ -54,14 +54,14 @@ class TokenView:
 
     @property
     def num_tokens(self) -> np.ndarray:
-        """Tokens of each answer, (N,)."""
-        return np.array([len(answer) for answer in self.answers])[self.answer_tm1]
+        """Tokens of each completion, (N,)."""
+        return np.array([len(completion) for completion in self.completions])[self.completion_tm1]
 
     def mask(self, row: int) -> tuple[list[int], np.ndarray]:
         """One decision as a sequence of token ids, and which of them are the agent's."""
         prompt = self.prompts[self.prompt_tm1[row]]
-        answer = self.answers[self.answer_tm1[row]]
-        return prompt + answer, np.arange(len(prompt) + len(answer)) >= len(prompt)
+        completion = self.completions[self.completion_tm1[row]]
+        return prompt + completion, np.arange(len(prompt) + len(completion)) >= len(prompt)
 
 
 def token_view(
@@ -77,7 +77,7 @@ def token_view(
 
     Args:
         template: makes prompts of observations, as the policy's does.
-        max_length: longest prompt and answer together, in tokens: the model's context.
+        max_length: longest prompt and completion together, in tokens: the model's context.
 
     Raises:
         DataError: there is no decision, sampled tokens do not read as the text beside them, or a
@@ -87,22 +87,21 @@ def token_view(
     decisions = [(e, t) for e, length in enumerate(lengths) for t in range(length)]
     if not decisions:
         raise DataError(f"trajectories: expected decisions, got none in {len(trajectories)}")
-    texts, answers = _Distinct(), _Distinct()
+    texts, actions = _Distinct(), _Distinct()
     observed = [[texts.add(text) for text in t.observations] for t in trajectories]
-    said = [answers.add(trajectories[e].actions[t]) for e, t in decisions]
+    said = [actions.add(trajectories[e].actions[t]) for e, t in decisions]
     prompts = template.encode_batch(list(texts))
 
     def name(number: int) -> str:
         episode, t = decisions[said.index(number)]
         return f"trajectories: episode {episode}, decision {t}"
 
-    completions = encode_completions(list(answers), tokenizer, name)
-    encoded = [ids or [tokenizer.eos_token_id] for ids in completions]
+    encoded = encode_completions(list(actions), tokenizer, name)
     view = TokenView(
         prompts=prompts,
-        answers=encoded,
+        completions=[ids or [tokenizer.eos_token_id] for ids in encoded],
         prompt_tm1=np.array([observed[e][t] for e, t in decisions]),
-        answer_tm1=np.array(said),
+        completion_tm1=np.array(said),
         prompt_t=np.array([observed[e][t + 1] for e, t in decisions]),
         rewards=np.array([trajectories[e].rewards[t] for e, t in decisions]),
         terminated=np.array(
@@ -130,7 +129,7 @@ def _check_lengths(
     if max_length is not None and longest.max() > max_length:
         episode, t = decisions[longest.argmax()]
         raise DataError(
-            f"trajectories: episode {episode}, decision {t}: prompt and answer take "
+            f"trajectories: episode {episode}, decision {t}: prompt and completion take "
             f"{longest.max()} tokens, the model reads {max_length}; shorten environment.history "
             "or actor.strategy"
         )
@@ -140,17 +139,17 @@ def _check_lengths(
 class ValueTargets:
     """What the values of M decisions regress on: y = reward + discount · V(end of `after`).
 
-    That is the target of the last token of an answer; tokens before it follow from it.
+    That is the target of the last token of a completion; tokens before it follow from it.
 
     Attributes:
-        prompt, answer, after: (M,) numbers of prompts and answers in the view.
+        prompt, completion, after: (M,) numbers of prompts and completions in the view.
         reward, discount: (M,), the discount 0 where nothing follows.
         weight: (M,) how many decisions of the view this one stands for.
         episode: (M,) index of the trajectory, the first one's where several became one.
     """
 
     prompt: np.ndarray
-    answer: np.ndarray
+    completion: np.ndarray
     after: np.ndarray
     reward: np.ndarray
     discount: np.ndarray
@@ -162,7 +161,9 @@ class ValueTargets:
 
     def merged(self) -> ValueTargets:
         """Equal decisions become one, weighted by their number: the same loss, in less time."""
-        keys = np.column_stack([self.prompt, self.answer, self.after, self.reward, self.discount])
+        keys = np.column_stack(
+            [self.prompt, self.completion, self.after, self.reward, self.discount]
+        )
         _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         part = ValueTargets(*(column[first] for column in vars(self).values()))
         return replace(part, weight=np.bincount(group.ravel(), self.weight))
@@ -209,7 +210,7 @@ def _targets(
 ) -> ValueTargets:
     return ValueTargets(
         prompt=view.prompt_tm1,
-        answer=view.answer_tm1,
+        completion=view.completion_tm1,
         after=np.where(discount > 0, after, view.prompt_tm1),
         reward=reward,
         discount=discount,

@@ -59,8 +59,8 @@ def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
         DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
     """
     episodes = [t.actions for t in trajectories]
-    answers = parquet.flatten(episodes)
-    token_ids, logprobs = [a.token_ids for a in answers], [a.logprobs for a in answers]
+    completions = parquet.flatten(episodes)
+    token_ids, logprobs = [a.token_ids for a in completions], [a.logprobs for a in completions]
     observations = [t.observations for t in trajectories]
     rewards = [t.rewards for t in trajectories]
     column = parquet.list_column
@@ -71,10 +71,10 @@ def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
         "terminated": pa.array([t.terminated for t in trajectories], pa.bool_()),
         "truncated": pa.array([t.truncated for t in trajectories], pa.bool_()),
         "observations": parquet.text_lists(observations),
-        "actions": column(episodes, parquet.text_column([a.text for a in answers])),
+        "actions": column(episodes, parquet.text_column([a.text for a in completions])),
         "token_ids": column(episodes, parquet.number_lists(token_ids, pa.int32())),
         "logprobs": column(episodes, parquet.number_lists(logprobs, pa.float64())),
-        "stop_reasons": column(episodes, parquet.text_column([a.stop_reason for a in answers])),
+        "stop_reasons": column(episodes, parquet.text_column([a.stop_reason for a in completions])),
         "rewards": parquet.number_lists(rewards, pa.float64()),
         "infos": column(observations, parquet.text_column(_infos_as_json(trajectories))),
     }
@@ -93,8 +93,10 @@ def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
     if missing := set(COLUMNS) - set(table.column_names):
         raise DataError(f"{source}: expected columns {COLUMNS}, {sorted(missing)} are missing")
     columns = {name: parquet.to_python(table[name]) for name in COLUMNS}
-    answers = [columns.pop(name) for name in ("actions", "token_ids", "logprobs", "stop_reasons")]
-    columns["actions"] = [tuple(map(Action, *row)) for row in zip(*answers, strict=True)]
+    completions = [
+        columns.pop(name) for name in ("actions", "token_ids", "logprobs", "stop_reasons")
+    ]
+    columns["actions"] = [tuple(map(Action, *row)) for row in zip(*completions, strict=True)]
     columns["infos"] = _parse_infos(columns["infos"], source)
     found = []
     for index, row in enumerate(zip(*columns.values(), strict=True)):
@@ -106,17 +108,17 @@ def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
 
 
 def plain_infos(
-    answers: Sequence[str], rewards: Sequence[float], success: bool
+    completions: Sequence[str], rewards: Sequence[float], success: bool
 ) -> tuple[dict[str, Any], ...]:
-    """The T + 1 infos of an episode of which nobody kept more than T answers and rewards.
+    """The T + 1 infos of an episode of which nobody kept more than T completions and rewards.
 
-    Each answer counts as one executed action.
+    Each completion counts as one executed action.
     """
     nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
     nothing |= {"invalid_action": False, "invalid_reason": None, "success": False}
     played = [
-        nothing | {"executed": [answer], "rewards": [reward], "bumped": [False]}
-        for answer, reward in zip(answers, rewards, strict=False)
+        nothing | {"executed": [completion], "rewards": [reward], "bumped": [False]}
+        for completion, reward in zip(completions, rewards, strict=False)
     ]
     *before, last = nothing, *played
     return *before, last | {"success": success}
@@ -128,7 +130,7 @@ class Transitions:
 
     Attributes:
         observations: N texts in which the policy answered.
-        actions: N answers.
+        actions: N completions.
         rewards: (N,) reward r of each chain, discounted inside it as `discount_per` says.
         discounts: (N,) what multiplies the value of the next observation: γ^k (or γ per chain)
             times (1 − terminated).

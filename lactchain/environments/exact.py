@@ -1,4 +1,4 @@
-"""The truth about small environments: optimal values, shortest paths, values of a chain policy.
+"""Exact figures of small environments: optimal values, shortest paths, values of a chain policy.
 
 A `TabularModel` is a Markov decision process in arrays, taken from the very tables that the
 environment plays. Everything here ignores time limits: it answers what a state is worth, not what
@@ -160,7 +160,7 @@ def policy_values(
     Args:
         chains: (C, L), padded with −1; see `pad_chains`.
         probabilities: (N, C); what is missing to 1 in a row is the probability of an invalid
-            answer, which leaves the state as it is and counts as one action.
+            completion, which leaves the state as it is and counts as one action.
 
     Raises:
         ValueError: the probabilities are none, or the values are not finite (a policy that never

@@ -1,10 +1,10 @@
-"""From the text of an answer to a chain of actions, or to a reason why there is none.
+"""From the text of a completion to a chain of actions, or to a reason why there is none.
 
 Text from a model is hostile input, so `parse` is total: it never raises, and its time is linear
-in the length of the text. Prose may stand before the answer, but the first opening character (a
-bracket, a brace, a fence) opens the answer, and nothing but white space may follow it. So there
-is never a choice between two answers, and an illegal answer is never mended with legal words found
-elsewhere: an action is played only if it stands, letter for letter, inside the accepted span.
+in the length of the text. Prose may stand before the chain, but the first opening character (a
+bracket, a brace, a fence) opens it, and nothing but white space may follow it. So there is never a
+choice between two chains, and an illegal chain is never mended with legal words found elsewhere: an
+    action is played only if it stands, letter for letter, inside the accepted span.
 
 Each extractor states the grammar it reads; constrained decoding samples from that same grammar.
 """
@@ -20,10 +20,10 @@ from typing import Literal
 from lactchain.types import ChainGrammar
 
 Reason = Literal[
-    "no_answer",  # nothing in the text opens an answer
+    "no_answer",  # nothing in the text opens a chain
     "malformed",  # it opens one, but what follows is not of the format
     "duplicate_key",  # the object says the same thing twice
-    "not_terminal",  # text, or another answer, follows the answer
+    "not_terminal",  # text, or another chain, follows the chain
     "empty",  # a chain without actions
     "too_long",  # more actions than a chain may have
     "illegal_action",  # something that is not the name of an action
@@ -32,11 +32,11 @@ Reason = Literal[
 
 @dataclass(frozen=True)
 class Chain:
-    """An accepted answer.
+    """A legal chain, as it was read from a completion.
 
     Attributes:
         actions: action numbers, at least one; empty where actions have no names.
-        span: start and end of the answer in the text.
+        span: start and end of the chain in the text.
         utterances: the actions as they were said, where they have no names: any text is one then.
     """
 
@@ -47,7 +47,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A refused answer: a stable reason code for counting, a detail for reading."""
+    """A refused completion: a stable reason code for counting, a detail for reading."""
 
     reason: Reason
     detail: str = ""
@@ -68,10 +68,10 @@ _UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f]|{_FENCE}')
 
 
 class Extractor:
-    """Reads answers of one format; a subclass knows which.
+    """Reads completions of one format; a subclass knows which.
 
     Attributes:
-        grammar: the answers that constrained decoding may produce; all of them are accepted.
+        grammar: the completions that constrained decoding may produce; all of them are accepted.
     """
 
     _opening: str
@@ -93,7 +93,7 @@ class Extractor:
         )
 
     def parse(self, text: str) -> Chain | Rejection:
-        """The chain that the text answers, or why there is none."""
+        """The chain that the text holds, or why there is none."""
         raise NotImplementedError
 
     def _chain(self, said: Sequence[str], span: tuple[int, int]) -> Chain | Rejection:
@@ -122,7 +122,7 @@ class JsonList(Extractor):
     _bracket, _kind, _content = "[", "list", "list of strings"
 
     def parse(self, text: str) -> Chain | Rejection:
-        """The chain that the text answers, or why there is none."""
+        """The chain that the text holds, or why there is none."""
         start = text.find(self._bracket)
         if start < 0:
             return Rejection("no_answer", f"expected a JSON {self._kind}")
@@ -139,12 +139,12 @@ class JsonList(Extractor):
         return self._chain(strings, (start, end))
 
     def _scan(self, text: str, start: int) -> tuple[list[str], int] | Rejection | None:
-        """The strings of the answer at `start`, undecoded, and where it ends."""
+        """The strings of the list or object at `start`, undecoded, and where it ends."""
         return _scan_list(text, start)
 
 
 class JsonObject(JsonList):
-    """The founding answer: `{"explain": "why", "moves": ["move forward"]}`.
+    """The founding format: `{"explain": "why", "moves": ["move forward"]}`.
 
     Keys come in any order, each at most once; `explain` may be left out, any other key is
     malformed. The object may stand in a fenced block.
@@ -184,7 +184,7 @@ class CodeBlock(Extractor):
     _opening, _separator, _closing = f"{_FENCE}\n", "\n", f"\n{_FENCE}"
 
     def parse(self, text: str) -> Chain | Rejection:
-        """The chain, or the code, that the text answers, or why there is none."""
+        """The chain, or the code, that the text holds, or why there is none."""
         start = text.find(_FENCE)
         if start < 0:
             return Rejection("no_answer", "expected a fenced code block")
@@ -274,7 +274,7 @@ def _scan_string(text: str, start: int) -> tuple[str, int] | None:
 
 
 def _is_terminal(text: str, start: int, end: int) -> bool:
-    """Whether only white space, or the closing fence of the answer's own block, follows `end`."""
+    """Whether only white space, or the closing fence of the chain's own block, follows `end`."""
     before = text[:start].rstrip()
     opener = before[before.rfind("\n") + 1 :].strip()
     expected = _FENCE if opener in (_FENCE, f"{_FENCE}json") else ""

@@ -6,7 +6,7 @@ An environment that speaks and hears text itself needs no view: `LanguageEnv(env
 with it, so that every configuration can name its `id`.
 
 A view that says how to read, set and list states as well (`get_state`, `set_state`, `states`) can
-be asked for several answers to one state, which is what preference pairs are made of.
+be asked for several completions to one state, which is what preference pairs are made of.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lactchain.types import ChainGrammar
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
 _TOO_LONG = (
     "history: expected texts of at most {} characters; of longer ones the oldest observations and"
-    " answers are left out: set history to the number to keep, or max_text_length of LanguageEnv"
+    " completions are left out: set history to the number to keep, or LanguageEnv's max_text_length"
     " to more"
 )
 
@@ -40,8 +40,8 @@ class LanguageEnv(gym.Env[str, str]):
     """An environment that is spoken to in text, and plays chains of actions.
 
     ## Description
-    One step is one answer: the chain of actions that the extractor finds in it is played until it
-    is exhausted or the episode ends. Under the extractor `utterance` an answer is one action.
+    One step is one completion: the chain of actions that the extractor finds in it is played until
+    it is exhausted or the episode ends. Under the extractor `utterance` a completion is one action.
 
     ## Action Space
     `Text`: any text. What is not a legal chain is a legal step: the environment is given the text
@@ -49,7 +49,7 @@ class LanguageEnv(gym.Env[str, str]):
     `invalid_penalty`, and the observation says so.
 
     ## Observation Space
-    `Text`: the view's template, filled in; the `history` last observations and answers, each on
+    `Text`: the view's template, filled in; the `history` last observations and completions, each on
     lines of its own, if that is not 1. Printable ASCII and the characters of the template.
 
     ## Starting State
@@ -57,21 +57,21 @@ class LanguageEnv(gym.Env[str, str]):
     Other options are the environment's.
 
     ## Rewards
-    Sum of the rewards of the executed actions, less `chain_cost` for each answer.
+    Sum of the rewards of the executed actions, less `chain_cost` for each completion.
 
     ## Episode End
-    As the environment says; truncated as well after `max_chains` answers.
+    As the environment says; truncated as well after `max_chains` completions.
 
     ## Information
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
-    the state as it was), `positions` (where it led); empty on reset. For the answer:
+    the state as it was), `positions` (where it led); empty on reset. For the completion:
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
     the view cannot read it), `success` (the episode has terminated and ended well); where the text
-    had no room for all of the history, `num_left_out`: observations and answers that it lacks.
+    had no room for all of the history, `num_left_out`: observations and completions that it lacks.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
-      both `Text`: its actions are the very words of the answer.
+      both `Text`: its actions are the very words of the completion.
     - `view`: how it is put into words; None: the one shipped for it.
     - `max_text_length`: longest observation, in characters; of a longer `history` the oldest are
       left out, counted and warned of.
@@ -135,7 +135,7 @@ class LanguageEnv(gym.Env[str, str]):
 
     @property
     def grammar(self) -> ChainGrammar:
-        """The answers that constrained decoding may produce."""
+        """The completions that constrained decoding may produce."""
         return self.extractor.grammar
 
     def view_states(self) -> list[State]:
@@ -159,7 +159,7 @@ class LanguageEnv(gym.Env[str, str]):
         return self.view.starts(self.env)
 
     def texts(self, state: State) -> tuple[str, ...]:
-        """Every observation that states this state: plain, after a bump, after an invalid answer.
+        """Every observation that states this state: plain, after a bump, after a refusal.
 
         Leaves the environment at the beginning of an episode in that state.
         """
@@ -187,17 +187,17 @@ class LanguageEnv(gym.Env[str, str]):
         return self._recall(info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Plays the chain that the text answers."""
+        """Plays the chain that the completion holds."""
         if self._over:
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
         self._remembered.append(self._printable(action))
-        answer = self._read(action)
-        if isinstance(answer, Chain):
-            reward, terminated, truncated, info = self._play(self._actions(answer))
+        reading = self._read(action)
+        if isinstance(reading, Chain):
+            reward, terminated, truncated, info = self._play(self._actions(reading))
             feedback = self.view.bump_feedback if any(info["bumped"]) else ""
         else:
-            reward, terminated, truncated, info = self._refuse(action, answer)
+            reward, terminated, truncated, info = self._refuse(action, reading)
             feedback = INVALID_FEEDBACK
         said = self._describe(feedback)
         if terminated or truncated:
@@ -216,7 +216,7 @@ class LanguageEnv(gym.Env[str, str]):
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
-        """All that is remembered, each on lines of its own; counts the oldest that it lacks."""
+        """The history, each item on lines of its own; counts the oldest that have no room."""
         *earlier, text = self._remembered
         for number, item in enumerate(reversed(earlier)):
             longer = "\n".join((item.removesuffix("\n"), text))
@@ -228,13 +228,13 @@ class LanguageEnv(gym.Env[str, str]):
         return text
 
     def _read(self, text: str) -> Chain | Rejection:
-        """The chain that the text answers; a text world hears only what is in its action space."""
-        answer = self.extractor.parse(text)
-        if isinstance(answer, Chain):
-            for said in answer.utterances:
+        """The chain that a text holds; a text world takes only what is in its action space."""
+        reading = self.extractor.parse(text)
+        if isinstance(reading, Chain):
+            for said in reading.utterances:
                 if said not in self.env.action_space:
                     return Rejection("illegal_action", f"{said[:40]!r}")
-        return answer
+        return reading
 
     def _refuse(self, text: str, rejection: Rejection) -> tuple[float, bool, bool, dict[str, Any]]:
         """What happens on text that is no chain: the world's own rule, or nothing."""
@@ -275,7 +275,7 @@ class LanguageEnv(gym.Env[str, str]):
         return chain.utterances or [self.view.action_names[action] for action in chain.actions]
 
     def _printable(self, text: str) -> str:
-        """An answer as the history shows it: other characters than an observation's become `?`."""
+        """A completion as the history shows it: characters that no observation has become `?`."""
         known = self.observation_space.character_set
         return "".join(letter if letter in known else "?" for letter in text)
 

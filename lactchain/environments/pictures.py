@@ -25,13 +25,13 @@ class Picture:
         """Values of N states by a critic, beside the true ones where these are known."""
         return ""
 
-    def answers(
+    def completions(
         self,
         states: Sequence[Mapping[str, Any]],
         values: Sequence[float],
         advantages: Sequence[Sequence[float]],
     ) -> str:
-        """Values of N states, and advantages (N, A) of every answer to them, by a value model."""
+        """Values of N states, and advantages (N, A) of all completions, by a value model."""
         return ""
 
     def episode(

@@ -20,13 +20,13 @@ _MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its p
 
 
 class RowPolicy:
-    """A policy that answers row by row; a subclass says what, in `answer`."""
+    """A policy that answers row by row; a subclass says what, in `complete`."""
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws from `seeds[b]` alone."""
-        return [Action(self.answer(*row)) for row in zip(observations, seeds, strict=True)]
+        return [Action(self.complete(*row)) for row in zip(observations, seeds, strict=True)]
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """What is said to one observation.
 
         Raises:
@@ -39,7 +39,7 @@ class RandomChains(RowPolicy):
     """Chains of random actions, their length uniform in 1, …, `max_chain_length`.
 
     Args:
-        grammar: the actions, and the letters of an answer.
+        grammar: the actions, and the letters of a completion.
         max_chain_length: None stands for the longest legal chain.
     """
 
@@ -49,7 +49,7 @@ class RandomChains(RowPolicy):
         self.grammar = grammar
         self.max_chain_length = max_chain_length or grammar.max_chain_length
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """A drawn chain."""
         rng = np.random.default_rng(seed)
         length = rng.integers(1, self.max_chain_length + 1)
@@ -77,24 +77,24 @@ class OptimalChains(RowPolicy):
         grammar = env.grammar
         model = tabular_model(env.env, env.view)
         chains = optimal_chains(model, grammar.max_chain_length)
-        self._answers: dict[str, str] = {}
+        self._completions: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):
-            answer = grammar.render(chain)
+            completion = grammar.render(chain)
             for text in env.texts(state):
-                if self._answers.setdefault(text, answer) != answer:
+                if self._completions.setdefault(text, completion) != completion:
                     raise ValueError(
                         f"template: expected a text for each state, but several read {text!r}"
                     )
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """The chain of the state that the text states."""
-        if text not in self._answers:
+        if text not in self._completions:
             raise ValueError(f"observation: expected a state of the environment, got {text!r}")
-        return self._answers[text]
+        return self._completions[text]
 
 
 class Mixture:
-    """Each answer comes from one of two policies, by a coin of its own.
+    """Each completion comes from one of two policies, by a coin of its own.
 
     Args:
         competent: acts in `competent_fraction` of the rows.
@@ -114,22 +114,22 @@ class Mixture:
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws from `seeds[b]` alone."""
         coins = [np.random.default_rng((seed, _MIXTURE_STREAM)).random() for seed in seeds]
-        answers: dict[int, Action] = {}
+        completions: dict[int, Action] = {}
         for policy, chosen in ((self.competent, True), (self.other, False)):
             rows = [b for b, coin in enumerate(coins) if (coin < self.competent_fraction) == chosen]
             acted = policy.act([observations[b] for b in rows], [seeds[b] for b in rows])
-            answers.update(zip(rows, acted, strict=True))
-        return [answers[b] for b in range(len(observations))]
+            completions.update(zip(rows, acted, strict=True))
+        return [completions[b] for b in range(len(observations))]
 
 
 class HumanPolicy(RowPolicy):
     """The person at the keyboard.
 
     Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
-    format of an answer; anything else is the answer, letter for letter.
+    format of a completion; anything else is the completion, letter for letter.
 
     Args:
-        grammar: the actions, and the letters of an answer.
+        grammar: the actions, and the letters of a completion.
         ask: shows a text and returns the line that was typed.
     """
 
@@ -141,8 +141,8 @@ class HumanPolicy(RowPolicy):
         names = enumerate(grammar.action_names)
         self._named = {name.replace(" ", ""): number for number, name in names}
 
-    def answer(self, text: str, seed: int) -> str:
-        """What is typed, in the format of an answer."""
+    def complete(self, text: str, seed: int) -> str:
+        """What is typed, in the format of a completion."""
         names = self.grammar.action_names
         legend = [f"{number} {name}" for number, name in enumerate(names[:MOST_LISTED])]
         legend += ["..."] * (len(names) > MOST_LISTED)
@@ -163,11 +163,11 @@ POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
 """Those of every world by the names that configurations use; `TextView.policies` has the others."""
 
 
-def sample_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:
-    """Observations and answers of episodes played with random chains.
+def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:
+    """Observations and completions of episodes played with random chains.
 
-    Each episode begins with an answer that is no chain, so that what the environment says to that
-    is among the texts.
+    Each episode begins with a completion that is no chain, so that what the environment says to
+    that is among the texts.
 
     Args:
         seed: of the first episode; the others count on from it.
@@ -176,9 +176,9 @@ def sample_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> It
     for episode in range(seed, seed + num_episodes):
         observation, _ = env.reset(seed=episode)
         seeds = range(episode * env.max_chains, (episode + 1) * env.max_chains)
-        for answer in ["", *(action.text for action in policy.act([""] * len(seeds), seeds))]:
-            yield from (observation, answer)
-            observation, _, terminated, truncated, _ = env.step(answer)
+        for completion in ["", *(action.text for action in policy.act([""] * len(seeds), seeds))]:
+            yield from (observation, completion)
+            observation, _, terminated, truncated, _ = env.step(completion)
             if terminated or truncated:
                 break
         yield observation

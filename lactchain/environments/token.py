@@ -68,7 +68,7 @@ def temper(logits: np.ndarray, strength: float, rng: np.random.Generator) -> np.
 
 
 def fluency(text: str, logprob: float) -> float:
-    """The log-probability of the text: what the model itself would rather say."""
+    """The log-probability of the text under the model without perturbation."""
     return logprob
 
 

@@ -50,13 +50,13 @@ class TextView:
     Attributes:
         action_names: the words of the actions, in the order of their numbers.
         template: text block of a state, with the fields of `describe` in braces, and `{feedback}`:
-            what went wrong with the last answer, with a leading space, empty most of the time.
+            what went wrong with the last completion, with a leading space, empty most of the time.
         describe: `describe(env, observation, info)`, the fields of the template.
         get_state: the state that the environment is in, such that JSON can hold it.
         set_state: `set_state(env, state)` resets into a state; returns what `reset` returns.
         states: all states in which an episode is not over, in the order of the exact model.
         starts: those that an episode may begin in; None: all of them.
-        model: the exact dynamics, for small worlds: without them nobody knows shortest paths and
+        model: the exact dynamics, for small worlds: without them there are no shortest paths and
             true values.
         unmodelled: why there is no model, where that is not plain.
         position: where the agent is, x and y first.
@@ -68,7 +68,7 @@ class TextView:
             and takes it in the place of an action; if not, nothing is done.
         invalid_wipes_history: whether such a text, and all before it, leave the history.
         ending: what is said instead of all else when the episode has ended, if anything is.
-        max_chains: answers after which an episode is truncated, where no other number is given.
+        max_chains: completions after which an episode is truncated, where no other number is given.
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
             that configurations use; each is made of a `LanguageEnv`.
@@ -140,7 +140,7 @@ def view_of(env: gym.Env) -> TextView:
 
 @singledispatch
 def shipped_view(world: gym.Env) -> TextView:
-    """The view of a bare environment; one that speaks text is taken at its word.
+    """The view of a bare environment; for one that speaks text, its own text.
 
     Raises:
         ConfigError: there is none.
@@ -160,7 +160,7 @@ def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
 
     Raises:
         ConfigError: there is no view.
-        ValueError: nobody knows the dynamics.
+        ValueError: the dynamics are unknown.
     """
     view = view or view_of(env)
     if view.model is None:

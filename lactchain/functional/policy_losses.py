@@ -10,18 +10,18 @@ def simpo_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """SimPO, −log σ(β(ℓ_w − ℓ_l) − γ_m), (B,): a preference loss without a reference model.
 
-    The implicit reward of an answer is β times its average log-probability; the chosen one should
-    lead by γ_m. Source: Meng, Xia & Chen 2024, "SimPO", equation 6.
+    The implicit reward of a completion is β times its average log-probability; the chosen one
+    should lead by γ_m. Source: Meng, Xia & Chen 2024, "SimPO", equation 6.
 
     Args:
-        chosen_logps: (B,) log-probability of the chosen answer, averaged over its tokens, ℓ_w.
-        rejected_logps: (B,) the same for the rejected answer, ℓ_l.
+        chosen_logps: (B,) log-probability of the chosen completion, averaged over its tokens, ℓ_w.
+        rejected_logps: (B,) the same for the rejected completion, ℓ_l.
         beta: scale of the reward; the paper uses 2.0 to 2.5.
         target_margin: the paper's γ, TRL's `simpo_gamma`, in reward units.
 
     Returns:
         The losses, and per pair the metrics `rewards/chosen`, `rewards/rejected`,
-        `rewards/margins` and `rewards/accuracies` (does the chosen answer lead?), all (B,).
+        `rewards/margins` and `rewards/accuracies` (does the chosen completion lead?), all (B,).
     """
     if chosen_logps.shape != rejected_logps.shape:
         raise ValueError(

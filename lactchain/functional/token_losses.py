@@ -1,8 +1,8 @@
 """Losses of token values, one number per token of the agent; the caller takes the (weighted) mean.
 
 `_tm1` marks the state in which a token was said, `_t` the one behind it; `discount_t` is
-γ(1 − terminated), and multiplies the value of the text that the answer led to behind an answer's
-last token. Q comes from N heads, hence (N, T). Targets carry no gradient.
+γ(1 − terminated), and multiplies the value of the text that the completion led to behind a
+completion's last token. Q comes from N heads, hence (N, T). Targets carry no gradient.
 """
 
 from __future__ import annotations

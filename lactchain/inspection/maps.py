@@ -115,7 +115,7 @@ def replay(
         _square(cell, size, rgb(shade(_share(value, limits), SEQUENTIAL)), _hint(cell, value))
         for cell, value in shown.items()
     ]
-    # Drifting a little from step to step, so that ways back and forth stay visible.
+    # Shifted a little from step to step, so that ways back and forth stay visible.
     points = [_centre(p, size, (n % 7 - 3) * size / 22) for n, p in enumerate(path)]
     way = [shapes.polyline(points, FLAG, 2.5)] if len(points) > 1 else []
     rings = [
@@ -205,7 +205,7 @@ class CellPicture(Picture):
         ]
         return parts.gallery([colour_bar("value", limits), *pictures])
 
-    def answers(
+    def completions(
         self,
         states: Sequence[State],
         values: Sequence[float],

@@ -39,8 +39,10 @@ def show_success(run: RunView) -> Shown:
 
 def show_values(run: RunView) -> Shown:
     """The critic's values beside the exact ones, and what a value model says of each move."""
-    values, told = run.newest("values")[1], run.newest("answer_values")[1]
-    return Shown(report.state_values(values, run.picture) + report.answer_values(told, run.picture))
+    values, told = run.newest("values")[1], run.newest("completion_values")[1]
+    return Shown(
+        report.state_values(values, run.picture) + report.completion_values(told, run.picture)
+    )
 
 
 def show_trajectory(trajectory: Trajectory, run: RunView) -> Shown:
@@ -59,5 +61,5 @@ def show_pairs(run: RunView, count: int = report.NUM_PAIRS) -> Shown:
 
 
 def _drawn(trajectories: Sequence[Trajectory], run: RunView) -> Shown:
-    values, told = run.newest("values")[1], run.newest("answer_values")[1]
+    values, told = run.newest("values")[1], run.newest("completion_values")[1]
     return Shown(report.rollouts(trajectories, run.picture, values, told))

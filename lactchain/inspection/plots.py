@@ -126,7 +126,7 @@ def scatter(title: str, x: Sequence[float], y: Sequence[float], x_label: str) ->
     axes = Axes(limits, limits, width=260, height=250)
     low, high = limits
     diagonal = shapes.line(axes.x(low), axes.y(low), axes.x(high), axes.y(high), AXIS)
-    places = spread(len(x), MAX_DOTS)
+    places = evenly_spaced(len(x), MAX_DOTS)
     dots = [
         shapes.circle(axes.x(a), axes.y(b), 2, LINE_COLOURS[0], opacity=0.35)
         for a, b in zip(np.array(x)[places], np.array(y)[places], strict=True)
@@ -170,14 +170,14 @@ def padded(values: Iterable[float], share: float) -> tuple[float, float]:
     return low - share * (high - low), high + share * (high - low)
 
 
-def spread(length: int, count: int) -> np.ndarray:
+def evenly_spaced(length: int, count: int) -> np.ndarray:
     """At most `count` places in a row of this length, the first and the last among them."""
     return np.linspace(0, length - 1, min(length, count)).round().astype(int)
 
 
 def _finite_range(x: Sequence[float], y: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """At most `MAX_POINTS` points, within what a picture can be computed for."""
-    places = spread(len(x), MAX_POINTS)
+    places = evenly_spaced(len(x), MAX_POINTS)
     xs, ys = np.asarray(x, dtype=float)[places], np.asarray(y, dtype=float)[places]
     return xs, np.where(np.abs(ys) < 1e100, ys, np.nan)
 

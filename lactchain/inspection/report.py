@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lactchain.data.evaluations import AnswerValues, EpisodeResult, StateValues, success_figures
+from lactchain.data.evaluations import CompletionValues, EpisodeResult, StateValues, success_figures
 from lactchain.environments.pictures import Picture
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
@@ -30,7 +30,7 @@ COMPARED = {
     "CPU-seconds": ("time/cpu_seconds",),
 }
 NUM_PAIRS = 8
-MAX_ROWS = 24  # of an episode's answers that are shown unfolded
+MAX_ROWS = 24  # of an episode's completions that are shown unfolded
 
 Item = TypeVar("Item")
 
@@ -78,7 +78,7 @@ def write_learning_curve(run_dir: str | Path) -> Path | None:
 def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ()) -> str:
     """The page of a run as HTML, with what other runs reached and cost beside it."""
     values_of, values = view.newest("values")
-    moves_of, told = view.newest("answer_values")
+    moves_of, told = view.newest("completion_values")
     played_in, trajectories = view.newest("trajectories")
     paired_in, pairs = view.newest("pairs")
     evaluations, picture = view.newest("episodes")[1], view.picture
@@ -91,7 +91,7 @@ def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ())
         ("Curves", curves(view), ""),
         ("Success by distance", success(evaluations), ""),
         (_of("The critic beside the truth", values_of), state_values(values, picture), ""),
-        (_of("What each answer is worth", moves_of), answer_values(told, picture), ""),
+        (_of("What each completion is worth", moves_of), completion_values(told, picture), ""),
         (_of("Sample episodes", played_in), rollouts(shown, picture, values, told), by),
         (_of("Preference pairs", paired_in), pair_table(pairs), ""),
         ("How it was run", _settings(view), ""),
@@ -166,18 +166,18 @@ def state_values(values: StateValues | None, picture: Picture) -> Markup:
     return parts.gallery([parts.fields(facts), *overview]) + drawn
 
 
-def answer_values(values: AnswerValues | None, picture: Picture) -> Markup:
-    """What each answer to each state is worth to a value model, where the world can draw it."""
+def completion_values(values: CompletionValues | None, picture: Picture) -> Markup:
+    """What each completion to each state is worth to a value model, where the world can draw it."""
     if values is None or not values.states:
         return Markup("")
-    return escape(picture.answers(values.states, values.values, values.advantages))
+    return escape(picture.completions(values.states, values.values, values.advantages))
 
 
 def rollouts(
     trajectories: Sequence[Trajectory],
     picture: Picture,
     values: StateValues | None = None,
-    told: AnswerValues | None = None,
+    told: CompletionValues | None = None,
 ) -> Markup:
     """Episodes, drawn as their world draws them, with reward, value and advantage of each chain.
 
@@ -255,7 +255,7 @@ def _episode(
     trajectory: Trajectory,
     picture: Picture,
     values: StateValues | None,
-    told: AnswerValues | None,
+    told: CompletionValues | None,
 ) -> Markup:
     """One episode: picture, chains, and the transcript to unfold."""
     behind = ()
@@ -280,4 +280,4 @@ def _succeeded(trajectory: Trajectory) -> bool:
 
 def _some(items: Sequence[Item], count: int) -> list[Item]:
     """At most `count` items, evenly spread."""
-    return [items[place] for place in plots.spread(len(items), count)]
+    return [items[place] for place in plots.evenly_spaced(len(items), count)]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from lactchain.config import load
 from lactchain.data.evaluations import (
-    AnswerValues,
+    CompletionValues,
     EpisodeResult,
     StateValues,
     read_episodes,
@@ -83,9 +83,9 @@ class RunView:
         return self._read("values.json", read_values)
 
     @cached_property
-    def answer_values(self) -> AnswerValues | None:
-        """What each answer to each state is worth to a value model."""
-        return self._read("answer_values.json", partial(read_values, kind=AnswerValues))
+    def completion_values(self) -> CompletionValues | None:
+        """What each completion to each state is worth to a value model."""
+        return self._read("completion_values.json", partial(read_values, kind=CompletionValues))
 
     @cached_property
     def episodes(self) -> dict[str, list[EpisodeResult]]:
@@ -141,7 +141,7 @@ class RunView:
         """What this run holds, else what the last stage with any holds, and that stage's name.
 
         Args:
-            attribute: "values", "answer_values", "trajectories", "pairs" or "episodes".
+            attribute: "values", "completion_values", "trajectories", "pairs" or "episodes".
         """
         for name, view in (("", self), *reversed(self.stages.items())):
             if getattr(view, attribute):
@@ -184,12 +184,12 @@ class ChainRecord:
     """One chain of an episode as people look at it.
 
     Attributes:
-        text: the answer.
+        text: the completion.
         reward: undiscounted reward of the chain.
         value: the critic's value of the state before; None where it is unknown.
-        advantage: reward and what followed, or what the answer promised, less that value; None
+        advantage: reward and what followed, or what the completion promised, less that value; None
             where it is unknown.
-        note: what went wrong (bumps, why the answer was rejected), or empty.
+        note: what went wrong (bumps, why the completion was rejected), or empty.
     """
 
     text: str
@@ -200,7 +200,7 @@ class ChainRecord:
 
     @property
     def q(self) -> float | None:
-        """What the answer is worth in the state before; None where it is unknown."""
+        """What the completion is worth in the state before; None where it is unknown."""
         return None if self.advantage is None else self.value + self.advantage
 
 
@@ -219,18 +219,19 @@ def open_run(path: str | Path) -> RunView:
 def chain_records(
     trajectory: Trajectory,
     values: StateValues | None = None,
-    answer_values: AnswerValues | None = None,
+    completion_values: CompletionValues | None = None,
 ) -> list[ChainRecord]:
     """The chains of an episode, and what each is worth where the state is known.
 
-    By a value model, that is by the answer alone, or else by a critic, that is by what followed.
+    By a value model, that is by the completion alone, or else by a critic, that is by what
+    followed.
     """
     keys = [_key(info.get("state")) for info in trajectory.infos]
     worth: list[float | None] = [None] * len(keys)
     advantages: list[float | None] = [None] * len(trajectory)
-    if answer_values is not None:
-        worth = _look_up(keys, answer_values.states, answer_values.values)
-        advantages = _promised(trajectory, keys, answer_values)
+    if completion_values is not None:
+        worth = _look_up(keys, completion_values.states, completion_values.values)
+        advantages = _promised(trajectory, keys, completion_values)
     elif values is not None:
         worth = _look_up(keys, values.states, values.critic)
         advantages = _earned(trajectory, worth, values)
@@ -247,10 +248,10 @@ def _look_up(keys: Sequence[str], states: Sequence[State], entries: Sequence[Any
 
 
 def _promised(
-    trajectory: Trajectory, keys: Sequence[str], values: AnswerValues
+    trajectory: Trajectory, keys: Sequence[str], values: CompletionValues
 ) -> list[float | None]:
-    """The advantage of each answer of an episode, by the answer alone."""
-    places = {answer.rstrip("\n"): place for place, answer in enumerate(values.answers)}
+    """The advantage of each completion of an episode, by the completion alone."""
+    places = {completion.rstrip("\n"): place for place, completion in enumerate(values.completions)}
     said = (places.get(action.text.rstrip("\n")) for action in trajectory.actions)
     rows = _look_up(keys, values.states, values.advantages)
     return [
@@ -262,7 +263,7 @@ def _promised(
 def _earned(
     trajectory: Trajectory, worth: Sequence[float | None], values: StateValues
 ) -> list[float | None]:
-    """The advantage of each answer of an episode, by what followed."""
+    """The advantage of each completion of an episode, by what followed."""
     rewards = trajectory.chain_rewards(values.gamma, values.discount_per)
     ended = [t == len(trajectory) and trajectory.terminated for t in range(len(worth))]
     after = [0.0 if end else value for end, value in zip(ended, worth, strict=True)][1:]

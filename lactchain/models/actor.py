@@ -1,4 +1,4 @@
-"""The language model as a policy: observations in, answers out."""
+"""The language model as a policy: observations in, completions out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
-from lactchain.models.adapters import SEAL_FILE, merged, read_seal
+from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Completion, Decoder
-from lactchain.models.generation.guidance import AnswerRanking, TrainedValues
+from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.settings import ActorConfig, GuidedActorConfig, PlayerConfig
@@ -38,8 +38,8 @@ class LanguageActor:
     Attributes:
         name: what trajectories call it.
         template: makes prompts of observations.
-        decoder: samples answers; free or constrained, as `config.decoding` says.
-        ranking: what all legal answers are worth, under scored decoding with values; else None.
+        decoder: samples completions; free or constrained, as `config.decoding` says.
+        ranking: what all legal completions are worth, under scored decoding with values; else None.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class LanguageActor:
         """Prepares the decoder.
 
         Args:
-            model: answers as it is, with its adapter, if any, beside its weights.
-            grammar: the legal answers, as the environment's extractor states them.
-            scorer: ranks the candidates of scored decoding, (observations, answers) -> scores
-                (B,), such as the values of a critic of chains; the mean log-probability of an
-                answer's tokens when None.
+            model: it answers as it is, with its adapter, if any, beside its weights.
+            grammar: the legal completions, as the environment's extractor states them.
+            scorer: ranks the candidates of scored decoding, (observations, completions) -> scores
+                (B,), such as the values of a critic of chains; the mean log-probability of a
+                completion's tokens when None.
             values: those of `config.values`, where they are loaded already.
         """
         self.name = name or f"{config.model} ({config.decoding})"
@@ -81,7 +81,7 @@ class LanguageActor:
         )
         self.ranking = None
         if ranked:
-            self.ranking = AnswerRanking(values, grammar, self.template, self.decoder.model)
+            self.ranking = CompletionRanking(values, grammar, self.template, self.decoder.model)
         self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self._scorer = scorer
@@ -120,7 +120,7 @@ class LanguageActor:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone.
 
         Raises:
-            ConfigError: a prompt leaves no room for an answer in the model's context.
+            ConfigError: a prompt leaves no room for a completion in the model's context.
         """
         if self.ranking is not None:
             return self._best_ranked(observations)
@@ -138,36 +138,36 @@ class LanguageActor:
         return [candidates[row * count + place] for row, place in enumerate(best)]
 
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
-        """All C legal answers, and how probable each is for each of B observations, (B, C).
+        """All C legal completions, and how probable each is for each of B observations, (B, C).
 
         Raises:
-            ValueError: the actor decodes freely, so there is no list of answers.
-            ConfigError: a prompt leaves no room for an answer in the model's context.
+            ValueError: the actor decodes freely, so there is no list of completions.
+            ConfigError: a prompt leaves no room for a completion in the model's context.
         """
-        answers, probabilities = self.decoder.enumerate(self._prompts(observations))
-        return [self._text(answer) for answer in answers], probabilities
+        completions, probabilities = self.decoder.enumerate(self._prompts(observations))
+        return [self._text(completion) for completion in completions], probabilities
 
     def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
-        """Token ids of the prompts, each with room for an answer behind it."""
+        """Token ids of the prompts, each with room for a completion behind it."""
         prompts = self.template.encode_batch(observations)
-        context, answer = self._context, self.decoder.longest_answer
+        context, completion = self._context, self.decoder.longest_completion
         for observation, prompt in zip(observations, prompts, strict=True):
-            if len(prompt) + answer > context:
+            if len(prompt) + completion > context:
                 raise ConfigError(
                     f"actor: the prompt of {observation[:40]!r}... has {len(prompt)} tokens and an "
-                    f"answer up to {answer}, but the model reads {context}; shorten "
+                    f"completion up to {completion}, but the model reads {context}; shorten "
                     "environment.history, environment.template or actor.max_new_tokens"
                 )
         return prompts
 
     def _best_ranked(self, observations: Sequence[str]) -> list[Action]:
-        """The best of all legal answers by their scores; the same for the same state."""
+        """The best of all legal completions by their scores; the same for the same state."""
         new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
         if new:
             self._prompts(new)  # refuses what does not fit
             best = self.ranking.scores(new).argmax(axis=1)
-            answers = [self.ranking.actions[number] for number in best]
-            self._ranked |= dict(zip(new, answers, strict=True))
+            completions = [self.ranking.actions[number] for number in best]
+            self._ranked |= dict(zip(new, completions, strict=True))
         return [self._ranked[text] for text in observations]
 
     def _scores(self, observations: Sequence[str], candidates: Sequence[Action]) -> np.ndarray:
@@ -179,7 +179,7 @@ class LanguageActor:
         return Action(self._text(row.token_ids), row.token_ids, row.logprobs, row.stop_reason)
 
     def _text(self, token_ids: tuple[int, ...]) -> str:
-        """What the tokens read as; special tokens inside an answer show, and so make it illegal."""
+        """What the tokens read as; special tokens inside it show, and so make it illegal."""
         if token_ids not in self._texts:
             ended = token_ids[-1:] == (self.tokenizer.eos_token_id,)
             spoken = token_ids[:-1] if ended else token_ids
@@ -215,6 +215,6 @@ def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
 
 def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
     """The actor whose weights, or whose adapter, are in a folder."""
-    if not (directory / SEAL_FILE).is_file():
+    if not (directory / ADAPTER_RECORD).is_file():
         return replace(config, model=str(directory), adapter=None)
-    return replace(config, model=read_seal(directory).base, adapter=str(directory))
+    return replace(config, model=read_adapter_record(directory).base, adapter=str(directory))

@@ -37,7 +37,9 @@ from lactchain.settings import LoraSettings
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-SEAL_FILE = "lactchain_adapter.json"
+ADAPTER_RECORD = "lactchain_adapter.json"
+# Adapters of older versions open, so these two keep their names in the file.
+_STORED_AS = {"base_checksum": "base_fingerprint", "tokenizer_checksum": "tokenizer_fingerprint"}
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
@@ -47,18 +49,18 @@ SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Seal:
+class AdapterRecord:
     """What an adapter belongs to, as stored beside it.
 
     Attributes:
         base: the folder of the model that it was trained on.
-        base_fingerprint, tokenizer_fingerprint: of that model.
+        base_checksum, tokenizer_checksum: of that model.
         sha256: of each of `ADAPTER_FILES`.
     """
 
     base: str
-    base_fingerprint: str
-    tokenizer_fingerprint: str
+    base_checksum: str
+    tokenizer_checksum: str
     sha256: dict[str, str]
 
 
@@ -82,37 +84,37 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
 def save_adapter(
     model: PeftModel, directory: str | Path, state: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Writes the adapter and its seal; the base stays where it is.
+    """Writes the adapter and its record; the base stays where it is.
 
     Args:
         state: the weights by the model's own names, where the model has but a part of them.
     """
     # "auto" would ask the hub whether the vocabulary was resized.
     model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
-    seal_adapter(directory, base_folder(model))
+    write_adapter_record(directory, base_folder(model))
 
 
-def seal_adapter(directory: str | Path, base: str | Path) -> None:
+def write_adapter_record(directory: str | Path, base: str | Path) -> None:
     """Writes beside an adapter what it belongs to, and the hashes of its files."""
     directory, base = Path(directory), Path(base)
     hashes = {name: sha256(directory / name) for name in ADAPTER_FILES}
-    seal = Seal(str(base), base_fingerprint(base), tokenizer_fingerprint(base), hashes)
-    stored = {"schema_version": 1} | asdict(seal)
-    (directory / SEAL_FILE).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+    record = AdapterRecord(str(base), base_checksum(base), tokenizer_checksum(base), hashes)
+    stored = {"schema_version": 1} | {_STORED_AS.get(k, k): v for k, v in asdict(record).items()}
+    (directory / ADAPTER_RECORD).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
 
-def read_seal(directory: Path) -> Seal:
+def read_adapter_record(directory: Path) -> AdapterRecord:
     """What the adapter in a folder belongs to.
 
     Raises:
         DataError: nothing says so, or the file is damaged.
     """
-    file = directory / SEAL_FILE
+    file = directory / ADAPTER_RECORD
     stored = read_json(file, "expected a LoRA adapter that was saved here")
     try:
         hashes = {name: stored["sha256"][name] for name in ADAPTER_FILES}
-        prints = stored["base_fingerprint"], stored["tokenizer_fingerprint"]
-        return Seal(stored["base"], *prints, hashes)
+        checksums = [stored[name] for name in _STORED_AS.values()]
+        return AdapterRecord(stored["base"], *checksums, hashes)
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
@@ -214,11 +216,11 @@ def check_adapter(directory: Path, base: Path) -> None:
         raise DataError(f"{directory}: no such folder; expected a LoRA adapter")
     if (directory / "config.json").is_file():
         raise DataError(f"{directory}: holds a whole model, not an adapter; give it as `model`")
-    for name in (*ADAPTER_FILES, SEAL_FILE):
+    for name in (*ADAPTER_FILES, ADAPTER_RECORD):
         if not (directory / name).is_file():
             raise DataError(f"{directory / name}: no such file; expected a LoRA adapter")
-    seal = read_seal(directory)
-    for name, digest in seal.sha256.items():
+    record = read_adapter_record(directory)
+    for name, digest in record.sha256.items():
         if sha256(directory / name) != digest:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
     kind = read_json(directory / ADAPTER_FILES[0])["peft_type"]
@@ -226,13 +228,13 @@ def check_adapter(directory: Path, base: Path) -> None:
         raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
     for what, expected, got in zip(
         ("base model", "tokenizer"),
-        (seal.base_fingerprint, seal.tokenizer_fingerprint),
-        (base_fingerprint(base), tokenizer_fingerprint(base)),
+        (record.base_checksum, record.tokenizer_checksum),
+        (base_checksum(base), tokenizer_checksum(base)),
         strict=True,
     ):
         if expected != got:
             raise DataError(
-                f"{directory}: was trained on another {what}: expected {seal.base} "
+                f"{directory}: was trained on another {what}: expected {record.base} "
                 f"({expected[:12]}), got {base} ({got[:12]})"
             )
 
@@ -249,7 +251,7 @@ def base_folder(model: PreTrainedModel | PeftModel) -> Path:
     return folder
 
 
-def base_fingerprint(folder: str | Path) -> str:
+def base_checksum(folder: str | Path) -> str:
     """Identity of a base model: sha256 over its architecture and a sample of its weight files.
 
     Files up to 17 MB, all of a tiny model, are hashed whole; of larger ones the header, which lists
@@ -270,7 +272,7 @@ def base_fingerprint(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-def tokenizer_fingerprint(folder: str | Path) -> str:
+def tokenizer_checksum(folder: str | Path) -> str:
     """Identity of a tokenizer with its chat templates, in whichever files these are."""
     file, templates = Path(folder) / "tokenizer.json", _chat_templates(Path(folder))
     digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"none")

@@ -25,7 +25,7 @@ from lactchain.models.headed import (
 from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
-from lactchain.models.weight_files import verify_if_sealed
+from lactchain.models.weight_files import verify_manifest_if_any
 from lactchain.settings import CriticConfig
 
 MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_length")
@@ -123,7 +123,7 @@ class EmbeddingCritic(HeadedModel):
     @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
         directory = Path(config.checkpoint)
-        verify_if_sealed(directory)
+        verify_manifest_if_any(directory)
         stored = cls.read_meaning(directory)
         quantised = config.bits is not None and "dtype" in stored
         trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}

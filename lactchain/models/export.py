@@ -23,7 +23,7 @@ from torch import Tensor
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.files import read_json
 from lactchain.manifests import write_manifest
-from lactchain.models.adapters import ADAPTER_FILES, base_fingerprint, check_adapter
+from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.weight_files import check_weights, resolve_weights, write_tensors
 from lactchain.settings import PlayerConfig
@@ -86,7 +86,7 @@ def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) ->
         places |= _write_shard(file, folder / file.name, getattr(torch, dtype), updates, report)
     updates.require_all(report)
     _write_beside(base, folder, dtype, places, report)
-    facts = {"base_fingerprint": base_fingerprint(base), "adapter": config.adapter, "dtype": dtype}
+    facts = {"base_fingerprint": base_checksum(base), "adapter": config.adapter, "dtype": dtype}
     write_manifest(folder, facts)
     return report
 

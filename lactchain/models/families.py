@@ -1,7 +1,7 @@
 """What families of language models do differently from Llama, computed here as they do.
 
-Masks of our own (a shared prefix, two answers in one sequence, a tree of texts) take the place of
-those that the library would make, so the sliding window of a layer has to be put into them; and
+Masks of our own (a shared prefix, two completions in one sequence, a tree of texts) take the place
+of those that the library would make, so the sliding window of a layer has to be put into them; and
 logits that are computed from hidden states get what a family does behind its output layer.
 `docs/model_families.md` lists what was measured.
 """
@@ -18,7 +18,7 @@ FAMILIES = (
     "cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "mistral",
     "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
 )  # fmt: skip
-"""The `model_type` of those whose answers and log-probabilities were measured to be the library's.
+"""The `model_type` of those whose completions and log-probabilities were measured to be the same.
 
 Another family may well compute the same, and may as well be silently wrong: of the 189 types of
 causal language models that transformers 5.23 knows, some scale scores or logits by fields that are
@@ -50,7 +50,7 @@ def shortest_window(config: PreTrainedConfig) -> int | None:
 
 
 def context_length(config: PreTrainedConfig) -> int | None:
-    """Tokens that a model reads at most without changing its mind about those read before.
+    """Tokens that a model reads at most; a longer text may change how it reads earlier tokens.
 
     None: its configuration does not say.
 

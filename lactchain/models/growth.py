@@ -1,9 +1,9 @@
 """Growing a Mistral (or any Llama-like model) without changing what it computes.
 
 Source: Chen, Goodfellow & Shlens 2016 ("Net2Net"); Gong et al. 2019 (stacking). A layer adds to the
-residual stream, so one whose two output projections are 0 adds nothing; a new unit of an MLP is not
-heard while its outgoing weights are 0. Both learn from the first update on. A wider residual stream
-would change every norm, so its width stays.
+residual stream, so one whose two output projections are 0 adds nothing; a new unit of an MLP has no
+effect while its outgoing weights are 0. Both learn from the first update on. A wider residual
+stream would change every norm, so its width stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lactchain.errors import ConfigError
 from lactchain.files import disk_errors
-from lactchain.models.adapters import ADAPTER_FILES, check_adapter, seal_adapter
+from lactchain.models.adapters import ADAPTER_FILES, check_adapter, write_adapter_record
 from lactchain.models.loading import load_actor, load_own_tokenizer
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import resolve_weights
@@ -50,7 +50,7 @@ def add_layer(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def add_mlp_units(model: PreTrainedModel, count: int, seed: int = 0) -> PreTrainedModel:
-    """The model with `count` more units in every MLP, which nobody hears yet.
+    """The model with `count` more units in every MLP; their output weights are 0.
 
     Raises:
         ConfigError: the model is not built like Llama.
@@ -93,7 +93,7 @@ def disturb_adapter(actor: ActorConfig, noise: float, seed: int, folder: str | P
         folder.mkdir(parents=True)
         shutil.copy(source / settings, folder)
         save_file(_noisy(load_file(source / weights), noise, seed), folder / weights)
-        seal_adapter(folder, base)
+        write_adapter_record(folder, base)
 
 
 def _noisy(weights: Mapping[str, Tensor], noise: float, seed: int) -> dict[str, Tensor]:

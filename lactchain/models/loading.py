@@ -24,7 +24,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.heads import ScoreHead, value_encoder_class
-from lactchain.models.prompting import end_of_answer
+from lactchain.models.prompting import end_of_completion
 from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
 from lactchain.models.weight_files import (
     check_weights,
@@ -33,7 +33,7 @@ from lactchain.models.weight_files import (
     resolve_weights,
     stored_names,
     stored_weight,
-    verify_if_sealed,
+    verify_manifest_if_any,
 )
 from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
@@ -91,7 +91,7 @@ def load_encoder(
     )
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = ScoreHead.of(model.score)
-    # As it is stored: in the layers' type it would lose what float32 holds more.
+    # As it is stored: the type of the layers would round it.
     head = torch.zeros(()) if new_head else stored_weight(path, "score.weight")
     with torch.no_grad():
         model.score.weight.copy_(head)
@@ -138,7 +138,7 @@ def load_base(
     """
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
-        verify_if_sealed(path)
+        verify_manifest_if_any(path)
     shape = load_shape(path)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
@@ -174,7 +174,8 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
     """The tokenizer of a model's folder, with a padding token.
 
     Args:
-        chat: a chat template is needed; the end of a sequence is then what it ends answers with.
+        chat: a chat template is needed; the end of a sequence is then what it ends completions
+            with.
     """
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         read_model_json(path / name)
@@ -188,7 +189,7 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
             "instruction-tuned model, or put a chat_template.jinja into the folder"
         )
     if chat:
-        tokenizer.eos_token = end_of_answer(tokenizer)
+        tokenizer.eos_token = end_of_completion(tokenizer)
     if tokenizer.pad_token is None:
         # Mistral-7B ships without one. A token that is never produced serves best; the end of
         # sequence will do, since padding is told by the attention mask everywhere here.

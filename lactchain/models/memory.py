@@ -19,10 +19,10 @@ from transformers import MistralConfig, PreTrainedModel
 from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
-    Batch,
     Heads,
     MetaValues,
     ModelSpec,
+    PassSize,
     at_depth,
     base_of,
     build,
@@ -70,7 +70,7 @@ COUNTS = ("num_parameters", "num_trainable")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What one process keeps in memory at its fullest, in bytes.
+    """What one process keeps in memory at its peak, in bytes.
 
     Attributes:
         num_parameters, num_trainable: numbers of weights, adapter and heads included.
@@ -135,7 +135,7 @@ class Sharing:
 
 def training_memory(
     spec: ModelSpec,
-    batch: Batch,
+    batch: PassSize,
     *,
     checkpointing: bool = False,
     autocast: bool = False,
@@ -164,7 +164,7 @@ def training_memory(
 
 def _training_memory(
     spec: ModelSpec,
-    batch: Batch,
+    batch: PassSize,
     checkpointing: bool,
     autocast: bool,
     heads: Heads | None,
@@ -219,19 +219,19 @@ def rollout_memory(
     distinct: int,
     prefix: int,
     prompt: int,
-    answer: int,
+    completion: int,
     num_columns: int,
     device_type: str = "cpu",
 ) -> MemoryEstimate:
-    """The memory that a batch of answers takes.
+    """The memory that a batch of completions takes.
 
     Args:
         spec: with the adapter, unless that is merged.
-        rows: answers.
+        rows: completions.
         distinct: different prompts among these.
         prefix: tokens that all prompts share.
         prompt: tokens of the longest prompt behind them.
-        answer: tokens of the longest answer.
+        completion: tokens of the longest completion.
         num_columns: tokens that may be sampled.
         device_type: cpu or cuda: how many tokens of prompts are read at a time.
     """
@@ -242,10 +242,10 @@ def rollout_memory(
         trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
         prefix_bytes = counter.live
         with use_cascade(model):
-            room = min(answer, COLUMNS)
+            room = min(completion, COLUMNS)
             cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), room)
             cache, lengths = cache.select(block[:, 0]), block[:, 0]
-            while cache.valid.shape[1] < prompt + answer:
+            while cache.valid.shape[1] < prompt + completion:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
                 hidden, _ = trunk.feed(block, lengths, cache)
                 _probabilities(hidden, head)
@@ -271,7 +271,7 @@ def scoring_memory(spec: ModelSpec, *, rows: int, tokens: int) -> MemoryEstimate
     """The memory that a critic takes to value so many texts at once."""
     model = build(at_depth(spec, 2))
     with torch.inference_mode(), _counting(model) as counter:
-        critic_values(model, Batch(rows, tokens))
+        critic_values(model, PassSize(rows, tokens))
     return resting_memory(spec) + MemoryEstimate(passing=counter.peak)
 
 
@@ -291,7 +291,7 @@ def _counting(model: nn.Module, width: int = 0) -> Allocations:
     return Allocations(*model.parameters(), *model.buffers(), *gradients, width=width)
 
 
-def _pass_memory(model: nn.Module, batch: Batch) -> MemoryEstimate:
+def _pass_memory(model: nn.Module, batch: PassSize) -> MemoryEstimate:
     """What a forward and a backward pass take beyond what lasts, to which gradients belong."""
     trunk = model.trunk if isinstance(model, MetaValues) else model
     for weight in model.parameters():
@@ -378,7 +378,7 @@ def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
     columns = {}
     for role, shape in zip(("actor", "critic"), SHAPES.values(), strict=True):
         task, loss = ("CAUSAL_LM", "preferences") if role == "actor" else ("SEQ_CLS", "critic")
-        batch = Batch(8, 256, scored=80, loss=loss)
+        batch = PassSize(8, 256, scored=80, loss=loss)
         for name, adapter in ((f"LoRA {lora.r}", lora), ("all", None)):
             dtype = torch.float32 if adapter is None else torch.bfloat16
             spec = ModelSpec(shape, task, dtype, lora=adapter)

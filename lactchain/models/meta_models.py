@@ -48,7 +48,7 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PassSize:
     """The size of one forward pass.
 
     Attributes:
@@ -153,7 +153,7 @@ class MetaValues(nn.Module):
         return torch.stack([nn.Sequential.forward(head, states.float()) for head in self.q_heads])
 
 
-def loss_of(model: nn.Module, batch: Batch) -> Tensor:
+def loss_of(model: nn.Module, batch: PassSize) -> Tensor:
     """The loss of a batch, as the trainer of its kind computes it."""
     losses = {
         "preferences": _preference_loss,
@@ -164,31 +164,31 @@ def loss_of(model: nn.Module, batch: Batch) -> Tensor:
     return losses[batch.loss](model, batch)
 
 
-def critic_values(model: nn.Module, batch: Batch) -> Tensor:
+def critic_values(model: nn.Module, batch: PassSize) -> Tensor:
     """The values of a batch, from the last token of each row."""
     classifier = base_of(model)
     hidden = classifier.base_model(**_texts(batch, torch.bool), use_cache=False).last_hidden_state
     return classifier.score(hidden[:, -1].float()).squeeze(-1)
 
 
-def _preference_loss(model: nn.Module, batch: Batch) -> Tensor:
+def _preference_loss(model: nn.Module, batch: PassSize) -> Tensor:
     texts = _texts(batch, base_of(model).dtype)
     logits = model(**texts, logits_to_keep=_columns(batch)).logits
     return token_logprobs(logits, texts["input_ids"][:, -batch.scored :]).mean()
 
 
-def _cloning_loss(model: nn.Module, batch: Batch) -> Tensor:
+def _cloning_loss(model: nn.Module, batch: PassSize) -> Tensor:
     texts = _texts(batch, torch.bool)
     labels = texts["input_ids"][:, -batch.scored :]
     return model(**texts, labels=labels, logits_to_keep=_columns(batch)).loss
 
 
-def _columns(batch: Batch) -> Tensor:
+def _columns(batch: PassSize) -> Tensor:
     """The last columns, by their numbers: a slice of them would copy a frozen output layer."""
     return torch.arange(batch.tokens - batch.scored, batch.tokens, device="meta")
 
 
-def _value_loss(model: MetaValues, batch: Batch) -> Tensor:
+def _value_loss(model: MetaValues, batch: PassSize) -> Tensor:
     """The parts that ILQL and MC share, and the target network's pass where there is one."""
     dtype, count = base_of(model.trunk).dtype, batch.scored
     texts = _texts(batch, dtype)
@@ -204,7 +204,7 @@ def _value_loss(model: MetaValues, batch: Batch) -> Tensor:
     loss = (chosen - v).square().mean() + (log_sums - chosen).mean()
     if all(batch.behind):
         with torch.no_grad():
-            decoder(**_texts(Batch(*batch.behind), dtype), use_cache=False)
+            decoder(**_texts(PassSize(*batch.behind), dtype), use_cache=False)
     if model.heads.policy:
         logits = model.trunk.get_output_embeddings()(hidden)
         loss = loss - token_logprobs(logits[state], state).mean()
@@ -215,7 +215,7 @@ def _value_loss(model: MetaValues, batch: Batch) -> Tensor:
     return loss
 
 
-def _texts(batch: Batch, mask_dtype: torch.dtype) -> dict[str, Tensor]:
+def _texts(batch: PassSize, mask_dtype: torch.dtype) -> dict[str, Tensor]:
     ids = torch.zeros(batch.rows, batch.tokens, dtype=torch.long, device="meta")
     shape = batch.rows, 1, batch.tokens, batch.tokens
     mask = torch.zeros(shape, dtype=mask_dtype, device="meta")

@@ -197,7 +197,7 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
                 chat_template=template,
                 tokenize=False,
                 add_generation_prompt=True,
-                enable_thinking=False,  # the answer is the chain, with no thoughts before it
+                enable_thinking=False,  # the completion is the chain, with no thoughts before it
             )
         except TemplateError:  # this template knows no system role
             continue
@@ -212,27 +212,28 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
 
 
 def _refuse_thoughts(tokenizer: PreTrainedTokenizerBase, after: str) -> None:
-    """Raises `DataError` where the chat template begins every answer with thoughts."""
+    """Raises `DataError` where the chat template begins every completion with thoughts."""
     if after.rstrip().endswith("<think>"):
         raise DataError(
             f"tokenizer {tokenizer.name_or_path}: expected a chat template that lets the model "
-            "answer at once, and it opens every answer with <think>; use the model without thinking"
+            "answer at once, and it opens every completion with <think>; use the model without "
+            "thinking"
         )
 
 
-def end_of_answer(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The special token that the chat template closes an answer with; else the end of a text.
+def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The special token that the chat template closes a completion with; else the end of a text.
 
     Models are trained to say this one: for Gemma and Phi 3 it is another than the end of a text.
     """
     answered = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _SLOT}]
     try:
         text = tokenizer.apply_chat_template(answered, tokenize=False)
-    except TemplateError:  # a template that shows no answers
+    except TemplateError:  # a template that shows no completions
         return tokenizer.eos_token
-    _, answer, after = text.partition(_SLOT)
+    _, completion, after = text.partition(_SLOT)
     places = {after.find(token): token for token in _special_texts(tokenizer) if token in after}
-    return places[min(places)] if answer and places else tokenizer.eos_token
+    return places[min(places)] if completion and places else tokenizer.eos_token
 
 
 def _plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -259,42 +260,42 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def encode_completions(
-    answers: Sequence[Action],
+    completions: Sequence[Action],
     tokenizer: PreTrainedTokenizerBase,
-    name: Callable[[int], str] = "answer {}".format,
+    name: Callable[[int], str] = "completion {}".format,
 ) -> list[list[int]]:
-    """Token ids of answers: those that were sampled where there are any, else those of the text.
+    """Token ids of completions: those that were sampled, or else those of the text.
 
     In a text, special tokens are plain characters, and the end-of-sequence token is added; an empty
     text stays empty.
 
     Args:
-        name: what an error calls the answer of a number.
+        name: what an error calls the completion of a number.
 
     Raises:
         DataError: sampled ids do not read as the text beside them, so that another tokenizer's
             model must have sampled them.
     """
-    _check_readings(answers, tokenizer, name)
-    texts = list(dict.fromkeys(a.text for a in answers if a.text and not a.token_ids))
+    _check_readings(completions, tokenizer, name)
+    texts = list(dict.fromkeys(a.text for a in completions if a.text and not a.token_ids))
     encoded = {"": []}
     if texts:
         ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
-    return [list(a.token_ids) or encoded[a.text] for a in answers]
+    return [list(a.token_ids) or encoded[a.text] for a in completions]
 
 
 def _check_readings(
-    answers: Sequence[Action], tokenizer: PreTrainedTokenizerBase, name: Callable[[int], str]
+    completions: Sequence[Action], tokenizer: PreTrainedTokenizerBase, name: Callable[[int], str]
 ) -> None:
     """The text beside sampled ids is what they were decoded to, canonical or not: so it still is.
 
-    Takes 10 to 25 microseconds for each different answer.
+    Takes 10 to 25 microseconds for each different completion.
     """
     numbers: dict[tuple[tuple[int, ...], str], int] = {}
-    for number, answer in enumerate(answers):
-        if answer.token_ids:
-            numbers.setdefault((answer.token_ids, answer.text), number)
+    for number, completion in enumerate(completions):
+        if completion.token_ids:
+            numbers.setdefault((completion.token_ids, completion.text), number)
     for (ids, text), number in numbers.items():
         reading = tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids)
         if reading != text:

@@ -29,7 +29,7 @@ def trusts_remote_code() -> bool:
 
 
 def free_memory() -> None:
-    """Lets go of models that nobody uses any more, and of what torch keeps of them on a GPU.
+    """Frees models that are not used any more, and what torch keeps of them on a GPU.
 
     A trainer and its callbacks know each other, so that its model waits for the garbage collector.
     """

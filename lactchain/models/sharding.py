@@ -23,7 +23,7 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def spread(tensor: Tensor, example: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
     """A whole tensor, as `example` is kept: on its device, and sharded where that is."""
     tensor = tensor.to(example.device)
     if not isinstance(example, DTensor):
@@ -34,7 +34,7 @@ def spread(tensor: Tensor, example: Tensor) -> Tensor:
 @torch.no_grad()
 def put(target: Tensor, tensor: Tensor) -> None:
     """Copies a whole tensor into one that may be sharded."""
-    target.copy_(spread(tensor.to(target.dtype), target))
+    target.copy_(shard_like(tensor.to(target.dtype), target))
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -43,7 +43,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def reshard(model: nn.Module) -> None:
-    """Lets go of weights that FSDP2 gathered for a forward pass and still holds."""
+    """Frees weights that FSDP2 gathered for a forward pass and still holds."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -119,7 +119,7 @@ def shape_of(model: str) -> PretrainedConfig:
     """The config.json of a model, or its published shape where it is not downloaded.
 
     Raises:
-        DataError: there is no such model, and nobody knows its shape.
+        DataError: there is no such model, and its shape is unknown.
     """
     try:
         folder = resolve_weights(model)

@@ -39,7 +39,8 @@ PIECES = (
 )
 
 # Mistral's arrangement: the system text, when there is one, opens the first user turn, and the end
-# of sequence closes the assistant's. A prompt ends in `[/INST]`, which cannot merge with an answer.
+# of sequence closes the assistant's. A prompt ends in `[/INST]`, which cannot merge with a
+# completion.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% if messages[0]['role'] == 'system' %}"
@@ -121,7 +122,8 @@ def build_tiny_actor(
     """Writes an untrained actor and its tokenizer to the folder `path`.
 
     Args:
-        corpus: texts of the environments, observations and answers, that the tokenizer learns from.
+        corpus: texts of the environments, observations and completions, that the tokenizer learns
+            from.
         seed: of the weights; the global random state is left as it was.
     """
     config = config or TinyModelConfig()

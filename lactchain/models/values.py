@@ -36,8 +36,8 @@ from lactchain.models.headed import (
 from lactchain.models.heads import ValueHead
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
-from lactchain.models.sharding import local, put, reshard, spread, whole
-from lactchain.models.weight_files import verify_if_sealed
+from lactchain.models.sharding import local, put, reshard, shard_like, whole
+from lactchain.models.weight_files import verify_manifest_if_any
 from lactchain.settings import ActorConfig, PlayerConfig
 
 WEIGHTS_FILE = "values.safetensors"
@@ -142,7 +142,7 @@ class ValueModel(HeadedModel):
             DataError: files are missing, damaged, or do not belong together.
         """
         directory, config = Path(directory), config or PlayerConfig()
-        verify_if_sealed(directory)
+        verify_manifest_if_any(directory)
         base, precision, meaning = cls.read_meaning(directory)
         adapter = {"model": base, "adapter": str(directory)}
         where = adapter if is_adapted(directory) else {"model": str(directory)}
@@ -186,7 +186,9 @@ class ValueModel(HeadedModel):
         """Keeps the target network as the trained parameters are kept, sharded where they are."""
         parameters = dict(self.named_parameters())
         self.target = {
-            name: tensor if isinstance(tensor, DTensor) else spread(tensor, parameters[name].data)
+            name: tensor
+            if isinstance(tensor, DTensor)
+            else shard_like(tensor, parameters[name].data)
             for name, tensor in self.target.items()
         }
 
@@ -230,7 +232,7 @@ class ValueModel(HeadedModel):
         reshard(self)
         parameters = dict(self.named_parameters())
         for name, tensor in self.target.items():
-            # Of the data, so that autograd, for which nothing changed, does not object.
+            # By `.data`, which autograd does not watch: the swap is undone before it matters.
             trained, slow = local(parameters[name].data), local(tensor)
             kept = trained.clone()
             trained.copy_(slow)
@@ -345,6 +347,6 @@ class ValueModel(HeadedModel):
 
 
 def seen_in_tree(subtree_ends: Tensor) -> Tensor:
-    """Whom each token sees, (R, L, L): its ancestors and itself."""
+    """Which tokens each token sees, (R, L, L): its ancestors and itself."""
     place = torch.arange(subtree_ends.shape[1], device=subtree_ends.device)
     return (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])

@@ -113,7 +113,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def verify_if_sealed(path: Path) -> None:
+def verify_manifest_if_any(path: Path) -> None:
     """Raises `DataError` if a folder has a manifest and is not as that says."""
     if (path / MANIFEST).is_file():
         verify_manifest(path)

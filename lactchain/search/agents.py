@@ -63,7 +63,7 @@ class Arena:
         return MemberEnvs(self.world.id, 1, config.num_envs, seed, **self.world.kwargs)
 
     def newborn(self, config: Any, seed: Sequence[int]) -> Learnt:
-        """What a member knows at its birth."""
+        """The state of a member that has not trained yet."""
         population = agent_class(config)([config], *self.spaces, seed=list(seed))
         return take(population, 0)
 

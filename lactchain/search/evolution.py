@@ -7,7 +7,7 @@ the fittest of the generation before; what members have learnt passes to their c
 optimisers included; and every step of training and of selecting evaluations is counted.
 
 What evolves is a `Species`: classic agents (`lactchain.search.agents`) or language trainers
-(`lactchain.stages.language_species`). All chance comes from the seed and the number of the
+(`lactchain.stages.language_actors`). All chance comes from the seed and the number of the
 generation, so that a search can be replayed, and one that was killed goes on from its last whole
 generation.
 """
@@ -181,7 +181,7 @@ class Evolution:
         fitness = self.species.evaluate(judged, self.number)
         judged = [member.judged(f) for member, f in zip(judged, fitness, strict=True)]
         evaluated = judged[: len(trained)]
-        # The luck of an evaluation would otherwise crown a champion for ever.
+        # Otherwise one lucky evaluation would make a champion for ever.
         self.champion = judged[-1] if self.champion else None
         self._crown(evaluated)
         self._certify(judged)

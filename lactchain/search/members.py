@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from lactchain.baselines.member_envs import Episode, MemberEnvs, Transition
+from lactchain.baselines.member_envs import FinishedEpisode, MemberEnvs, Transition
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, Population
 from lactchain.tunable import tunables
@@ -157,7 +157,7 @@ class JoinedEnvs:
         }
         return Transition(**columns)
 
-    def pop_episodes(self) -> list[Episode]:
+    def pop_episodes(self) -> list[FinishedEpisode]:
         """The episodes that ended since this was last called."""
         return [
             replace(episode, member=place)
@@ -167,7 +167,7 @@ class JoinedEnvs:
 
 
 def _row(value: Any, member: int) -> Any:
-    """A member's own copy (1, …) out of an array (P, …); a number is everybody's."""
+    """A member's own copy (1, …) out of an array (P, …); a number is the same for all."""
     if isinstance(value, torch.Tensor):
         value = value.detach().numpy()
     return value[member : member + 1].copy() if isinstance(value, np.ndarray) else value

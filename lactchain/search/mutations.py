@@ -119,7 +119,7 @@ def mutate_tunables(
 def mutate_parameters(
     config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
 ) -> Mutant:
-    """Gaussian noise on all weights of all networks; targets follow what they are targets of."""
+    """Gaussian noise on all weights of all networks; target networks follow their originals."""
     seed = int(rng.integers(2**63))
 
     def disturb(arrays: Arrays) -> Arrays:
@@ -165,7 +165,13 @@ def _growths(config: Any, settings: MutationConfig) -> list[Way]:
     if len(config.hidden) < settings.max_layers and config.activation in DEEPENABLE:
         shift = DEEPENABLE[config.activation]
         deeper = (*config.hidden, config.hidden[-1])
-        ways.append(lambda _: (deeper, lambda a: add_layer(a, shift), lambda a: add_layer(a, None)))
+        ways.append(
+            lambda _: (
+                deeper,
+                lambda a: add_hidden_layer(a, shift),
+                lambda a: add_hidden_layer(a, None),
+            )
+        )
     return ways
 
 
@@ -264,7 +270,7 @@ def keep_units(arrays: Sequence[np.ndarray], layer: int, count: int) -> Arrays:
     return smaller
 
 
-def add_layer(arrays: Sequence[np.ndarray], shift: float | None) -> Arrays:
+def add_hidden_layer(arrays: Sequence[np.ndarray], shift: float | None) -> Arrays:
     """The network with one more hidden layer, of as many units, before the last layer.
 
     Args:

@@ -27,7 +27,7 @@ from lactchain.search.members import Learnt, join
 KEEP_CHECKPOINTS = 2
 
 
-def record(run: Run, generation: Generation) -> None:
+def record_generation(run: Run, generation: Generation) -> None:
     """Adds a generation to the lineage and to the metrics."""
     lines = generation.lineage()
     append_json_lines(run.path("lineage.jsonl"), lines)
@@ -49,7 +49,7 @@ def save(run: Run, evolution: Evolution) -> None:
 
 
 def resume(run: Run, evolution: Evolution) -> None:
-    """Goes on after the last whole generation, and forgets what was noted of a later one."""
+    """Goes on after the last whole generation; records of a later one are removed."""
     state = load_checkpoint(run.path("checkpoints"))
     if state is not None:
         evolution.load_state_dict(state)
@@ -83,5 +83,5 @@ def save_best(run: Run, world: WorldConfig, config: Any, learnt: Learnt) -> None
 
 
 def stopped(run: Run) -> bool:
-    """Whether somebody asked for an orderly end."""
+    """Whether the search was asked to stop."""
     return (run.directory / "stop").exists()

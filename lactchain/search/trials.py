@@ -38,11 +38,11 @@ class RandomSampler:
         return draw_config(self.config, self.space, self.rng)
 
     def report(self, step: int, fitness: float) -> bool:
-        """Hears of an evaluation on the way; whether the trial should be given up."""
+        """Takes an evaluation of the running trial; whether it should be given up."""
         return False
 
     def tell(self, fitness: float) -> None:
-        """Hears how the trial ended."""
+        """Takes the result of the trial."""
 
 
 class TPESampler(RandomSampler):
@@ -67,7 +67,7 @@ class TPESampler(RandomSampler):
         self.gave_up = False
 
     def ask(self) -> Any:
-        """The config of the next trial; of what the config class refuses Optuna hears a failure."""
+        """The config of the next trial; one that its class refuses counts for Optuna as failed."""
         for attempt in range(1, ATTEMPTS + 1):
             self.trial, self.gave_up = self.study.ask(), False
             try:
@@ -162,7 +162,7 @@ class Trials:
             self.number += 1
 
     def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Goes on after whole trials of which there are records; the sampler hears of them again.
+        """Goes on after whole trials of which there are records; the sampler is told of them again.
 
         Raises:
             DataError: the sampler proposes other settings than were recorded.

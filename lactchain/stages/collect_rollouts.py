@@ -12,7 +12,7 @@ from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.run import Run
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def episodes_into(
 
 def memory(config: "CollectRolloutsConfig | TrainCriticConfig") -> Phases:
     """The phases that are estimated."""
-    from lactchain.budget import answers
+    from lactchain.budget import completions
 
     rows = config.collect.num_envs
-    yield answers("rollouts", config.environment, config.actor, rows, "collect.num_envs")
+    yield completions("rollouts", config.environment, config.actor, rows, "collect.num_envs")

@@ -1,9 +1,9 @@
-"""Evaluates an actor: an episode from every start state, and sampled answers.
+"""Evaluates an actor: an episode from every start state, and sampled completions.
 
 Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
-episode), RUN/summary.json and, where answers are ranked by values, RUN/answer_values.json. Decoding
-and temperature are the actor's: greedy and free by default, with --actor.decoding constrained or
-scored as alternatives.
+episode), RUN/summary.json and, where completions are ranked by values, RUN/completion_values.json.
+Decoding and temperature are the actor's: greedy and free by default, with --actor.decoding
+constrained or scored as alternatives.
 """
 
 from dataclasses import dataclass, replace
@@ -11,24 +11,24 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
-from lactchain.data.answer_values import answer_values
+from lactchain.data.completion_values import estimate_completion_values
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 
 
 @dataclass(frozen=True)
 class EvaluationConfig(Bounded):
-    """Greedy episodes from every start state, and sampled answers."""
+    """Greedy episodes from every start state, and sampled completions."""
 
     num_envs: AtLeast1 = 256
     """Episodes played side by side in each process."""
     num_episodes_per_start: AtLeast1 = 1
     """Episodes from every start state; more than one where world or actor throw dice."""
     num_samples: AtLeast0 = 10_000
-    """Answers sampled freely at temperature 1, to measure how many are no chains; 0: none."""
+    """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def main(config: EvaluateConfig) -> dict[str, Any]:
 
 
 def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
-    """The figures of the actor of a configuration, and of answers that are sampled from it."""
+    """The figures of the actor of a configuration, and of completions that are sampled from it."""
     from lactchain.models.actor import LanguageActor
 
     seed, samples = config.run.seed, config.evaluation.num_samples
@@ -57,8 +57,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     results, summary = evaluate(actor, rollouts, seed, per_start, folder)
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
-        if (values := answer_values(actor, rollouts.env)) is not None:
-            write_values(run.path("answer_values.json"), values)
+        if (values := estimate_completion_values(actor, rollouts.env)) is not None:
+            write_values(run.path("completion_values.json"), values)
     if samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)
@@ -70,10 +70,10 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
 
 def memory(config: EvaluateConfig) -> Phases:
     """The phases that are estimated."""
-    from lactchain.budget import answers
+    from lactchain.budget import completions
 
     rows, setting = config.evaluation.num_envs, "evaluation.num_envs"
     actor = config.actor
     if config.evaluation.num_samples:  # sampled freely
         actor = replace(actor, decoding="free") if actor.decoding == "constrained" else actor
-    yield answers("evaluation", config.environment, actor, rows, setting)
+    yield completions("evaluation", config.environment, actor, rows, setting)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from lactchain.files import disk_errors
 from lactchain.run import Run
 from lactchain.settings import PlayerConfig, RunConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.running import run_stage
 
 
 @dataclass(frozen=True)

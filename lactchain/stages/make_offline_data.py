@@ -18,15 +18,15 @@ from lactchain.data.behavior import behavior_policy
 from lactchain.data.dataset_files import read_dataset, write_dataset
 from lactchain.data.episodes import region_episodes, sampled_episodes
 from lactchain.data.minari_files import METADATA, read_minari, write_minari
+from lactchain.data.movement import movement_metrics
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.data.shards import work_through
-from lactchain.data.stuck import stuck_metrics
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
 from lactchain.errors import ConfigError
 from lactchain.run import Run
 from lactchain.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
-from lactchain.stages.frame import run_stage
+from lactchain.stages.running import run_stage
 from lactchain.types import Trajectory
 
 
@@ -85,7 +85,7 @@ def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
 def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]:
     """Episodes, played or imported, in the formats that are asked for."""
     if config.source is None:
-        trajectories, tally = record(config, run)
+        trajectories, tally = record_episodes(config, run)
         times = time_metrics(tally)
     else:
         trajectories, times = import_episodes(config.source), {}
@@ -93,12 +93,14 @@ def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]
         if config.source is not None:
             write_trajectories(run.path("trajectories") / "imported.parquet", trajectories)
         export_episodes(trajectories, config, run)
-    summary = collection_metrics(trajectories) | stuck_metrics(trajectories) | times
+    summary = collection_metrics(trajectories) | movement_metrics(trajectories) | times
     run.log_once(summary, step=0)
     return summary
 
 
-def record(config: MakeOfflineDataConfig, run: Run) -> tuple[list[Trajectory], Counter[str]]:
+def record_episodes(
+    config: MakeOfflineDataConfig, run: Run
+) -> tuple[list[Trajectory], Counter[str]]:
     """Plays the episodes of a configuration into RUN/trajectories, and returns them all.
 
     The processes share the work out; a killed run keeps its finished files.

@@ -1,7 +1,7 @@
-"""Makes preference pairs: K answers of the actor to each state, played, ranked, best over worst.
+"""Makes preference pairs: K completions to each state, played and ranked, best over worst.
 
-Reads the actor's weights and --critic if given (without one, answers are ranked by their return);
-writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
+Reads the actor's weights and --critic if given (without one, completions are ranked by their
+return); writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
 --preferences.num_candidates. What is dropped is counted by reason.
 """
 
@@ -31,7 +31,7 @@ from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MakePreferencesConfig:
-    """Preference pairs from an actor's answers, ranked by a critic."""
+    """Preference pairs from an actor's completions, ranked by a critic."""
 
     run: RunConfig = RunConfig(run_dir="runs/make_preferences")
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: SamplerConfig = SamplerConfig()
     critic: str | None = None
-    """Folder of a trained critic; null: answers are ranked by return."""
+    """Folder of a trained critic; null: completions are ranked by return."""
     preferences: PreferenceConfig = PreferenceConfig()
 
 
@@ -96,13 +96,13 @@ def make_preferences(
     seed: int = 0,
     folder: str | Path | None = None,
 ) -> tuple[list[PreferencePair], dict[str, float]]:
-    """Pairs of any policy's answers, ranked by any critic, and their figures.
+    """Pairs of any policy's completions, ranked by any critic, and their figures.
 
     The processes share the work out; a killed run keeps its finished files, counts included.
 
     Args:
-        critic: None ranks answers by what they earned.
-        world: where the answers are played.
+        critic: None ranks completions by what they earned.
+        world: where the completions are played.
         settings: the defaults when None.
         folder: of the files; None: none are kept.
 
@@ -122,7 +122,9 @@ def make_preferences(
         before = rollouts.tally.copy()
         part = states[shard * per_shard : (shard + 1) * per_shard]
         shard_seed = derive_seed(seed, "candidates", shard)
-        texts, asked = questions(policy, rollouts, part, settings.share_after_answer, shard_seed)
+        texts, asked = questions(
+            policy, rollouts, part, settings.share_after_completion, shard_seed
+        )
         candidates = sample_candidates(
             policy,
             rollouts,
@@ -135,7 +137,7 @@ def make_preferences(
             texts,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
-        tally = rollouts.tally - before + _answer_counts(candidates, env)
+        tally = rollouts.tally - before + _completion_counts(candidates, env)
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     num_shards = -(-len(states) // per_shard)
@@ -149,11 +151,11 @@ def make_preferences(
     return pairs, figures
 
 
-def _answer_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:
-    """How many answers there are, how many of them are chains, and their actions altogether."""
+def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:
+    """How many completions there are, how many of them are chains, and their actions altogether."""
     parsed = [env.extractor.parse(a.text) for c in candidates for a in c.actions]
     lengths = [len(chain.actions) for chain in parsed if not isinstance(chain, Rejection)]
-    return Counter(num_answers=len(parsed), num_legal=len(lengths), num_actions=sum(lengths))
+    return Counter(num_completions=len(parsed), num_legal=len(lengths), num_actions=sum(lengths))
 
 
 def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dict[str, float]:
@@ -164,18 +166,18 @@ def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dic
         "num_env_steps": tally["num_actions"],
         "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
         **drops,
-        "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_answers"],
+        "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],
         "rollout/chain_length": tally["num_actions"] / max(1, tally["num_legal"]),
     }
 
 
 def warn_if_collapsing(figures: Mapping[str, float], env: LanguageEnv) -> None:
-    """Says so when many answers are no chains, or hardly any has more than one action."""
+    """Says so when many completions are no chains, or hardly any has more than one action."""
     advice = "Lower training.learning_rate, raise simpo.nll_weight, or decode constrained"
     invalid, length = figures["rollout/invalid_rate"], figures["rollout/chain_length"]
     if invalid > COLLAPSED_INVALID_RATE:
         log.warning(
-            "%.0f %% of the actor's answers are no chains: it is collapsing. %s",
+            "%.0f %% of the actor's completions are no chains: it is collapsing. %s",
             100 * invalid,
             advice,
         )

@@ -1,7 +1,7 @@
 """Plays an episode in the terminal, step by step: you are the policy, or you watch an actor.
 
 Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees, and
-type numbers of actions, such as `0 0 1`, or an answer as a model gives it. Ctrl-D ends the game.
+type numbers of actions, such as `0 0 1`, or a completion as a model gives it. Ctrl-D ends the game.
 """
 
 import signal
@@ -13,7 +13,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import HumanPolicy
 from lactchain.process import is_dry_run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig
-from lactchain.stages.frame import Phases
+from lactchain.stages.running import Phases
 from lactchain.types import Policy
 
 
@@ -29,7 +29,7 @@ class PlayConfig:
 
 
 def main(config: PlayConfig) -> float | dict:
-    """Plays until the episode is over, or you are; returns its return."""
+    """Plays until the episode ends, or you stop; returns its return."""
     from lactchain.budget import check_budget, print_budget
 
     if is_dry_run():
@@ -59,18 +59,18 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
         moves = zip(info["executed"], info["bumped"], strict=True)
         played = ", ".join(f"{name} (bumped)" if bumped else name for name, bumped in moves)
         outcome = played or f"nothing done: {info['invalid_reason']}"
-        console.print(plain(f"answer {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
+        console.print(plain(f"completion {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
     show_state(env, observation)
     ending = "reached" if info["success"] else "did not reach"
-    verdict = f"{policy.name} {ending} the goal: {num_chains} answers, return {total:+.3g}"
+    verdict = f"{policy.name} {ending} the goal: {num_chains} completions, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total
 
 
 def memory(config: PlayConfig) -> Phases:
     """The phases that are estimated."""
-    from lactchain.budget import answers
+    from lactchain.budget import completions
 
     if config.actor is not None:
-        yield answers("play", config.environment, config.actor, 1, "")
+        yield completions("play", config.environment, config.actor, 1, "")

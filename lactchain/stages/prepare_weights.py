@@ -94,12 +94,12 @@ def prepare_warm_actor(config: PrepareWeightsConfig) -> None:
         ConfigError: the folder holds an actor of another warm start, or of another base.
     """
     from lactchain.data.base_models import prepare
-    from lactchain.models.adapters import base_fingerprint
+    from lactchain.models.adapters import base_checksum
 
     folder = Path(config.folder)
     actor, base, run_dir = (folder / f"tiny-{name}" for name in ("actor", "base", "warm-start"))
     settings = {
-        "base": base_fingerprint(base),
+        "base": base_checksum(base),
         "environment": asdict(config.environment),
         "warm_start": asdict(config.warm_start),
         "seed": config.seed,

@@ -35,7 +35,7 @@ from lactchain.settings import (
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -95,7 +95,7 @@ class RunPipelineConfig(Bounded):
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
     fewer states, and should disturb the others less."""
     nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
-    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting answers spreads
+    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
@@ -179,7 +179,7 @@ class Rounds:
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> None:
-        """Pairs of the actor's answers, and SimPO on them."""
+        """Pairs of the actor's completions, and SimPO on them."""
         settings = self.config.simpo
         training, simpo = settings.training, settings.simpo
         decay = self.config.learning_rate_decay ** (number - 1)
@@ -257,10 +257,10 @@ class Rounds:
 
     def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict) -> None:
         """Goes on with the actor that a stage has trained."""
-        from lactchain.models.adapters import SEAL_FILE
+        from lactchain.models.adapters import ADAPTER_RECORD
 
         folder = Path(stage.run.run_dir) / "actor"
-        if (folder / SEAL_FILE).is_file():
+        if (folder / ADAPTER_RECORD).is_file():
             self.actor = replace(self.actor, adapter=str(folder))
         else:
             self.actor = replace(self.actor, model=str(folder), adapter=None)
@@ -337,4 +337,4 @@ def memory(config: RunPipelineConfig) -> Phases:
     training = TrainSimPOConfig(
         environment=config.environment, actor=actor, training=config.simpo.training
     )
-    yield train_simpo.training_memory(training)
+    yield train_simpo.simpo_phase(training)

@@ -24,7 +24,7 @@ from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.tunable import tunable_values
 
@@ -140,7 +140,7 @@ def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     from lactchain.search import runs
     from lactchain.search.agents import AgentSpecies
     from lactchain.search.evolution import Evolution, credit
-    from lactchain.stages.language_species import LanguageSpecies
+    from lactchain.stages.language_actors import LanguageSpecies
 
     seed, settings = config.run.seed, config.evolution
     if config.language is not None:
@@ -150,7 +150,7 @@ def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     evolution = Evolution(species, settings, seed, config.target)
     runs.resume(run, evolution)
     while not evolution.done:
-        runs.record(run, evolution.advance())
+        runs.record_generation(run, evolution.advance())
         if config.language is None:
             best = evolution.champion
             runs.save_best(run, config.environment, best.config, best.state)
@@ -176,7 +176,7 @@ def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
 
 def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
     """Trials until the target is met, or the last one is done."""
-    from lactchain.baselines.training import load_agent
+    from lactchain.baselines.training import read_agent
     from lactchain.search import runs
     from lactchain.search.trials import trials_of
 
@@ -208,7 +208,7 @@ def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
         "num_env_steps": trials.arena.num_env_steps,
         "target_met": None if config.target is None else met,
         "best/fitness": best["fitness"],
-        "best/episode_return": trials.arena.prove(load_agent(run.directory / "best")),
+        "best/episode_return": trials.arena.prove(read_agent(run.directory / "best")),
         "best/tunables": best["tunables"],
         "best/trial": best["trial"],
     }

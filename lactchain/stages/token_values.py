@@ -16,13 +16,13 @@ from lactchain.settings import (
     TrainingConfig,
     ValueConfig,
 )
-from lactchain.stages.frame import Phases
+from lactchain.stages.running import Phases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lactchain.data.token_view import TokenView
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
 
 
 @dataclass(frozen=True)
@@ -117,22 +117,22 @@ def memory(config: TrainValuesConfig) -> Phases:
     yield training_phase("values", spec, batch, config.training, config.actor, heads)
 
 
-def largest_batch(config: TrainValuesConfig) -> Batch:
+def largest_batch(config: TrainValuesConfig) -> PassSize:
     """The largest batch, prefix trees of decisions: measured where the episodes are there."""
-    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
+    from lactchain.data.token_counts import actor_lengths, find_tokenizer
     from lactchain.data.token_view import one_step_targets
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
     from lactchain.trainers.tree_batches import tree_batches
 
     rows, tokenizer = config.training.batch_size, find_tokenizer(config.actor)
     if tokenizer is None or not Path(config.trajectories).exists():
         lengths = actor_lengths(config.environment, config.actor)
-        prompt, states = lengths.prefix + lengths.prompt, rows * lengths.answer
-        return Batch(rows, prompt + lengths.answer, states, "values", (rows, prompt))
+        prompt, states = lengths.prefix + lengths.prompt, rows * lengths.completion
+        return PassSize(rows, prompt + lengths.completion, states, "values", (rows, prompt))
     view, settings = read_view(config, tokenizer), config.settings
     targets = one_step_targets(view, settings.gamma)
     groups, collate = tree_batches(view, targets, settings, multi_step=False, pad_token_id=0)
     largest = sorted(range(len(groups)), key=lambda i: len(groups.groups[i]))[-rows:]
     batch = collate([groups[i] for i in largest])
     behind = batch["behind_input_ids"].shape if "behind_nodes" in batch else (0, 0)
-    return Batch(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)
+    return PassSize(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def main(config: TrainAgentConfig) -> dict[str, Any]:
     """Trains the agents that the class of the configuration names; returns their figures."""
-    from lactchain.baselines.training import train
+    from lactchain.baselines.training import train_agent
 
-    summary = train(config)
+    summary = train_agent(config)
     write_learning_curve(config.run.run_dir)
     write_report(config.run.run_dir)
     title = type(config).__name__.removeprefix("Train").removesuffix("Config")

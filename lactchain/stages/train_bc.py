@@ -5,8 +5,8 @@ on the spot); writes RUN/checkpoints/ and RUN/actor/. With --only_successes or -
 best episodes alone are cloned (%BC).
 
 A tiny actor knows nothing, so the founding recipe begins here: with a mixture of shortest paths
-and random chains it learns the form of an answer and a first notion of the state. On TRL's
-SFTTrainer; only the tokens of the answers are learnt.
+and random chains it learns the form of a completion and a first notion of the state. On TRL's
+SFTTrainer; only the tokens of the completions are learnt.
 """
 
 import math
@@ -32,13 +32,13 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Action, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import CloningRow
 
 
@@ -56,7 +56,7 @@ class BehaviorConfig(Bounded):
 
 @dataclass(frozen=True)
 class WarmStartConfig:
-    """How a base model that knows nothing comes to know the form of an answer."""
+    """How a base model that knows nothing comes to know the form of a completion."""
 
     behavior: BehaviorConfig = BehaviorConfig()
     training: BriefTrainingConfig = BriefTrainingConfig()
@@ -72,16 +72,16 @@ class TrainBCConfig(Bounded):
     behavior: BehaviorConfig = BehaviorConfig()
     training: TrainingConfig = TrainingConfig()
     pairs: str | None = None
-    """Folder or file of preference pairs whose chosen answers are cloned instead of scripted
+    """Folder or file of preference pairs whose chosen completions are cloned instead of scripted
     behaviour; null: scripted behaviour."""
     trajectories: str | None = None
-    """Folder or file of episodes whose answers are cloned instead; null: scripted behaviour."""
+    """Folder or file of episodes whose completions are cloned instead; null: scripted behaviour."""
     only_successes: bool = False
     """Of the episodes, those that reached their goal (%BC in LMRL-Gym's maze)."""
     best_fraction: PositiveShare = 1.0
     """Of these, the share with the best returns, in (0, 1] (%BC; 0.3 in LMRL-Gym's Wordle)."""
-    only_final_answers: bool = False
-    """Of each, its last answer alone: of a success the one that reached the goal, however poor
+    only_final_completions: bool = False
+    """Of each, its last completion alone: of a success the one that reached the goal, however poor
     those before it were."""
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class TrainBCConfig(Bounded):
 
 
 def main(config: TrainBCConfig) -> dict[str, Any]:
-    """Trains the actor; returns how many answers it learnt."""
+    """Trains the actor; returns how many completions it learnt."""
     return run_stage("Behaviour cloning", config, clone, memory)
 
 
@@ -139,12 +139,12 @@ def rows_to_clone(
     episodes = chosen_episodes(
         open_trajectories(config.trajectories), config.only_successes, config.best_fraction
     )
-    only_final = config.only_final_answers
+    only_final = config.only_final_completions
     return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
 
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
-    """Observations, and the answers to clone."""
+    """Observations, and the completions to clone."""
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
     pairs = open_pairs(config.pairs)
@@ -154,10 +154,10 @@ def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action
 def behavior_examples(
     env: LanguageEnv, config: BehaviorConfig, seed: int
 ) -> list[tuple[str, Action]]:
-    """Observations of start states drawn uniformly, and scripted answers to them.
+    """Observations of start states drawn uniformly, and scripted completions to them.
 
     Raises:
-        ConfigError: nobody knows the shortest paths, or the observations do not tell the states.
+        ConfigError: the shortest paths are unknown, or the observations do not tell the states.
     """
     try:
         competent = OptimalChains(env)
@@ -204,19 +204,22 @@ def memory(config: TrainBCConfig) -> Phases:
     yield training_phase("cloning", spec, largest_batch(config), config.training, config.actor)
 
 
-def largest_batch(config: TrainBCConfig) -> "Batch":
-    """The largest batch, a prompt with its answer: measured where the data are there already."""
-    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
-    from lactchain.models.meta_models import Batch
+def largest_batch(config: TrainBCConfig) -> "PassSize":
+    """The largest batch, prompt with completion: measured where the data are there already."""
+    from lactchain.data.token_counts import actor_lengths, find_tokenizer
+    from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import IGNORED
 
     tokenizer = find_tokenizer(config.actor)
     sources = [path for path in (config.pairs, config.trajectories) if path is not None]
     if tokenizer is not None and all(Path(path).exists() for path in sources):
         rows, _ = rows_to_clone(config, make_language_env(config.environment), tokenizer)
-        answer = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in rows)
+        completion = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in rows)
         tokens = max(len(row["input_ids"]) for row in rows)
     else:
         lengths = actor_lengths(config.environment, config.actor)
-        answer, tokens = lengths.answer, lengths.prefix + lengths.prompt + lengths.answer
-    return Batch(config.training.batch_size, tokens, answer + 1, "cloning")
+        completion, tokens = (
+            lengths.completion,
+            lengths.prefix + lengths.prompt + lengths.completion,
+        )
+    return PassSize(config.training.batch_size, tokens, completion + 1, "cloning")

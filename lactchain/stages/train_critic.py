@@ -31,7 +31,7 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages import collect_rollouts
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class TrainCriticConfig:
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to
-    be enumerated: it reads every legal answer to every state."""
+    be enumerated: it reads every legal completion to every state."""
 
 
 def main(config: TrainCriticConfig) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable.
 
     Nothing else should be in memory: neither the trainer nor the critic in training. The processes
-    share the enumeration of the actor's answers out. Rank 0 alone measures the critic that the run
-    has saved: that in training may be spread over several processes.
+    share the enumeration of the actor's completions out. Rank 0 alone measures the critic that the
+    run has saved: that in training may be spread over several processes.
     """
     from lactchain.models.actor import LanguageActor
     from lactchain.models.critic import EmbeddingCritic
@@ -146,14 +146,14 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
 def memory(config: TrainCriticConfig) -> Phases:
     """The phases that are estimated."""
     from lactchain.budget import enumeration, training_phase
-    from lactchain.data.text_lengths import critic_length
-    from lactchain.models.meta_models import Batch
+    from lactchain.data.token_counts import critic_length
+    from lactchain.models.meta_models import PassSize
     from lactchain.models.specs import critic_spec
 
     if config.trajectories is None:
         yield from collect_rollouts.memory(config)
     length = critic_length(config.environment, config.critic)
-    batch = Batch(config.training.batch_size, length, loss="critic")
+    batch = PassSize(config.training.batch_size, length, loss="critic")
     spec = critic_spec(config.critic, training=True)
     yield training_phase("critic", spec, batch, config.training, config.critic)
     if compares_with_exact(config, make_language_env(config.environment)):

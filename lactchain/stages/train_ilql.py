@@ -4,16 +4,16 @@ Reads --trajectories and the actor's weights, where the value model begins; writ
 RUN/checkpoints/ and RUN/values/, which `actor.values` of evaluate and play names. With a cloning
 weight the policy shares the trunk, and RUN/values/ is an actor too.
 
-Departures from Snell et al. 2022: (1) the state behind an answer is the next prompt as the policy
-will see it, not the text so far; (2) a time limit is no ending; (3) equal decisions are merged and
-weighted, and what texts share is read once: the same loss in less time.
+Departures from Snell et al. 2022: (1) the state behind a completion is the next prompt as the
+policy will see it, not the text so far; (2) a time limit is no ending; (3) equal decisions are
+merged and weighted, and what texts share is read once: the same loss in less time.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.settings import ILQLConfig, RunConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.running import run_stage
 from lactchain.stages.token_values import TrainValuesConfig, memory, train_values
 
 

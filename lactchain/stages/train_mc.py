@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.settings import RunConfig, ValueConfig
-from lactchain.stages.frame import run_stage
+from lactchain.stages.running import run_stage
 from lactchain.stages.token_values import TrainValuesConfig, memory, train_values
 
 

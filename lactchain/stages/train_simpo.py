@@ -3,9 +3,9 @@
 Reads the actor's weights, and --pairs if given; else the actor makes its own into RUN/pairs/,
 ranked by --critic, or by return without one. Writes RUN/checkpoints/ and RUN/actor/.
 
-Departures from the paper (Meng, Xia & Chen 2024): (1) pairs are best against worst of K answers,
-ranked by a critic's advantage and not by a reward model; (2) an optional NLL term on the chosen
-answers (CPO's alpha) keeps small actors from collapsing.
+Departures from the paper (Meng, Xia & Chen 2024): (1) pairs are best against worst of K
+completions, ranked by a critic's advantage and not by a reward model; (2) an optional NLL term on
+the chosen completions (CPO's alpha) keeps small actors from collapsing.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages import make_preferences
-from lactchain.stages.frame import Phases, run_stage
+from lactchain.stages.running import Phases, run_stage
 
 if TYPE_CHECKING:
     from lactchain.budget import Phase
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,10 @@ def memory(config: TrainSimPOConfig) -> Phases:
     """The phases that are estimated."""
     if config.pairs is None:
         yield from make_preferences.memory(config)
-    yield training_memory(config)
+    yield simpo_phase(config)
 
 
-def training_memory(config: TrainSimPOConfig) -> "Phase":
+def simpo_phase(config: TrainSimPOConfig) -> "Phase":
     """The phase of the training alone."""
     from lactchain.budget import training_phase
     from lactchain.models.specs import actor_spec
@@ -103,11 +103,11 @@ def training_memory(config: TrainSimPOConfig) -> "Phase":
     return training_phase("SimPO", spec, largest_batch(config), config.training, config.actor)
 
 
-def largest_batch(config: TrainSimPOConfig) -> "Batch":
-    """The largest batch, a prompt with both answers: measured where the pairs are there already."""
-    from lactchain.data.text_lengths import actor_lengths, find_tokenizer
+def largest_batch(config: TrainSimPOConfig) -> "PassSize":
+    """The largest batch, prompt with both completions: measured where the pairs are there."""
+    from lactchain.data.token_counts import actor_lengths, find_tokenizer
     from lactchain.models.loading import context_of
-    from lactchain.models.meta_models import Batch
+    from lactchain.models.meta_models import PassSize
     from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.simpo import preference_rows
 
@@ -117,9 +117,9 @@ def largest_batch(config: TrainSimPOConfig) -> "Batch":
         template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
         context = context_of(config.actor)
         rows, _ = preference_rows(open_pairs(config.pairs), template, tokenizer, context)
-        answers = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
+        completions = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
         prompt = max(len(row["prompt_ids"]) for row in rows)
     else:
         lengths = actor_lengths(config.environment, config.actor)
-        prompt, answers = lengths.prefix + lengths.prompt, 2 * lengths.answer
-    return Batch(config.training.batch_size, prompt + 1 + answers, 1 + answers)
+        prompt, completions = lengths.prefix + lengths.prompt, 2 * lengths.completion
+    return PassSize(config.training.batch_size, prompt + 1 + completions, 1 + completions)

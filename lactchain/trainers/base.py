@@ -138,7 +138,7 @@ class UpdateMeanTrainer(RunTrainer):
         raise NotImplementedError
 
     def shares(self, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None) -> Tensor:
-        """What the means over a batch count among those over the update, (K,); 1 without one."""
+        """The weights of a batch's means in those over the update, (K,); 1 outside of an update."""
         items = self.num_items(inputs)
         return items / (items if num_items_in_batch is None else num_items_in_batch)
 

@@ -1,4 +1,4 @@
-"""Behaviour cloning: (prompt, answer) → an actor that answers alike, by TRL's SFTTrainer.
+"""Behaviour cloning: (prompt, completion) → an actor that answers alike, by TRL's SFTTrainer.
 
 Only completions are learnt. Rows are token ids, so that TRL tokenises nothing: what the actor is
 asked later is, token for token, what it was trained on.
@@ -45,16 +45,16 @@ def cloning_rows(
     """The rows to train on, and how many examples were dropped for which reason.
 
     Args:
-        examples: observations and the answers to learn.
+        examples: observations and the completions to learn.
         template: makes prompts of observations.
-        max_length: longest prompt and answer together, in tokens; longer examples are dropped.
+        max_length: longest prompt and completion together, in tokens; longer examples are dropped.
 
     Raises:
         DataError: there were examples, and none is left; or another tokenizer's model sampled one.
     """
     prompts = template.encode_batch([observation for observation, _ in examples])
-    answers = [action for _, action in examples]
-    completions = encode_completions(answers, tokenizer, "examples: row {}".format)
+    actions = [action for _, action in examples]
+    completions = encode_completions(actions, tokenizer, "examples: row {}".format)
     rows, dropped = [], Counter()
     for prompt, completion in zip(prompts, completions, strict=True):
         if not completion:
@@ -69,7 +69,7 @@ def cloning_rows(
     return rows, dropped
 
 
-class AnswerCollator:
+class CompletionCollator:
     """Rows → a batch padded on the left, so that logits are wanted of the last columns alone.
 
     Args:
@@ -89,7 +89,7 @@ class AnswerCollator:
 
         Returns:
             `input_ids`, `attention_mask`, `position_ids` (B, L); `logits_to_keep` (K,), the last
-            columns, one more than the longest answer has tokens; `labels` (B, K).
+            columns, one more than the longest completion has tokens; `labels` (B, K).
         """
         batch = self._pad(rows)
         mask, labels = batch["attention_mask"], batch["labels"]
@@ -125,7 +125,7 @@ def behavior_cloning_trainer(
         """TRL's trainer with checked steps and verified checkpoints."""
 
         def compute_loss(self, *args: Any, **kwargs: Any) -> Tensor:
-            """Mean negative log-likelihood of the answers' tokens.
+            """Mean negative log-likelihood of the completions' tokens.
 
             TRL's own has the same value, and two more metrics. But where there is no Triton it
             scores all tokens of the prompts too, two thirds of the time of a tiny model with a
@@ -148,7 +148,7 @@ def behavior_cloning_trainer(
     trainer = BehaviorCloningTrainer(
         model=model,
         args=args,
-        data_collator=AnswerCollator(tokenizer),
+        data_collator=CompletionCollator(tokenizer),
         train_dataset=Dataset.from_list(list(rows)),
         processing_class=tokenizer,
         run=run,
@@ -168,7 +168,7 @@ def decision_rows(
     max_length: int | None = None,
     only_final: bool = False,
 ) -> list[CloningRow]:
-    """A row for each decision of recorded episodes, or for the last of each: answers verbatim.
+    """A row for each decision of recorded episodes, or for the last of each: completions verbatim.
 
     Raises:
         DataError: a decision does not fit the model; see `token_view`.

@@ -27,7 +27,7 @@ from lactchain import distributed
 from lactchain.checkpoints import clear_place
 from lactchain.errors import Interrupted, NonFiniteError
 from lactchain.files import disk_errors
-from lactchain.models.adapters import base_folder, seal_adapter
+from lactchain.models.adapters import base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
 from lactchain.models.runtime import quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
@@ -224,7 +224,7 @@ class GuardedTrainer:
         directory = Path(output_dir or self.args.output_dir)
         (directory / "training_args.bin").unlink()
         if isinstance(self.model, PeftModel):
-            seal_adapter(directory, base_folder(self.model))
+            write_adapter_record(directory, base_folder(self.model))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Without the second copy of all weights that transformers writes of a sharded model."""

@@ -64,12 +64,12 @@ def preference_rows(
         "chosen_ids": encode_completions(
             [Action(pair.chosen, pair.chosen_token_ids) for pair in pairs],
             tokenizer,
-            "pairs: row {}, chosen answer".format,
+            "pairs: row {}, chosen completion".format,
         ),
         "rejected_ids": encode_completions(
             [Action(pair.rejected, pair.rejected_token_ids) for pair in pairs],
             tokenizer,
-            "pairs: row {}, rejected answer".format,
+            "pairs: row {}, rejected completion".format,
         ),
     }
     rows, dropped = [], Counter()
@@ -110,14 +110,15 @@ def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None
 
 
 class PreferenceCollator:
-    """Rows → one sequence per pair: the prompt once, then the chosen and the rejected answer.
+    """Rows → one sequence per pair: the prompt once, then the chosen and the rejected completion.
 
-    Both answers begin with a copy of the prompt's last token at its place, so that every token is
-    predicted from the one before it. `branch` says who sees whom (`seen_in_branch`): SHARED prompt,
-    CHOSEN, REJECTED, PADDING. The prompt is most of a batch, and is paid for once instead of twice.
+    Both completions begin with a copy of the prompt's last token at its place, so that every token
+    is predicted from the one before it. `branch` says who sees whom (`seen_in_branch`): SHARED
+    prompt, CHOSEN, REJECTED, PADDING. The prompt is most of a batch, and is paid for once instead
+    of twice.
 
     All tensors are (B, L), padded on the right: `input_ids`, `position_ids`, `branch`, and
-    `completion_mask`, which marks the tokens of both answers.
+    `completion_mask`, which marks the tokens of both completions.
     """
 
     def __init__(self, pad_token_id: int) -> None:
@@ -146,7 +147,7 @@ class PreferenceCollator:
 
 
 def seen_in_branch(branch: Tensor) -> Tensor:
-    """Whom each token sees, (B, L, L): what came before in its own branch and the shared prompt."""
+    """Which tokens each token sees, (B, L, L): those before it in its branch and the prompt."""
     own = branch[:, :, None] == branch[:, None, :]
     return (own | (branch == SHARED)[:, None, :]).tril()
 
@@ -154,8 +155,8 @@ def seen_in_branch(branch: Tensor) -> Tensor:
 class SimPOTrainer(UpdateMeanTrainer):
     """Trains a causal language model on preference pairs (Meng, Xia & Chen 2024, equation 6).
 
-    Departures: an optional negative log-likelihood of the chosen answers, the α of CPO (Xu et al.
-    2024, equation 5), weighted by `settings.nll_weight`.
+    Departures: an optional negative log-likelihood of the chosen completions, the α of CPO (Xu et
+    al. 2024, equation 5), weighted by `settings.nll_weight`.
 
     Rows are those of `preference_rows`, or of any data set with TRL's columns `prompt`, `chosen`
     and `rejected`, under the tokenizer's chat template.
@@ -232,7 +233,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         return simpo_loss(chosen_logps, rejected_logps, beta, target_margin)
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Pairs, and tokens of the chosen answers."""
+        """Pairs, and tokens of the chosen completions."""
         spoken = inputs["completion_mask"].bool() & (inputs["branch"] == CHOSEN)
         return torch.stack([torch.tensor(len(spoken), device=spoken.device), spoken.sum()])
 
@@ -246,16 +247,16 @@ def completion_logprobs(
     config: PreTrainedConfig,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of both answers' tokens, from one pass over what the collator made.
+    """Log-probabilities of both completions' tokens, from one pass over what the collator made.
 
-    The vocabulary is projected only from the batch's first answer on, not on the prompts.
+    The vocabulary is projected only from the batch's first completion on, not on the prompts.
 
     Args:
         config, dtype: of the model and its weights, for the attention mask.
 
     Returns:
-        Log-probabilities (B, L') in float32, and which answer each belongs to: CHOSEN, REJECTED,
-        or PADDING where there is none.
+        Log-probabilities (B, L') in float32, and which completion each belongs to: CHOSEN,
+        REJECTED, or PADDING where there is none.
     """
     start = int(completion_mask.any(dim=0).int().argmax())
     mask = attention_masks(config, seen_in_branch(branch), position_ids, position_ids, dtype)
@@ -265,12 +266,12 @@ def completion_logprobs(
         attention_mask=mask,
         logits_to_keep=torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device),
     ).logits
-    answer = branch.masked_fill(completion_mask == 0, PADDING)
-    return token_logprobs(logits, input_ids[:, start:]), answer[:, start:]
+    spoken = branch.masked_fill(completion_mask == 0, PADDING)
+    return token_logprobs(logits, input_ids[:, start:]), spoken[:, start:]
 
 
 def warn_if_collapsed(run: Run) -> None:
-    """Says so when training made the chosen answers much less probable than they were."""
+    """Says so when training made the chosen completions much less probable than they were."""
     chosen = [
         record["logps/chosen"] for record in read_metrics(run.directory) if "logps/chosen" in record
     ]

@@ -60,7 +60,7 @@ class TokenValueTrainer(HeadedTrainer):
         )
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
-        """What values are fitted to; and whether every token of an answer leads behind it all."""
+        """What values are fitted to; and whether every token of a completion leads behind it."""
         raise NotImplementedError
 
     def token_losses(
@@ -138,7 +138,7 @@ class MonteCarloTrainer(TokenValueTrainer):
     num_q_heads = 1
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
-        """Returns, of which every token of an answer has its share."""
+        """Returns, of which every token of a completion has its share."""
         return monte_carlo_targets(view, self.settings.gamma), True
 
     def token_losses(
@@ -154,8 +154,8 @@ class ILQLTrainer(TokenValueTrainer):
 
     Double Q with a target network, V by expectile regression, a conservative term. Source: Snell
     et al. 2022, "Offline RL for natural language generation with implicit language Q-learning";
-    LMRL-Gym (Abdulhai et al. 2023) for the weights. With `bootstrap: answer` targets are multi-step
-    ones, as they never are there.
+    LMRL-Gym (Abdulhai et al. 2023) for the weights. With `bootstrap: completion` targets are
+    multi-step ones, as they never are there.
     """
 
     num_q_heads, has_target = 2, True
@@ -168,7 +168,7 @@ class ILQLTrainer(TokenValueTrainer):
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
         """What followed one decision."""
-        return one_step_targets(view, self.settings.gamma), self.settings.bootstrap == "answer"
+        return one_step_targets(view, self.settings.gamma), self.settings.bootstrap == "completion"
 
     def token_losses(
         self, values: dict[str, Tensor], q: Tensor, logsumexp: Tensor, inputs: dict[str, Tensor]

@@ -67,8 +67,8 @@ class TreeCollator:
 
     Args:
         gamma: discount of one token.
-        multi_step: whether every token of an answer leads to what follows the answer, or each to
-            the one behind it, and the last one to what follows.
+        multi_step: whether every token of a completion leads to what follows the completion, or
+            each to the one behind it, and the last one to what follows.
         pad_token_id: fills up the rows.
     """
 
@@ -85,7 +85,9 @@ class TreeCollator:
         self.gamma = gamma
         self.multi_step = multi_step
         self.pad_token_id = pad_token_id
-        num_tokens = np.array([len(answer) for answer in view.answers])[targets.answer]
+        num_tokens = np.array([len(completion) for completion in view.completions])[
+            targets.completion
+        ]
         self._weights = targets.weight / np.average(targets.weight, weights=num_tokens)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
@@ -110,18 +112,21 @@ class TreeCollator:
         """The texts of M decisions.
 
         Returns:
-            The trees of what was said; the states of each answer in them; the trees of prompts that
-            follow and are not answered here, if there are any; and where `after` ends, counted
+            The trees of what was said; the states of each completion in them; the trees of prompts
+            that follow and are not answered here, if there are any; and where `after` ends, counted
             through both.
         """
         prompts, targets = self.view.prompts, self.targets
-        count = len(self.view.answers)
-        keys = targets.prompt[decisions] * count + targets.answer[decisions]
+        count = len(self.view.completions)
+        keys = targets.prompt[decisions] * count + targets.completion[decisions]
         keys, which = np.unique(keys, return_inverse=True)
         said = [divmod(key, count) for key in keys.tolist()]
-        # The last token of an answer is an action, and never a state.
+        # The last token of a completion is an action, and never a state.
         trees = prefix_trees(
-            [prompts[prompt] + self.view.answers[answer][:-1] for prompt, answer in said],
+            [
+                prompts[prompt] + self.view.completions[completion][:-1]
+                for prompt, completion in said
+            ],
             self.pad_token_id,
         )
         states = [
@@ -142,14 +147,14 @@ class TreeCollator:
     def _tokens(
         self, decisions: np.ndarray, states: Sequence[np.ndarray], ends: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """The T tokens of M answers: states, actions and what follows, each (T,)."""
+        """The T tokens of M completions: states, actions and what follows, each (T,)."""
         targets, lengths = self.targets, np.array([len(places) for places in states])
-        answer_of, state = np.repeat(np.arange(len(states)), lengths), np.concatenate(states)
-        to_come = np.cumsum(lengths)[answer_of] - 1 - np.arange(len(state))
-        # Of its answer: the place of the text behind it, reward and discount of the last token.
-        following = ends[answer_of]
-        reward = targets.reward[decisions][answer_of]
-        discount = targets.discount[decisions][answer_of]
+        completion_of, state = np.repeat(np.arange(len(states)), lengths), np.concatenate(states)
+        to_come = np.cumsum(lengths)[completion_of] - 1 - np.arange(len(state))
+        # Of its completion: the place of the text behind it, reward and discount of the last token.
+        following = ends[completion_of]
+        reward = targets.reward[decisions][completion_of]
+        discount = targets.discount[decisions][completion_of]
         if self.multi_step:
             powers = self.gamma**to_come
             reward, discount = powers * reward, powers * discount
@@ -158,14 +163,16 @@ class TreeCollator:
             following = np.where(last, following, np.roll(state, -1))
             reward = np.where(last, reward, 0.0)
             discount = np.where(last, discount, self.gamma)
-        answers = [self.view.answers[answer] for answer in targets.answer[decisions]]
+        completions = [
+            self.view.completions[completion] for completion in targets.completion[decisions]
+        ]
         return {
             "state": state,
             "next": following,
-            "action": np.fromiter(chain.from_iterable(answers), np.int64, len(state)),
+            "action": np.fromiter(chain.from_iterable(completions), np.int64, len(state)),
             "reward": reward,
             "discount": discount,
-            "weight": self._weights[decisions][answer_of],
+            "weight": self._weights[decisions][completion_of],
         }
 
 

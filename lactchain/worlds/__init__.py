@@ -1,4 +1,4 @@
-"""The worlds that are shipped, each a room of its own: rules, words, policies, truth, pictures.
+"""The worlds that are shipped, each by itself: rules, words, policies, exact values, pictures.
 
 Importing this package registers their Gymnasium ids. A new world is a file with an environment that
 has a method `text_view`, and a line here; one outside of LactChain registers itself.

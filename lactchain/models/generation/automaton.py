@@ -1,4 +1,4 @@
-"""The automaton of legal answers: which tokens may follow, for chains of actions.
+"""The automaton of legal completions: which tokens may follow, for chains of actions.
 
 Constrained decoding walks it. A state is "n actions said so far, and these tokens of the next
 piece", so its size grows with the number of actions times the length of a chain and not with the
@@ -29,13 +29,13 @@ class ChainAutomaton:
     follow it without a choice: together they are a block, fed to the model in one step.
 
     Attributes:
-        tokens: (M,) ids of all tokens that occur in legal answers.
+        tokens: (M,) ids of all tokens that occur in legal completions.
         legal: (S, M) whether the token may follow.
         blocks: (S, M, W) ids of the block, padded with -1 on the left.
-        after: (S, M) the state behind the block; ACCEPT at the end of the answer.
-        opening: the tokens that every answer begins with.
+        after: (S, M) the state behind the block; ACCEPT at the end of the completion.
+        opening: the tokens that every completion begins with.
         start: the state behind them.
-        longest: tokens of the longest legal answer.
+        longest: tokens of the longest legal completion.
     """
 
     tokens: np.ndarray
@@ -51,12 +51,12 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
     """The automaton of all chains of 1 to `max_chain_length` actions, end of sequence included.
 
     Raises:
-        ConfigError: the actions have no names, so any text is an answer.
+        ConfigError: the actions have no names, so any text is a completion.
         DataError: the tokenizer's tokens straddle the borders between actions, or one action's
             tokens begin another's.
     """
     if not grammar.action_names:
-        raise ConfigError("actor.decoding: expected free, since any text is an answer here")
+        raise ConfigError("actor.decoding: expected free, since any text is a completion here")
     pieces = _pieces(grammar, tokenizer)
     # A state's legal tokens, and the state behind each. The chains of the same number of actions
     # meet in one state, `said`, whatever the actions were: so the automaton stays small.
@@ -92,13 +92,13 @@ Pieces = dict[tuple[bool, bool, int], tuple[int, ...]]
 
 
 def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces:
-    """How the tokenizer cuts an answer into actions.
+    """How the tokenizer cuts a completion into actions.
 
     Tokenizers merge letters across the borders of our words (`",` is one token of Mistral's, and
     the tiny tokenizers have one token for an action with all that follows it), so there is a choice
     of how much of the separator belongs to the action before it; the first that falls between
-    tokens is taken. Pieces are cut out of whole answers: a name alone may have other tokens than in
-    context. The pieces of final actions hold the closing as well.
+    tokens is taken. Pieces are cut out of whole completions: a name alone may have other tokens
+    than in context. The pieces of final actions hold the closing as well.
     """
     cuts = [_cut_all(grammar, tokenizer, tail) for tail in range(len(grammar.separator) + 1)]
     possible = [pieces for pieces in cuts if pieces is not None]
@@ -115,7 +115,7 @@ def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces
     raise DataError(
         f"tokenizer {tokenizer.name_or_path}: tokens of {grammar.render([0, 0])!r} straddle the "
         "borders between actions, so constrained decoding has no automaton; use free decoding "
-        "(--actor.decoding free) or another answer format"
+        "(--actor.decoding free) or another completion format"
     )
 
 
@@ -147,7 +147,7 @@ def _cut_all(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, tail: in
 def _cut(
     grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, chain: Sequence[int], tail: int
 ) -> list[tuple[int, ...]] | None:
-    """The answer's tokens, cut `tail` characters behind each action but the last.
+    """The completion's tokens, cut `tail` characters behind each action but the last.
 
     None where a token straddles a cut.
     """
@@ -169,7 +169,7 @@ def _cut(
 
 
 def _longest(pieces: Pieces, max_chain_length: int) -> int:
-    """Tokens of the longest answer, end of sequence included."""
+    """Tokens of the longest completion, end of sequence included."""
     sizes: dict[tuple[bool, bool], int] = defaultdict(int)
     for (later, final, _), piece in pieces.items():
         sizes[later, final] = max(sizes[later, final], len(piece))

@@ -36,9 +36,9 @@ COLUMNS = 32
 # (three results of the MLP, the residual stream, scores), so this many take 2.5 GB.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 16384}
 
-# Keys and values that trees of answers are read with, at most. All nine-move answers of a 7B model
-# are then read some 10 rows at a time on a CPU, where the weights are in the same memory, and some
-# 75 on a GPU, which leaves room for two such models on 80 GB.
+# Keys and values that trees of completions are read with, at most. All nine-move completions of a
+# 7B model are then read some 10 rows at a time on a CPU, where the weights are in the same memory,
+# and some 75 on a GPU, which leaves room for two such models on 80 GB.
 CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}
 
 
@@ -190,7 +190,7 @@ class RowCache:
         return RowCache(columns, pad(self.valid[rows, : self.length], (0, room)), self.length)
 
     def append(self, valid: Tensor) -> Tensor:
-        """Opens columns for a block of tokens; returns whom they see, (B, Q, C).
+        """Opens columns for a block of tokens; returns which columns they see, (B, Q, C).
 
         Args:
             valid: (B, Q), False where the block is padding.
@@ -250,7 +250,7 @@ class CascadeTrunk:
     def read(
         self, prompts: Sequence[Sequence[int]], opening: Sequence[int] = (), room: int = 0
     ) -> tuple[RowCache, Tensor, Tensor]:
-        """Reads B prompts, each with the prefix, and what every answer opens with.
+        """Reads B prompts, each with the prefix, and what every completion opens with.
 
         Args:
             room: columns of the cache for what follows; it grows where they do not suffice.

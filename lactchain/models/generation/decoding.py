@@ -31,8 +31,13 @@ from lactchain.models.generation.cascade import (
     read_all,
     use_cascade,
 )
-from lactchain.models.generation.enumeration import chain_tree, rows_at_once, trimmed, weigh_answers
-from lactchain.streams import uniform
+from lactchain.models.generation.enumeration import (
+    chain_tree,
+    rows_at_once,
+    trimmed,
+    weigh_completions,
+)
+from lactchain.random_streams import uniform
 
 if TYPE_CHECKING:
     from lactchain.models.generation.guidance import TrainedValues
@@ -51,23 +56,23 @@ class Completion:
 
 
 class Decoder:
-    """Samples answers from one version of a policy.
+    """Samples completions from one version of a policy.
 
     Make a new one after every weight update: it keeps the keys and values of the shared prefix.
 
     Args:
         model: a causal language model of the library; an adapter may stay beside its weights.
-        eos_token_id: ends an answer.
+        eos_token_id: ends a completion.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
-        max_new_tokens: the longest answer, in tokens, of free sampling.
+        max_new_tokens: the longest completion, in tokens, of free sampling.
         temperature: divides the logits; 0 takes the most probable token, and probabilities are
             then those of the model itself (temperature 1).
-        automaton: of legal answers, for constrained sampling; None samples freely.
+        automaton: of legal completions, for constrained sampling; None samples freely.
         guide: values β min_i Q̂_i(s, ·) that are added to the logits, by a model of their own which
             is fed along; None: the model's own logits alone.
 
     Attributes:
-        longest_answer: most tokens that an answer has.
+        longest_completion: most tokens that a completion has.
     """
 
     def __init__(
@@ -88,21 +93,21 @@ class Decoder:
         self.device = model.device
         self._models = [model] if guide is None else [model, guide.target.trunk]
         self._trunks = [CascadeTrunk(trunk, prefix_ids) for trunk in self._models]
-        # What every answer begins with; it is read together with the prompt.
-        self._opening, self._start, self.longest_answer = (), 0, max_new_tokens
+        # What every completion begins with; it is read together with the prompt.
+        self._opening, self._start, self.longest_completion = (), 0, max_new_tokens
         self._columns: Tensor | None = None
         head = model.get_output_embeddings()
         self._head = (head.weight, head.bias)
         if automaton is not None:
             self._opening, self._start = automaton.opening, automaton.start
-            self.longest_answer = automaton.longest
+            self.longest_completion = automaton.longest
             self._columns = self._on_device(automaton.tokens)
             self._head = tuple(None if p is None else p[self._columns] for p in self._head)
             self._illegal = ~self._on_device(automaton.legal)
 
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Completion]:
-        """One answer to each of B prompts; equal prompts are read once and branched.
+        """One completion to each of B prompts; equal prompts are read once and branched.
 
         Args:
             prompts: B lists of token ids, each beginning with the decoder's prefix.
@@ -120,7 +125,7 @@ class Decoder:
         rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
         with use_cascade(*self._models):
             caches, lengths, probabilities = self._read_distinct(prompts)
-            for step in range(self.longest_answer):
+            for step in range(self.longest_completion):
                 columns, drawn = self._draw(probabilities, uniform(seeds[rows], step))
                 blocks, states = self._advance(states, columns)
                 for row, block, first in zip(rows, blocks.tolist(), drawn.tolist(), strict=True):
@@ -129,7 +134,7 @@ class Decoder:
                     # Only the first was drawn; what follows it without a choice is certain.
                     logprobs[row] += [first, *repeat(0.0, len(new) - 1)] if new else []
                 (keep,) = np.nonzero(states != ACCEPT)
-                if not len(keep) or step == self.longest_answer - 1:
+                if not len(keep) or step == self.longest_completion - 1:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     kept = self._on_device(keep)
@@ -146,29 +151,29 @@ class Decoder:
     def enumerate(
         self, prompts: Sequence[Sequence[int]], budget: int | None = None
     ) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """The exact distribution over all C legal answers, for each of B prompts.
+        """The exact distribution over all C legal completions, for each of B prompts.
 
-        Each text of the tree of answers is read once for a prompt, depth first, as many at a time
-        as fit; it pays above about a dozen samples a prompt. The tree has as many leaves as there
-        are chains: keep it to a few thousand.
+        Each text of the tree of completions is read once for a prompt, depth first, as many at a
+        time as fit; it pays above about a dozen samples a prompt. The tree has as many leaves as
+        there are chains: keep it to a few thousand.
 
         Args:
             budget: bytes of keys and values to hold at most, though one row is always held; the
                 probabilities do not depend on it. None: `CACHE_BYTES`.
 
         Returns:
-            the token ids of each answer (C), and their probabilities (B, C).
+            the token ids of each completion (C), and their probabilities (B, C).
 
         Raises:
-            ValueError: the decoder has no automaton, so there is no list of answers.
+            ValueError: the decoder has no automaton, so there is no list of completions.
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
         tree = chain_tree(self.automaton)
         if not prompts:
-            return tree.answers, np.zeros((0, len(tree.answers)))
+            return tree.completions, np.zeros((0, len(tree.completions)))
         budget = budget or CACHE_BYTES[self.device.type]
-        probabilities = weigh_answers(
+        probabilities = weigh_completions(
             tree,
             self._trunks,
             prompts,
@@ -177,7 +182,7 @@ class Decoder:
             np.float64(1.0),
             rows_at_once(tree, self._trunks, prompts, budget),
         )
-        return tree.answers, probabilities
+        return tree.completions, probabilities
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -186,7 +191,7 @@ class Decoder:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
-        room = min(self.longest_answer, COLUMNS)
+        room = min(self.longest_completion, COLUMNS)
         caches, lengths, hidden = read_all(self._trunks, list(distinct), self._opening, room)
         start = np.full(len(distinct), self._start)
         probabilities = self._probabilities(hidden, start)
@@ -226,7 +231,7 @@ class Decoder:
             columns = probabilities.argmax(-1, keepdim=True)
         else:
             cumulated = probabilities.cumsum(-1, dtype=torch.float64)
-            # A hair below the total, so that rounding never lands behind the last legal token.
+            # Slightly below the total, so that rounding never lands behind the last legal token.
             u = self._on_device(uniform * (1 - 1e-12))[:, None]
             columns = torch.searchsorted(cumulated, u * cumulated[:, -1:], right=True)
         logprobs = probabilities.gather(-1, columns).log()
@@ -235,7 +240,7 @@ class Decoder:
         return drawn[:, 0].astype(np.int64), drawn[:, 1]
 
     def _advance(self, states: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Says the drawn tokens and all that follow them without a choice.
+        """Appends the drawn tokens, and those that follow without a choice.
 
         Rows that are done, and in the batch until the next compaction, say nothing: their block is
         all padding.

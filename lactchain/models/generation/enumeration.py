@@ -1,9 +1,9 @@
-"""All legal answers as the leaves of a tree, and a walk that weighs each of them.
+"""All legal completions as the leaves of a tree, and a walk that weighs each of them.
 
-Chains of up to nine actions have thousands of answers, but they share their beginnings. The walk
-reads each beginning once: what it costs is the number of nodes, and not the number of answers times
-their length. It goes down before it goes on sideways, so that only few beginnings wait with their
-keys and values in memory.
+Chains of up to nine actions have thousands of completions, but they share their beginnings. The
+walk reads each beginning once: what it costs is the number of nodes, and not the number of
+completions times their length. It goes down before it goes on sideways, so that only few beginnings
+wait with their keys and values in memory.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class AnswerTree:
-    """All legal answers; a node is what was said before a choice, and the root is node 0.
+class CompletionTree:
+    """All legal completions; a node is what was said before a choice, and the root is node 0.
 
     A number in `targets` tells three things apart: a node is positive (nothing leads to the root),
-    answer c is written ~c, which is negative, and 0 is a token that may not follow.
+    completion c is written ~c, which is negative, and 0 is a token that may not follow.
 
     Attributes:
-        answers: the token ids of each answer (C).
-        opening: the tokens that every answer begins with.
+        completions: the token ids of each completion (C).
+        opening: the tokens that every completion begins with.
         targets: (N, M) where each of M tokens leads.
         blocks: (N, M, W) the token with all that follow it without a choice, padded with -1 on the
             left.
         states: (N,) the automaton's state in each node; all 0 without an automaton.
     """
 
-    answers: list[tuple[int, ...]]
+    completions: list[tuple[int, ...]]
     opening: tuple[int, ...]
     targets: np.ndarray
     blocks: np.ndarray
@@ -64,10 +64,10 @@ class AnswerTree:
         return len(np.unique(depths[inner.sum(axis=1) > 1])), int(widths.sum())
 
 
-def chain_tree(automaton: ChainAutomaton) -> AnswerTree:
-    """The tree of all answers that an automaton accepts, level by level."""
+def chain_tree(automaton: ChainAutomaton) -> CompletionTree:
+    """The tree of all completions that an automaton accepts, level by level."""
     texts, states = [automaton.opening], [automaton.start]
-    answers: list[tuple[int, ...]] = []
+    completions: list[tuple[int, ...]] = []
     targets: list[np.ndarray] = []
     for text, state in zip(texts, states, strict=True):  # both grow as they are read
         row = np.zeros(len(automaton.tokens), dtype=np.int64)
@@ -75,44 +75,48 @@ def chain_tree(automaton: ChainAutomaton) -> AnswerTree:
             block, after = automaton.blocks[state, column], automaton.after[state, column]
             longer = (*text, *block[block >= 0].tolist())
             if after == ACCEPT:
-                row[column] = ~len(answers)
-                answers.append(longer)
+                row[column] = ~len(completions)
+                completions.append(longer)
             else:
                 row[column] = len(texts)
                 texts.append(longer)
                 states.append(after)
         targets.append(row)
     blocks = automaton.blocks[states]
-    return AnswerTree(answers, automaton.opening, np.array(targets), blocks, np.array(states))
+    return CompletionTree(
+        completions, automaton.opening, np.array(targets), blocks, np.array(states)
+    )
 
 
-def token_tree(answers: Sequence[Sequence[int]], tokens: Sequence[int]) -> AnswerTree:
-    """The tree of a list of answers, a token at a time; none may begin another.
+def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> CompletionTree:
+    """The tree of a list of completions, a token at a time; none may begin another.
 
     Args:
         tokens: all M that occur.
     """
-    answers = [tuple(answer) for answer in answers]
-    beginnings = (answer[:length] for answer in answers for length in range(len(answer)))
+    completions = [tuple(completion) for completion in completions]
+    beginnings = (
+        completion[:length] for completion in completions for length in range(len(completion))
+    )
     nodes = {text: node for node, text in enumerate(dict.fromkeys(beginnings))}
     column = {token: number for number, token in enumerate(tokens)}
     targets = np.zeros((len(nodes), len(tokens)), dtype=np.int64)
-    for number, answer in enumerate(answers):
-        for place, token in enumerate(answer):
-            behind = nodes.get(answer[: place + 1], ~number)
-            targets[nodes[answer[:place]], column[token]] = behind
+    for number, completion in enumerate(completions):
+        for place, token in enumerate(completion):
+            behind = nodes.get(completion[: place + 1], ~number)
+            targets[nodes[completion[:place]], column[token]] = behind
     blocks = np.broadcast_to(np.array(tokens)[:, None], (*targets.shape, 1))
-    return AnswerTree(answers, (), targets, blocks, np.zeros(len(nodes), dtype=np.int64))
+    return CompletionTree(completions, (), targets, blocks, np.zeros(len(nodes), dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Texts:
-    """N beginnings of answers, of which all but the last block has been read.
+    """N beginnings of completions, of which all but the last block has been read.
 
     Attributes:
         parents: (N,) the row of the cache that each goes on from.
         owners: (N,) the prompt that it answers.
-        nodes: (N,) where it is in the tree of answers.
+        nodes: (N,) where it is in the tree of completions.
         blocks: (N, W) what it says behind its parent, padded with -1 on the left.
         reached: (N,) what it weighs.
     """
@@ -133,7 +137,7 @@ class Texts:
 
 
 def rows_at_once(
-    tree: AnswerTree,
+    tree: CompletionTree,
     trunks: Sequence[CascadeTrunk],
     prompts: Sequence[Sequence[int]],
     budget: int,
@@ -150,8 +154,8 @@ def rows_at_once(
 
 
 @torch.inference_mode()
-def weigh_answers(
-    tree: AnswerTree,
+def weigh_completions(
+    tree: CompletionTree,
     trunks: Sequence[CascadeTrunk],
     prompts: Sequence[Sequence[int]],
     score: Score,
@@ -159,16 +163,16 @@ def weigh_answers(
     start: np.floating,
     size: int,
 ) -> np.ndarray:
-    """What each of C answers weighs behind each of B prompts, (B, C).
+    """What each of C completions weighs behind each of B prompts, (B, C).
 
     Args:
         trunks: the models that read the texts; all of the same prefix.
         score: the numbers of the tokens that may come next, such as their probabilities.
         combine: what a longer beginning weighs, such as the product of both.
-        start: what an empty answer weighs; sums are of its type.
+        start: what an empty completion weighs; sums are of its type.
         size: rows that are read at a time.
     """
-    found = np.zeros((len(prompts), len(tree.answers)), dtype=start.dtype)
+    found = np.zeros((len(prompts), len(tree.completions)), dtype=start.dtype)
     with use_cascade(*(trunk.model for trunk in trunks)):
         for first in range(0, len(prompts), size):
             owners = np.arange(first, min(first + size, len(prompts)))
@@ -177,7 +181,7 @@ def weigh_answers(
             texts = Texts(
                 owners - first, owners, nodes, nodes[:, None], np.full(len(owners), start)
             )
-            # What waits keeps the caches of its parents alive, and the last one in goes on first.
+            # Waiting texts keep the caches of their parents in memory, so the newest goes on first.
             waiting: list[tuple[Texts, Caches, Tensor]] = []
             while True:
                 texts = _longer(texts, tree, score(hidden, texts.nodes), combine, found)
@@ -193,7 +197,7 @@ def weigh_answers(
 
 
 def _longer(
-    texts: Texts, tree: AnswerTree, scores: Tensor, combine: Combine, found: np.ndarray
+    texts: Texts, tree: CompletionTree, scores: Tensor, combine: Combine, found: np.ndarray
 ) -> Texts:
     """The texts that go on behind the given ones; those that end are entered in `found`."""
     parents, columns = np.nonzero(tree.targets[texts.nodes])

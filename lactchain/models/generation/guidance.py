@@ -1,10 +1,10 @@
-"""Acting by token values: beside an actor's logits, or alone, over all legal answers.
+"""Acting by token values: beside an actor's logits, or alone, over all legal completions.
 
 Free and constrained decoding add β min_i Q̂_i(s, ·) to the logits of the cloned policy (Snell et
-al. 2022, section 4.3). Scored decoding ranks all answers of the grammar by their advantages, beside
-which the policy's log probabilities may count; what they share is read once. Where values are
-exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of an answer is the sum over its tokens and,
-but for γ, also the value of its last token less V(s); learnt ones differ, see
+al. 2022, section 4.3). Scored decoding ranks all completions of the grammar by their advantages,
+beside which the policy's log probabilities may count; what they share is read once. Where values
+are exact, Q(s_t, a_t) = γ V(s_{t+1}), and the advantage of a completion is the sum over its tokens
+and, but for γ, also the value of its last token less V(s); learnt ones differ, see
 `RankingConfig`.
 """
 
@@ -23,17 +23,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, use_cascade
-from lactchain.models.generation.enumeration import Combine, rows_at_once, token_tree, weigh_answers
+from lactchain.models.generation.enumeration import (
+    Combine,
+    rows_at_once,
+    token_tree,
+    weigh_completions,
+)
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.settings import GuidedActorConfig
 from lactchain.types import Action, ChainGrammar
 
-MAX_ANSWERS = 4096
-"""Answers that are ranked at most."""
+MAX_COMPLETIONS = 4096
+"""Completions that are ranked at most."""
 
 ROWS = 4096
-"""Rows of a batch in which answers are read, about; fewer where `CACHE_BYTES` ask for it."""
+"""Rows of a batch in which completions are read, about; fewer where `CACHE_BYTES` ask for it."""
 
 MEMORY = 4_000_000
 """Advantages that are kept, about: a policy without dice meets the same states again and again."""
@@ -44,7 +49,7 @@ class TrainedValues:
 
     Attributes:
         weight: β.
-        ranking: how answers are ranked.
+        ranking: how completions are ranked.
 
     Raises:
         ConfigError: they were trained with another instruction than the actor is given.
@@ -78,20 +83,20 @@ class TrainedValues:
         return self.online.target_network() if self.online.target else self.online
 
 
-class AnswerRanking:
-    """Advantages of all answers of a grammar, in any state.
+class CompletionRanking:
+    """Advantages of all completions of a grammar, in any state.
 
     Args:
-        values: what the answers are worth.
-        grammar: the answers.
+        values: what the completions are worth.
+        grammar: the completions.
         template: what the model is asked.
         policy: the cloned policy, whose log probabilities count beside the advantages.
 
     Attributes:
-        actions: the C answers.
+        actions: the C completions.
 
     Raises:
-        ConfigError: the grammar has too many answers.
+        ConfigError: the grammar has too many completions.
     """
 
     def __init__(
@@ -101,13 +106,13 @@ class AnswerRanking:
         template: PromptTemplate,
         policy: PreTrainedModel,
     ) -> None:
-        if grammar.num_answers > MAX_ANSWERS:
+        if grammar.num_completions > MAX_COMPLETIONS:
             raise ConfigError(
-                f"actor.decoding: scored by values expects at most {MAX_ANSWERS} answers, the "
-                f"grammar has {grammar.num_answers}; lower environment.max_chain_length, or use "
-                "free or constrained decoding"
+                f"actor.decoding: scored by values expects at most {MAX_COMPLETIONS} completions, "
+                f"the grammar has {grammar.num_completions}; lower environment.max_chain_length, "
+                "or use free or constrained decoding"
             )
-        texts = list(grammar.answers())
+        texts = list(grammar.completions())
         ids = encode_completions([Action(text) for text in texts], values.target.tokenizer)
         self.actions = [
             Action(text, tuple(row), (0.0,) * len(row))
@@ -126,7 +131,7 @@ class AnswerRanking:
         self._known: dict[str, np.ndarray] = {}
 
     def scores(self, observations: Sequence[str]) -> np.ndarray:
-        """What ranks the answers in each of B states, (B, C): A + weight · log(π_β + floor)."""
+        """What ranks the completions in each of B states, (B, C): A + weight · log(π_β + floor)."""
         scores = self.advantages(observations)
         ranking = self._values.ranking
         if ranking.policy_weight:
@@ -136,10 +141,10 @@ class AnswerRanking:
         return scores
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
-        """What each answer is worth in each of B states, (B, C).
+        """What each completion is worth in each of B states, (B, C).
 
-        By the ranking "sum" Σ_t (min_i Q̂_i − V); by "last" γ^{n−1} min_i Q̂_i of the n-th token, the
-        last one, minus V(s).
+        By the ranking "sum" Σ_t (min_i Q̂_i − V); by "last" γ^{n−1} min_i Q̂_i of the n-th token,
+        the last one, minus V(s).
         """
         if len(self._known) * len(self.actions) > MEMORY:
             self._known.clear()
@@ -158,13 +163,13 @@ class AnswerRanking:
         return q - self._weigh(observations, online, self._v, np.add)
 
     def _log_probs(self, observations: Sequence[str]) -> np.ndarray:
-        """How probable the cloned policy finds the answers in B states, (B, C)."""
+        """How probable the cloned policy finds the completions in B states, (B, C)."""
         trunk = CascadeTrunk(self._policy, self._template.prefix_ids)
         return self._weigh(observations, trunk, self._log_prob, np.add)
 
     @torch.inference_mode()
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
-        """V(s) of B states (B,), before the first token of an answer."""
+        """V(s) of B states (B,), before the first token of a completion."""
         prompts, trunk = self._template.encode_batch(observations), self._trunks[1]
         size = self._rows_at_once(prompts, trunk)
         parts = []
@@ -192,9 +197,9 @@ class AnswerRanking:
         values: Callable[[Tensor], Tensor],
         combine: Combine,
     ) -> np.ndarray:
-        """What the answers weigh in B states, (B, C), by the values of their tokens."""
+        """What the completions weigh in B states, (B, C), by the values of their tokens."""
         prompts = self._template.encode_batch(observations)
-        return weigh_answers(
+        return weigh_completions(
             self._tree,
             [trunk],
             prompts,

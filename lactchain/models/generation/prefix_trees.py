@@ -1,7 +1,7 @@
 """Sequences that begin alike, laid out so that a causal model reads what they share only once.
 
-Prompts of one policy share the instruction, prompts of one episode their history, and answers to
-one state the whole prompt. Sorted by their tokens, sequences are the paths of a tree; its tokens
+Prompts of one policy share the instruction, prompts of one episode their history, and completions
+to one state the whole prompt. Sorted by their tokens, sequences are the paths of a tree; its tokens
 stand in a row in the order of a depth-first walk, and a token sees its ancestors. Source of the
 idea: the trees of SpecInfer (Miao et al. 2024, arXiv:2305.09781), here for training.
 """

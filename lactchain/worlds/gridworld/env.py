@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from lactchain.environments.checks import at_least_one, start_state
 from lactchain.environments.views import TextView
-from lactchain.streams import draw, stream
+from lactchain.random_streams import draw, stream
 from lactchain.types import Reward
 from lactchain.worlds.gridworld.tables import GridTables
 

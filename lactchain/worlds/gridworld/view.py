@@ -141,4 +141,4 @@ def _is_state(state: Mapping[str, Any] | None) -> bool:
 def _some_goals(states: Sequence[State]) -> list[tuple[int, int]]:
     """A few of the goals, evenly spread."""
     goals = sorted({(state["goal_x"], state["goal_y"]) for state in states})
-    return [goals[place] for place in plots.spread(len(goals), MAX_GOALS)]
+    return [goals[place] for place in plots.evenly_spaced(len(goals), MAX_GOALS)]

@@ -26,7 +26,7 @@ class Maze(gym.Env[np.ndarray, int]):
 
     ## Action Space
     `Discrete(4)`: 0 move up (row − 1), 1 move down, 2 move left (column − 1), 3 move right. `step`
-    takes text as well, which stands for an answer that is no move: it counts as one.
+    takes text as well, which stands for a completion that is no move: it counts as one.
 
     ## Observation Space
     `MultiDiscrete([rows, columns])`: row and column; (0, 0) is the upper left cell.

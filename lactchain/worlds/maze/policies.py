@@ -8,26 +8,26 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import RowPolicy
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.tables import MazeTables
-from lactchain.worlds.maze.words import read_open_moves
+from lactchain.worlds.maze.words import read_legal_moves
 
 
-class OpenMoves(RowPolicy):
+class LegalMoves(RowPolicy):
     """In a maze, a random move among those that no wall stops; reads only what the text says.
 
     Raises:
         ValueError: the environment is not a maze.
     """
 
-    name = "legal random"
+    name = "legal"
 
     def __init__(self, env: LanguageEnv) -> None:
         if not isinstance(env.env.unwrapped, Maze):
             raise ValueError(f"world: expected a maze, got {env.env.unwrapped}")
         self.grammar = env.grammar
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """A drawn move."""
-        move = np.random.default_rng(seed).choice(read_open_moves(text))
+        move = np.random.default_rng(seed).choice(read_legal_moves(text))
         return self.grammar.render([int(move)])
 
 
@@ -36,7 +36,7 @@ def uniform_moves(tables: MazeTables) -> np.ndarray:
     return np.full(tables.bumped.shape, 1 / tables.bumped.shape[1])
 
 
-def open_moves(tables: MazeTables) -> np.ndarray:
+def legal_moves(tables: MazeTables) -> np.ndarray:
     """The policy (S, 4) that draws any move that no wall stops."""
     return ~tables.bumped / (~tables.bumped).sum(axis=1, keepdims=True)
 

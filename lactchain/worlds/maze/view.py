@@ -12,7 +12,7 @@ from lactchain.environments.views import TextView
 from lactchain.inspection.maps import CellPicture, Grid
 from lactchain.worlds.cells import STEPS, cell_view
 from lactchain.worlds.maze.env import Maze
-from lactchain.worlds.maze.policies import OpenMoves
+from lactchain.worlds.maze.policies import LegalMoves
 from lactchain.worlds.maze.tables import MOVES, MazeTables
 from lactchain.worlds.maze.words import ACTION_NAMES, wall_letters, wall_sentence
 
@@ -39,7 +39,7 @@ def maze_view(world: Maze) -> TextView:
         invalid_wipes_history=True,
         ending=_ending,
         max_chains=world.max_moves + 1,
-        policies={"legal": OpenMoves},
+        policies={"legal": LegalMoves},
         picture=_picture(world.tables),
     )
 

@@ -29,7 +29,7 @@ def wall_sentence(sides: np.ndarray) -> str:
     return f"There are walls {', '.join(walls)}."
 
 
-def read_open_moves(text: str) -> list[int]:
+def read_legal_moves(text: str) -> list[int]:
     """The moves that no wall stops, read from the last sentence on walls in an observation.
 
     Raises:

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from lactchain.environments.checks import at_least_one, rewards_of, start_state
 from lactchain.environments.views import TextView
-from lactchain.streams import draw, stream
+from lactchain.random_streams import draw, stream
 from lactchain.types import Reward
 from lactchain.worlds.wordle.words import (
     ALPHABET,
@@ -40,7 +40,7 @@ class Wordle(gym.Env[np.ndarray, int]):
 
     ## Action Space
     `Discrete(W)`: the guess, a word of the list by its number. `step` takes text as well, which
-    stands for an answer that is no word of the list: it uses up a try.
+    stands for a completion that is no word of the list: it uses up a try.
 
     ## Observation Space
     `MultiDiscrete([3] * 130 + [num_tries + 1])`: for each letter a to z and each of the five places
@@ -123,7 +123,7 @@ class Wordle(gym.Env[np.ndarray, int]):
     def step(self, action: int | str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Guesses a word of the list; text that is none uses up a try."""
         if isinstance(action, str):
-            return self._mishear(action.strip().replace(" ", ""))
+            return self._refuse(action.strip().replace(" ", ""))
         if not 0 <= action < len(self.tables.words):
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
         before, guess = self._observation(), self.tables.words[action]
@@ -143,8 +143,8 @@ class Wordle(gym.Env[np.ndarray, int]):
 
         return wordle_view(self)
 
-    def _mishear(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """What is no word of the list tells nothing, or, where it may be guessed, its marks."""
+    def _refuse(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """A guess that is not listed gets no marks, unless any word may be guessed."""
         if self.require_words or not is_word(said):
             self._learn(kept(said), "")
         else:

@@ -12,7 +12,7 @@ from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.words import SOLVED, WordTables, read_board
 
 
-class FittingWords(RowPolicy):
+class ConsistentWords(RowPolicy):
     """In Wordle, a random word among those that fit all feedback.
 
     Args:
@@ -28,13 +28,13 @@ class FittingWords(RowPolicy):
     def __init__(self, env: LanguageEnv, informed: bool = False) -> None:
         if not isinstance(env.env.unwrapped, Wordle):
             raise ValueError(f"world: expected Wordle, got {env.env.unwrapped}")
-        self.name = "greedy information" if informed else "consistent random"
+        self.name = "informed" if informed else "consistent"
         self.grammar = env.grammar
         self.informed = informed
         self._tables = env.env.unwrapped.tables
         self._best: dict[bytes, int] = {}
 
-    def answer(self, text: str, seed: int) -> str:
+    def complete(self, text: str, seed: int) -> str:
         """A word that fits the game so far."""
         fits = self._tables.fitting(*read_board(text))
         if not self.informed:

@@ -15,7 +15,7 @@ from lactchain.environments.views import State, TextView, reset_into
 from lactchain.inspection.markup import Markup, escape
 from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import FittingWords
+from lactchain.worlds.wordle.policies import ConsistentWords
 from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
@@ -51,7 +51,10 @@ def wordle_view(world: Wordle) -> TextView:
         step_takes_text=True,
         max_chains=world.num_tries,
         rare_words=f" {every_square} {every_square.upper()}",
-        policies={"consistent": FittingWords, "informed": partial(FittingWords, informed=True)},
+        policies={
+            "consistent": ConsistentWords,
+            "informed": partial(ConsistentWords, informed=True),
+        },
         picture=BoardPicture(),
     )
 

@@ -7,7 +7,7 @@ from lactchain.errors import ConfigError
 EXTRA = "is now one of training.extra, by the same name"
 ENDED = "is no setting any more"
 
-MOVED = {
+RENAMED = {
     "dry_run": "is no part of a configuration; add --dry_run to the command",
     "trust_remote_code": "is now the environment variable LACTCHAIN_TRUST_REMOTE_CODE=1",
     "load_in_4bit": "is now dtype: 4bit",
@@ -34,6 +34,7 @@ MOVED = {
     "training.log_every_updates": "is now training.extra.logging_steps",
     "preferences.gamma": f"{ENDED}: it is the critic's, and .99 an action without one",
     "preferences.discount_per": f"{ENDED}: it is the critic's, and an action without one",
+    "only_final_answers": "is now only_final_completions",
     "space.genes": "is now space.tunables",
     "mutation.gene_step": "is now mutation.tunable_step",
     "mutation.num_genes": "is now mutation.num_tunables",
@@ -42,14 +43,14 @@ MOVED = {
 """By a part of the key."""
 
 
-def moved(key: str) -> str | None:
+def renamed(key: str) -> str | None:
     """What became of a key; None if there was none of that name."""
-    return next((word for name, word in MOVED.items() if f".{name}." in f".{key}."), None)
+    return next((word for name, word in RENAMED.items() if f".{name}." in f".{key}."), None)
 
 
-def refuse_moved(path: object, unknown: Iterable[str]) -> None:
+def refuse_renamed(path: object, unknown: Iterable[str]) -> None:
     """Raises `ConfigError`, in one line, if the unknown keys of a file are of older versions."""
-    words = {key: moved(key) for key in unknown}
+    words = {key: renamed(key) for key in unknown}
     lines = [f"{key} {word}" for key, word in words.items() if word]
     if lines:
         raise ConfigError(f"{path}: written by an older version: {'; '.join(lines)}")

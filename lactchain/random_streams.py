@@ -22,12 +22,12 @@ def stream(seed: int, copy: Any) -> Any:
 
 
 def draw(stream: Any, number: Any, count: Any) -> Any:
-    """Draw of this number from a stream, uniform in [0, count)."""
+    """Draw number `number` of a stream, uniform in [0, count)."""
     return _word(stream, number) % count
 
 
 def uniform(stream: np.ndarray, number: int) -> np.ndarray:
-    """Draw of this number from each of B streams (B,), uniform in [0, 1): its first 53 bits."""
+    """Draw number `number` of each of B streams (B,), uniform in [0, 1): its first 53 bits."""
     word = _word(stream.astype(np.uint64), np.array([number], dtype=np.uint64))
     return (word >> 11).astype(np.float64) * 2.0**-53
 

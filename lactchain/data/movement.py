@@ -13,16 +13,16 @@ from itertools import pairwise
 from lactchain.types import Trajectory
 
 LOOP_REPEATS = 3
-"""The same answer to the same state so often within an episode is called a loop."""
+"""The same completion to the same state so often within an episode is called a loop."""
 
 
-def stuck_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Shares, each 0 where nothing can be counted.
 
     `bump_rate`: of the executed actions, those that left the state as it was. `revisit_rate`: of
-    all answers, those that led back to a state in which the episode had been before the one it was
-    in (standing still is a bump, and no revisit). `loop_rate`: of the episodes, those in which the
-    same state got the same answer `LOOP_REPEATS` times.
+    all completions, those that led back to a state in which the episode had been before the one it
+    was in (standing still is a bump, and no revisit). `loop_rate`: of the episodes, those in which
+    the same state got the same completion `LOOP_REPEATS` times.
 
     A state is `info["state"]`; in worlds that have none, the observation.
     """
@@ -45,15 +45,15 @@ def _states(trajectory: Trajectory) -> list[str]:
 
 
 def _revisits(states: Sequence[str]) -> Iterator[bool]:
-    """For each answer, whether it led back to an earlier state."""
+    """For each completion, whether it led back to an earlier state."""
     earlier: set[str] = set()
     for before, after in pairwise(states):
         earlier.add(before)
         yield after != before and after in earlier
 
 
-def _loops(states: Sequence[str], answers: Sequence[str]) -> bool:
-    repeats = Counter(zip(states, answers, strict=False))
+def _loops(states: Sequence[str], completions: Sequence[str]) -> bool:
+    repeats = Counter(zip(states, completions, strict=False))
     return max(repeats.values(), default=0) >= LOOP_REPEATS
 
 

@@ -1,4 +1,4 @@
-"""What a value model says of each answer, as an evaluation leaves it for people."""
+"""What a value model says of each completion, as an evaluation leaves it for people."""
 
 from dataclasses import replace
 
@@ -8,9 +8,9 @@ import torch
 from run_folders import MAZE, WORDLE
 from script_setups import SHAPE
 
-from lactchain.data.answer_values import answer_values
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.evaluations import AnswerValues, read_values
+from lactchain.data.completion_values import estimate_completion_values
+from lactchain.data.evaluations import CompletionValues, read_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
@@ -37,7 +37,7 @@ def config(tmp_path_factory):
     return recast(actor, GuidedActorConfig, values=str(folder / "values"))
 
 
-def test_an_evaluation_by_ranked_answers_says_what_each_is_worth(config, tmp_path):
+def test_an_evaluation_by_ranked_completions_says_what_each_is_worth(config, tmp_path):
     job = EvaluateConfig(
         run=RunConfig(run_dir=str(tmp_path)),
         environment=U_MAZE,
@@ -45,19 +45,19 @@ def test_an_evaluation_by_ranked_answers_says_what_each_is_worth(config, tmp_pat
         evaluation=EvaluationConfig(num_samples=0),
     )
     evaluate.main(job)
-    found = read_values(tmp_path / "answer_values.json", AnswerValues)
+    found = read_values(tmp_path / "completion_values.json", CompletionValues)
     env = make_language_env(U_MAZE)
     assert list(found.states) == env.view_states()
-    assert found.answers == tuple(env.grammar.render([action]) for action in range(4))
+    assert found.completions == tuple(env.grammar.render([action]) for action in range(4))
     for trajectory in read_trajectories(tmp_path / "trajectories"):
         row = found.advantages[found.states.index(trajectory.infos[0]["state"])]
-        assert trajectory.actions[0].text == found.answers[int(np.argmax(row))]
+        assert trajectory.actions[0].text == found.completions[int(np.argmax(row))]
 
 
 def test_state_values_are_those_of_the_last_token_of_the_prompt(config):
     env = make_language_env(U_MAZE)
     actor = LanguageActor.from_config(config, env.grammar)
-    found = answer_values(actor, env)
+    found = estimate_completion_values(actor, env)
     model = ValueModel.load(config.values, config)
     template = PromptTemplate.for_grammar(model.tokenizer, config.strategy, env.grammar)
     for state, value in zip(found.states, found.values, strict=True):
@@ -66,12 +66,12 @@ def test_state_values_are_those_of_the_last_token_of_the_prompt(config):
         assert value == pytest.approx(model.v_head(hidden).item(), abs=1e-4)
 
 
-def test_nothing_is_said_where_states_are_not_told_or_answers_not_ranked(config):
+def test_nothing_is_said_where_states_are_not_told_or_completions_not_ranked(config):
     env = make_language_env(U_MAZE)
     ranked = LanguageActor.from_config(config, env.grammar)
-    assert answer_values(ranked, make_language_env(replace(U_MAZE, history=3))) is None
+    assert estimate_completion_values(ranked, make_language_env(replace(U_MAZE, history=3))) is None
     free = ranked.with_config(replace(config, decoding="free"), env.grammar)
-    assert answer_values(free, env) is None
+    assert estimate_completion_values(free, env) is None
 
 
 def test_an_actor_plays_wordle_by_configuration_alone(tmp_path):

@@ -7,7 +7,7 @@ function stays; there is no activation to choose.
 
 In 16 bits and less that would round most of an update away. There a member is the given model and
 an adapter, which its children inherit and train further: the rank is not tunable, noise goes to the
-adapter, and architectures stay. An environment step is one answer.
+adapter, and architectures stay. An environment step is one completion.
 
 Each round and each evaluation is a run folder in RUN/members/, which goes on where it was killed.
 """
@@ -25,7 +25,7 @@ import numpy as np
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import ConfigError
 from lactchain.manifests import MANIFEST, write_manifest
-from lactchain.models.adapters import SEAL_FILE, merges
+from lactchain.models.adapters import ADAPTER_RECORD, merges
 from lactchain.models.growth import (
     add_layer,
     add_mlp_units,
@@ -100,7 +100,7 @@ class LanguageSpecies:
         return [self._train(member) for member in members]
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
-        """The figure by which members are judged; greedy answers come out the same every time."""
+        """The figure by which members are judged; greedy completions are always the same."""
         fitness = []
         for member in members:
             if member.fitness is not None:
@@ -149,10 +149,10 @@ class LanguageSpecies:
         return {"best/folder": champion.state.model, "best/adapter": champion.state.adapter}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of answers."""
+        """The count of completions."""
         return {"num_env_steps": self.num_env_steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ class LanguageSpecies:
             preferences = member.config.preferences
             self.num_env_steps += preferences.num_states * preferences.num_candidates
         trained = folder / "actor"
-        if not (trained / SEAL_FILE).is_file():
+        if not (trained / ADAPTER_RECORD).is_file():
             return Weights(str(trained))
         if not self.merges:
             return Weights(state.model, str(trained))
@@ -227,7 +227,7 @@ class LanguageSpecies:
         write_manifest(folder, {"parent": actor.model})
 
     def _prune(self, members: Sequence[Individual]) -> None:
-        """Removes the weights that nobody comes from: one of the members is the champion's."""
+        """Removes the weights that no member uses; the champion's is a member."""
         states = [member.state for member in members]
         folders = {path for state in states for path in (state.model, state.adapter) if path}
         kept = {Path(folder).resolve() for folder in folders}

@@ -1,4 +1,4 @@
-"""How many tokens prompts and answers have, before an actor is loaded: for estimates of memory."""
+"""Tokens of prompts and completions before an actor is loaded, for estimates of memory."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class TextLengths:
     Attributes:
         prefix: what all prompts begin with.
         prompt: the longest prompt, without that.
-        answer: the longest answer that may be sampled.
+        completion: the longest completion that may be sampled.
         columns: tokens that may be sampled.
     """
 
     prefix: int
     prompt: int
-    answer: int
+    completion: int
     columns: int
 
 
 def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLengths:
     """The lengths of what an actor reads and writes."""
     env = make_language_env(environment)
-    texts, grammar = sample_texts(env, environment), env.grammar
+    texts, grammar = sample_observations(env, environment), env.grammar
     vocabulary = shape_of(actor.model).get_text_config().vocab_size
     tokenizer = find_tokenizer(actor)
     if tokenizer is None:
@@ -62,7 +62,7 @@ def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLe
     found = TextLengths(prefix, longest - prefix, actor.max_new_tokens, vocabulary)
     if actor.decoding == "constrained":
         automaton = build_automaton(grammar, tokenizer)
-        return replace(found, answer=automaton.longest, columns=len(automaton.tokens))
+        return replace(found, completion=automaton.longest, columns=len(automaton.tokens))
     return found
 
 
@@ -78,8 +78,8 @@ def find_tokenizer(actor: PlayerConfig) -> PreTrainedTokenizerBase | None:
 def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     """The tokens of the longest text that a critic reads."""
     env = make_language_env(environment)
-    texts = sample_texts(env, environment)
-    actions = [_longest_answer(env)] * len(texts) if critic.mode == "action_value" else None
+    texts = sample_observations(env, environment)
+    actions = [_longest_completion(env)] * len(texts) if critic.mode == "action_value" else None
     shape = build(at_depth(critic_spec(critic), 1))  # reading takes no weights
     try:
         _, _, tokenizer = check_encoder(critic)
@@ -90,20 +90,20 @@ def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     return max(map(len, reader.tokenize(reader.texts(texts, actions))))
 
 
-def sample_texts(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:
+def sample_observations(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:
     """Observations of some episodes: the first ones, or all where they show the past."""
-    texts, answer = [], _longest_answer(env)
+    texts, completion = [], _longest_completion(env)
     for seed in range(NUM_EPISODES):
         text, over = env.reset(seed=seed)[0], config.history == 1
         texts.append(text)
         while not over:
-            text, _, terminated, truncated, _ = env.step(answer)
+            text, _, terminated, truncated, _ = env.step(completion)
             texts.append(text)
             over = terminated or truncated
     return texts
 
 
-def _longest_answer(env: LanguageEnv) -> str:
+def _longest_completion(env: LanguageEnv) -> str:
     names = env.grammar.action_names
     if not names:
         return "a word "
