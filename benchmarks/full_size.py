@@ -281,8 +281,8 @@ def _tokens_per_second(script: str, config: Any) -> str:
         "train_simpo": train_simpo.largest_batch,
         "train_bc": train_bc.largest_batch,
         "train_critic": lambda c: PassSize(1, critic_length(c.environment, c.critic)),
-        "train_mc": lambda c: token_values.largest_batch(c, c.mc),
-        "train_ilql": lambda c: token_values.largest_batch(c, c.ilql),
+        "train_mc": token_values.largest_batch,
+        "train_ilql": token_values.largest_batch,
     }
     if script not in batches:
         return ""

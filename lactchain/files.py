@@ -131,10 +131,10 @@ def read_versioned_json(
         DataError: the file is missing or damaged, lacks an entry, or is of another version.
     """
     stored = read_json(path, mend)
-    if missing := set(names) - stored.keys():
-        raise DataError(f"{path}: damaged, {sorted(missing)} are missing")
     if (found := stored.pop("schema_version", None)) != version:
         raise DataError(f"{path}: expected schema version {version}, got {found}")
+    if missing := set(names) - stored.keys():
+        raise DataError(f"{path}: damaged, {sorted(missing)} are missing")
     return stored
 
 

@@ -36,17 +36,19 @@ from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
 
 # Fields that may change when a run continues, since they do not change what it computes.
-HARMLESS = {
-    "run_dir",
-    "resume",
-    "timeout_minutes",
-    "report_to",
-    "logging_steps",
-    "log_every_steps",
-    "save_every_updates",
-    "save_every_steps",
-    "keep_checkpoints",
-}
+HARMLESS = frozenset(
+    {
+        "run_dir",
+        "resume",
+        "timeout_minutes",
+        "report_to",
+        "logging_steps",
+        "log_every_steps",
+        "save_every_updates",
+        "save_every_steps",
+        "keep_checkpoints",
+    }
+)
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
 
 log = logging.getLogger(__name__)

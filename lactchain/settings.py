@@ -275,6 +275,12 @@ class TrainingConfig(BriefTrainingConfig):
     {weight_decay: 0.01, logging_steps: 50}. Where none are given the learning rate rises over the
     first tenth of the steps and falls as a cosine, and every tenth step is logged."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = self.extra.get("logging_steps", 1)
+        whole = isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1
+        check(whole, "extra.logging_steps", "a whole number, at least 1", steps)
+
 
 @dataclass(frozen=True)
 class CollectConfig(Bounded):

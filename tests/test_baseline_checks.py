@@ -259,6 +259,8 @@ def test_conservatism_is_judged():
     assert not check_conservatism(less_the_mean).passed
     assert not check_conservatism(lambda q, actions: -right(q, actions)).passed
     assert not check_conservatism(lambda q, actions: q.sum(1)).passed  # pushes all of them down
+    unknown = check_conservatism(lambda q, a: np.where(q[:, 3] != 1, np.nan, right(q, a)))
+    assert not unknown.passed
 
 
 class Adapter:
@@ -286,6 +288,17 @@ def test_replay_is_judged(capacity):
         right = buffer_class is ReplayBuffer
         adapter = Adapter(buffer)
         assert check_replay(adapter.add, adapter.everything, capacity).passed is right
+
+
+def test_a_buffer_may_hold_arrays_of_one_element():
+    held = []
+
+    def add(observation, reward, next_observation, end):
+        row = np.array([observation]), np.float32(reward), np.array([next_observation]), end
+        held.append(row)
+
+    assert check_replay(add, lambda: held[-4:], 4).passed
+    assert not check_replay(add, lambda: held[-5:-1], 4).passed
 
 
 def test_a_finding_says_what_is_wrong():

@@ -58,6 +58,12 @@ def test_scientific_notation_is_a_number(tmp_path):
     }
 
 
+@pytest.mark.parametrize("steps", ["0", "-1", "1.5", "abc", "null", "true"])
+def test_how_often_is_logged_is_checked_before_anything_runs(steps):
+    with pytest.raises(ConfigError, match=r"extra.logging_steps: expected a whole number, at le"):
+        parse(Config, ["--training.extra.logging_steps", steps])
+
+
 def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
     assert parse(Config, ["--critic.lora.r", "8"]).critic.lora == settings.LoraSettings(r=8)
     assert parse(Config, ["--actor.lora", "null"]).actor.lora is None

@@ -271,6 +271,11 @@ def test_enumeration_holds_one_row_where_none_fits():
     )
 
 
+def test_a_completion_that_begins_another_is_refused():
+    with pytest.raises(ValueError, match="none that begins another"):
+        token_tree([(4,), (4, 5)], [4, 5])
+
+
 def test_each_completion_of_a_list_is_a_path_through_its_tree():
     completions, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
     tree = token_tree(completions, tokens)

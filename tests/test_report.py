@@ -35,7 +35,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.pictures import Picture
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import maps, plots
-from lactchain.inspection.markup import escape, parts
+from lactchain.inspection.markup import escape, parts, shapes
 from lactchain.inspection.report import (
     by_distance,
     pair_table,
@@ -427,6 +427,13 @@ def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
     escaped = escape(text)
     assert not set("<>\"'") & set(escaped)
     escaped.encode("utf-8")
+
+
+def test_text_beside_pieces_is_shown_as_safely_as_anywhere():
+    hostile = "\x00\x1b\ud800<script>"
+    for piece in (parts.card(hostile), parts.gallery([hostile]), shapes.group("", hostile)):
+        assert not {"\x00", "\x1b", "\ud800"} & set(piece) and "<script>" not in piece
+        assert "\\x00" in piece
 
 
 def test_nothing_to_show_is_no_section():

@@ -26,6 +26,7 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
+from lactchain.files import read_versioned_json
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.process import launch, seed_everything
 from lactchain.run import HARMLESS, Run, read_metrics
@@ -463,3 +464,13 @@ def test_a_folder_of_an_older_version_is_refused_with_the_new_names(run_dir):
     message = "written by an older version: trust_remote_code is now the environment variable"
     with pytest.raises(ConfigError, match=message):
         Run.open(run_dir, config)
+
+
+def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"schema_version": 2, "discount": 0.9}', "utf-8")
+    with pytest.raises(DataError, match="expected schema version 1, got 2"):
+        read_versioned_json(path, 1, names=["gamma"])
+    path.write_text('{"schema_version": 1, "discount": 0.9}', "utf-8")
+    with pytest.raises(DataError, match=r"damaged, \['gamma'\] are missing"):
+        read_versioned_json(path, 1, names=["gamma"])

@@ -101,12 +101,14 @@ def test_a_critic_of_chains_ranks_by_its_values_less_their_mean():
     rollouts = Rollouts(config)
     [state] = rollouts.env.view_states()[:1]
     [text] = rollouts.observe([state])
-    known = {(text, completion): 3.0, (text, "nonsense"): 1.0}
-    critic = Table(known, mode="action_value")
     policy = FunctionPolicy(lambda text, seed: (completion, "nonsense")[seed % 2], draws=True)
-    [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action")
-    values = np.array([known[text, action.text] for action in found.actions])
-    np.testing.assert_allclose(found.advantages, values - values.mean())
+    # The second time in the middle of an episode: the critic judges what the policy has read.
+    for prompt, asked in ((text, None), (text + " You slipped.", [text + " You slipped."])):
+        known = {(prompt, completion): 3.0, (prompt, "nonsense"): 1.0}
+        critic = Table(known, mode="action_value")
+        [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action", asked)
+        values = np.array([known[prompt, action.text] for action in found.actions])
+        np.testing.assert_allclose(found.advantages, values - values.mean())
 
 
 def test_a_share_of_the_states_is_asked_as_the_policys_own_completion_leaves_them():

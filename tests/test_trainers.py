@@ -125,6 +125,11 @@ def test_extra_arguments_must_exist_and_be_free(tmp_path, name, expected):
         training_arguments(changed(extra={name: 1}), tmp_path, 0)
 
 
+def test_a_value_that_transformers_refuses_is_an_error_of_the_configuration(tmp_path):
+    with pytest.raises(ConfigError, match="training.extra: .*fast.* is not a valid"):
+        training_arguments(changed(extra={"optim": "fast"}), tmp_path, 0)
+
+
 def test_extra_arguments_reach_transformers(tmp_path):
     args = training_arguments(changed(extra={"adam_beta2": 0.9}), tmp_path, 0)
     assert args.adam_beta2 == 0.9

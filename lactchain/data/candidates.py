@@ -46,7 +46,7 @@ def sample_candidates(
     advantages = np.empty((len(states), 0))
     if critic is not None:
         with rollouts.measure("score"):
-            advantages = _advantages(critic, flat, returns, shape)
+            advantages = _advantages(critic, repeated, flat, returns, shape)
     return [
         Candidates(
             observation=observations[i],
@@ -87,16 +87,16 @@ def questions(
 
 def _advantages(
     critic: Critic,
+    before: Sequence[str],
     outcomes: Sequence[Trajectory],
     returns: np.ndarray,
     shape: tuple[int, int],
 ) -> np.ndarray:
-    """Advantages (S, K) of single-decision episodes."""
-    before = [outcome.observations[0] for outcome in outcomes]
+    """Advantages (S, K) of single-decision episodes, whose S * K first texts were `before`."""
     if critic.mode == "action_value":
         q = critic.values(before, [outcome.actions[0].text for outcome in outcomes]).reshape(shape)
         return q - q.mean(axis=1, keepdims=True)
-    values = critic.values(before + [outcome.observations[1] for outcome in outcomes])
+    values = critic.values([*before, *(outcome.observations[1] for outcome in outcomes)])
     return chain_advantages(
         rewards=returns,
         num_actions=np.array([outcome.num_actions[0] for outcome in outcomes]),

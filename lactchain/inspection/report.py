@@ -34,8 +34,9 @@ MAX_ROWS = 24  # of an episode's completions that are shown unfolded
 
 Item = TypeVar("Item")
 
-environment.filters["chain_colour"] = plots.chain_colour
-_sections = environment.get_template("sections.html").module
+_sections = environment.get_template(
+    "sections.html", globals={"chain_colour": plots.chain_colour}
+).module
 
 
 def write_report(

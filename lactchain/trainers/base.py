@@ -50,7 +50,8 @@ def training_arguments(
         more: further arguments that the trainer in question fixes.
 
     Raises:
-        ConfigError: `settings.extra` holds an argument that does not exist or is set elsewhere.
+        ConfigError: `settings.extra` holds an argument that does not exist, is set elsewhere, or
+            has a value that transformers refuses.
     """
     on_cuda = device().type == "cuda"
     known = arguments_class.__dataclass_fields__
@@ -99,7 +100,10 @@ def training_arguments(
         "logging_steps": 10,
         "per_device_eval_batch_size": settings.batch_size,
     }
-    arguments = arguments_class(**{**defaults, **fixed, **settings.extra})
+    try:
+        arguments = arguments_class(**{**defaults, **fixed, **settings.extra})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"training.extra: {error}") from error
     # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
     # under other batch sizes than those of the settings.
     arguments._n_gpu = min(arguments.n_gpu, 1)

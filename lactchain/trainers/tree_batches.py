@@ -32,27 +32,21 @@ def tree_batches(
 ) -> tuple[DecisionGroups, TreeCollator]:
     """The data set of a view's decisions, and what makes batches of its rows."""
     targets = targets.merged() if settings.group_by == "prompt" else targets
-    groups = DecisionGroups(view, targets, settings.group_by)
+    groups = DecisionGroups(targets, settings.group_by)
     return groups, TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id)
 
 
 class DecisionGroups(Dataset):
     """Groups of decisions: row i is the numbers of those that are read together."""
 
-    def __init__(self, view: TokenView, targets: ValueTargets, group_by: str) -> None:
+    def __init__(self, targets: ValueTargets, group_by: str) -> None:
         self.groups = targets.groups(group_by)
-        self._prompt_lengths = np.array([len(prompt) for prompt in view.prompts])
-        self._targets = targets
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"decisions": self.groups[index]}
-
-    def length(self, row: dict[str, Any]) -> int:
-        """Tokens of the longest prompt of a row, by which rows are grouped where so asked."""
-        return int(self._prompt_lengths[self._targets.prompt[row["decisions"]]].max())
 
 
 class TreeCollator:

@@ -93,6 +93,9 @@ def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> C
 
     Args:
         tokens: all M that occur.
+
+    Raises:
+        ValueError: a completion begins another.
     """
     completions = [tuple(completion) for completion in completions]
     beginnings = (
@@ -105,6 +108,8 @@ def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> C
         for place, token in enumerate(completion):
             behind = nodes.get(completion[: place + 1], ~number)
             targets[nodes[completion[:place]], column[token]] = behind
+    if any(completion in nodes for completion in completions):
+        raise ValueError("completions: expected none that begins another, got one")
     blocks = np.broadcast_to(np.array(tokens)[:, None], (*targets.shape, 1))
     return CompletionTree(completions, (), targets, blocks, np.zeros(len(nodes), dtype=np.int64))
 
