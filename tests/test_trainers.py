@@ -126,7 +126,9 @@ def test_extra_arguments_must_exist_and_be_free(tmp_path, name, expected):
 
 
 def test_a_value_that_transformers_refuses_is_an_error_of_the_configuration(tmp_path):
-    with pytest.raises(ConfigError, match="training.extra: .*fast.* is not a valid"):
+    with pytest.raises(
+        ConfigError, match="training.extra: refused by transformers: .*fast.* is not a valid"
+    ):
         training_arguments(changed(extra={"optim": "fast"}), tmp_path, 0)
 
 

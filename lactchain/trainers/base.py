@@ -103,7 +103,7 @@ def training_arguments(
     try:
         arguments = arguments_class(**{**defaults, **fixed, **settings.extra})
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"training.extra: {error}") from error
+        raise ConfigError(f"training.extra: refused by transformers: {error}") from error
     # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
     # under other batch sizes than those of the settings.
     arguments._n_gpu = min(arguments.n_gpu, 1)
