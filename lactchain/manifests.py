@@ -153,7 +153,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: damaged, it is no manifest") from error
     if not intact:
-        raise DataError(f"{path}: damaged, its digest does not match")
+        raise DataError(f"{path}: damaged, its checksum does not match")
     version = manifest["schema_version"]
     if version > SCHEMA_VERSION:
         raise ConfigError(

@@ -34,10 +34,11 @@ RENAMED = {
     "training.log_every_updates": "is now training.extra.logging_steps",
     "preferences.gamma": f"{ENDED}: it is the critic's, and .99 an action without one",
     "preferences.discount_per": f"{ENDED}: it is the critic's, and an action without one",
+    "preferences.share_after_answer": "is now preferences.share_after_completion",
     "only_final_answers": "is now only_final_completions",
     "space.genes": "is now space.tunables",
-    "mutation.gene_step": "is now mutation.tunable_step",
-    "mutation.num_genes": "is now mutation.num_tunables",
+    "mutation.gene_step": "is now evolution.mutation.tunable_step",
+    "mutation.num_genes": "is now evolution.mutation.num_tunables",
     "tiny.max_position_embeddings": f"{ENDED}: it is 2048",
 }
 """By a part of the key."""

@@ -185,15 +185,16 @@ class RankingConfig(Bounded):
     """How values rank all legal completions, where not by the sum of advantages as in LMRL-Gym."""
 
     by: Literal["sum", "last"] = "sum"
-    """sum: the advantages of all tokens; last: the value of the last token, before which the
-    completion has been read whole, which is better where completions are spelt out and the
-    conservative term is small (Wordle with letters apart)."""
+    """sum: the advantages of all tokens; last: the value of the last token alone,
+    which has seen the whole completion. That is better where completions are spelt letter by letter
+    and the conservative term is small (Wordle with letters apart)."""
     policy_weight: NonNegative = 0.0
     """Factor on the actor's own log probabilities beside the advantages: with 1 / value_weight it
     is the policy of free decoding whose best completion is taken, with 0 the values rank alone."""
     policy_floor: Share = 0.0
-    """Added to the actor's probabilities of completions before that logarithm: among completions
-    that are all rarer, its preference, which little data may have taught it, hardly counts."""
+    """Added to the actor's probabilities before policy_weight takes their logarithm: among
+    completions that are all rarer than this, the actor's preference hardly counts; little data may
+    have taught it."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ class GuidedActorConfig(SamplerConfig):
     """A language model whose completions trained values may guide."""
 
     num_candidates: AtLeast1 = 8
-    """Candidates per state under scored decoding; with `values`, all legal completions are."""
+    """Candidates per state under scored decoding; with `values`, all legal completions are
+    candidates."""
     values: str | None = None
     """Folder of trained values, such as runs/x/values, that guide the completions: by their
     advantages beside the actor's logits, or alone under scored decoding; null: none."""
@@ -349,9 +351,9 @@ class ValueConfig(Bounded):
     head_size: AtLeast1 | None = None
     """Width of the heads' hidden layer; null: twice that of the trunk."""
     group_by: Literal["prompt", "episode"] = "prompt"
-    """What a row of a batch is. prompt: a state with all that was answered to it, equal decisions
-    merged and weighted by their number; episode: the decisions of one, for texts that grow and
-    never recur. Either way what texts share is read once."""
+    """What a row of a batch is. prompt: a state with all completions to it, equal decisions
+    merged and weighted by their number; episode: the decisions of one episode, for texts that grow
+    and never recur. Either way what texts share is read once."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
     show_state(env, observation)
     ending = "reached" if info["success"] else "did not reach"
-    verdict = f"{policy.name} {ending} the goal: {num_chains} completions, return {total:+.3g}"
+    said = f"{num_chains} completion{'' if num_chains == 1 else 's'}"
+    verdict = f"{policy.name} {ending} the goal: {said}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total
 

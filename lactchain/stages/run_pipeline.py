@@ -99,7 +99,8 @@ class RunPipelineConfig(Bounded):
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
-    `success_within_2_chains`, greatest of `actions_over_shortest` and `invalid_rate`."""
+    `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
+    episodes) and `sampled_invalid_rate` (of the sampled completions)."""
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces
     raise DataError(
         f"tokenizer {tokenizer.name_or_path}: tokens of {grammar.render([0, 0])!r} straddle the "
         "borders between actions, so constrained decoding has no automaton; use free decoding "
-        "(--actor.decoding free) or another completion format"
+        "(--actor.decoding free) or another --environment.extractor"
     )
 
 
