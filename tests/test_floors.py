@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
+from exact_returns import legal_moves, maze_returns, uniform_moves, wordle_return
 
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
 from lactchain.settings import EnvironmentConfig
-from lactchain.worlds.maze.policies import LegalMoves, legal_moves, maze_returns, uniform_moves
+from lactchain.worlds.maze.policies import LegalMoves
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import ConsistentWords, wordle_return
+from lactchain.worlds.wordle.policies import ConsistentWords
 from lactchain.worlds.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from exact_returns import wordle_return
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,6 @@ from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import wordle_return
 from lactchain.worlds.wordle.view import CLUES_TEMPLATE, clues
 from lactchain.worlds.wordle.words import (
     board_text,

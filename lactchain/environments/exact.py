@@ -1,4 +1,4 @@
-"""Exact figures of small environments: optimal values, shortest paths, values of a chain policy.
+"""Exact figures of small environments: shortest paths, and values of a policy of chains.
 
 A `TabularModel` is a Markov decision process in arrays, taken from the very tables that the
 environment plays. Everything here ignores time limits: it answers what a state is worth, not what
@@ -76,24 +76,6 @@ class TabularModel:
             return self._rows[tuple(state[name] for name in self.states[0])]
         except KeyError as error:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
-
-
-def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
-    """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
-
-    V(s) ← max_a Σ_k p_k (r_k + γ V(s'_k)), until no value moves by more than 1e-12 of the largest.
-
-    Raises:
-        ValueError: no convergence, as with rewards to collect for ever and `gamma` 1.
-    """
-    values = np.zeros(len(model.terminal))
-    for _ in range(max_iterations):
-        previous = values
-        targets = model.reward + gamma * previous[model.next_state]
-        values = (model.probability * targets).sum(axis=2).max(axis=1)
-        if np.abs(values - previous).max() <= 1e-12 * max(1.0, np.abs(values).max()):
-            return values[model.non_terminal]
-    raise ValueError(f"gamma: expected values to converge in {max_iterations} sweeps, got {gamma}")
 
 
 def shortest_paths(model: TabularModel) -> np.ndarray:
