@@ -12,8 +12,9 @@ from gymnasium import spaces
 from huggingface_hub import DatasetCard
 from test_trajectory_files import episode
 
-from lactchain.data.dataset_files import from_dataset, read_dataset, write_dataset
+from lactchain.data.dataset_files import from_dataset, write_dataset
 from lactchain.data.minari_files import read_minari, write_minari
+from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import read_trajectories, to_table
 from lactchain.errors import ConfigError, DataError
 
@@ -176,7 +177,7 @@ def test_episodes_come_back_equal_from_a_dataset(tmp_path):
     assert from_dataset(dataset.filter(lambda row: row["truncated"])) == [CUT]
     assert from_dataset(dataset.map(lambda row: {"length": len(row["actions"])}))[1] == CUT
     dataset.save_to_disk(tmp_path / "saved")
-    assert read_dataset(tmp_path / "saved") == [*EPISODES, EMPTY]
+    assert open_trajectories(tmp_path / "saved") == [*EPISODES, EMPTY]
 
 
 def test_a_written_dataset_is_loaded_by_its_library_and_has_a_card(tmp_path):
@@ -185,7 +186,7 @@ def test_a_written_dataset_is_loaded_by_its_library_and_has_a_card(tmp_path):
     )
     cache = tmp_path / "cache"
     loaded = datasets.load_dataset(str(folder), split="train", cache_dir=str(cache))
-    assert from_dataset(loaded) == EPISODES == read_dataset(folder)
+    assert from_dataset(loaded) == EPISODES == open_trajectories(folder)
     assert read_trajectories(folder / "data") == EPISODES
     card = DatasetCard.load(folder / "README.md")
     assert card.data.pretty_name == "me/three"
@@ -197,7 +198,7 @@ def test_a_written_dataset_is_loaded_by_its_library_and_has_a_card(tmp_path):
 def test_what_the_hub_gives_back_is_read(tmp_path):
     to_dataset(EPISODES[:2]).to_parquet(tmp_path / "data/train-00000-of-00002.parquet")
     to_dataset(EPISODES[2:]).to_parquet(tmp_path / "data/train-00001-of-00002.parquet")
-    assert read_dataset(tmp_path) == EPISODES
+    assert open_trajectories(tmp_path) == EPISODES
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_a_written_file_is_held_against_its_checksum(before, after, message, tmp
     assert before in content
     file.write_bytes(content.replace(before, after, 1))
     with pytest.raises(DataError, match=f"{file.name}: {message}"):
-        read_dataset(tmp_path)
+        open_trajectories(tmp_path)
 
 
 def test_a_written_file_of_another_schema_is_refused(tmp_path, monkeypatch):
@@ -222,12 +223,12 @@ def test_a_written_file_of_another_schema_is_refused(tmp_path, monkeypatch):
     write_dataset(tmp_path, EPISODES, title="me/three")
     monkeypatch.undo()
     with pytest.raises(DataError, match="expected trajectories of schema version 1, .* version 2"):
-        read_dataset(tmp_path)
+        open_trajectories(tmp_path)
 
 
 def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):
-    with pytest.raises(DataError, match="expected parquet files, or a saved data set"):
-        read_dataset(tmp_path)
+    with pytest.raises(DataError, match="expected a parquet file or a folder of them"):
+        open_trajectories(tmp_path)
     with pytest.raises(DataError, match="'infos', 'rewards'"):
         from_dataset(to_dataset(EPISODES).remove_columns(["rewards", "infos"]))
     shorter = to_dataset(EPISODES).map(lambda row: {"rewards": row["rewards"][1:]})
@@ -238,6 +239,6 @@ def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):
         from_dataset(words)
     (tmp_path / "some.parquet").write_bytes(b"PAR1 nothing PAR1")
     with pytest.raises(DataError, match="damaged"):
-        read_dataset(tmp_path)
+        open_trajectories(tmp_path)
     with pytest.raises(DataError, match="expected episodes"):
         write_dataset(tmp_path, [], title="none")

@@ -10,12 +10,11 @@ import pytest
 from script_setups import run_here
 from test_configs import load
 
-from lactchain.data.behavior import behavior_policy
 from lactchain.data.episodes import Episode, all_episodes, inside, region_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.environments.scripted import OptimalChains, RandomChains, behavior_policy
 from lactchain.errors import ConfigError, DataError
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig
 from lactchain.stages.make_offline_data import MakeOfflineDataConfig, RecordingConfig, retell
@@ -158,7 +157,7 @@ def test_exported_data_are_imported_again(kind, maze_run, maze_data, tmp_path):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    with pytest.raises(DataError, match="expected parquet files, or a saved data set, found none"):
+    with pytest.raises(DataError, match="expected a parquet file or a folder of them, found none"):
         make(replace(MAZE, source=str(tmp_path)), tmp_path / "run")
     assert not (tmp_path / "run/summary.json").exists()
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lactchain.data import parquet
-from lactchain.data.dataset_files import read_dataset
+from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import read_trajectories, to_table, transitions, write_trajectories
 from lactchain.errors import DataError
 from lactchain.types import Action, Trajectory
@@ -190,7 +190,7 @@ def test_a_file_of_an_older_version_is_refused_and_may_be_imported(tmp_path):
     (tmp_path / "00000-of-00001.json").write_text(json.dumps({"num_chains": 2}))
     with pytest.raises(DataError, match="older version.*make it again.*make_offline_data.py"):
         read_trajectories(tmp_path)
-    assert read_dataset(tmp_path) == [episode(seed=5)]
+    assert open_trajectories(tmp_path) == [episode(seed=5)]
 
 
 def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):

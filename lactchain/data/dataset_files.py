@@ -1,4 +1,4 @@
-"""Episodes as a Hugging Face data set, out and in: parquet files, and a card that describes them.
+"""Episodes as a Hugging Face data set: parquet files, and a card that describes them.
 
 The columns are those of `lactchain.data.trajectories`; `infos` is JSON text. The files that are
 written are trajectory files as well, with their manifests; what `datasets` gives back has none.
@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lactchain.data import parquet
 from lactchain.data.trajectories import (
     COLUMNS,
     VERSION,
     from_table,
-    read_trajectories,
     write_trajectories,
 )
 from lactchain.errors import DataError
@@ -102,33 +99,6 @@ def write_dataset(
     write_trajectories(folder / "data" / "train-00000-of-00001.parquet", trajectories)
     atomic_write(folder / "README.md", str(card))
     return folder
-
-
-def read_dataset(folder: str | Path) -> list[Trajectory]:
-    """Episodes of a folder: of parquet files, or one that `Dataset.save_to_disk` wrote.
-
-    Files that LactChain wrote are held against their manifests.
-
-    Raises:
-        DataError: there are none, they are damaged, or of another schema.
-    """
-    folder = Path(folder)
-    if (folder / "state.json").is_file():
-        return from_dataset(saved_dataset(folder))
-    files = sorted(folder.rglob("*.parquet"))
-    if not files:
-        raise DataError(f"{folder}: expected parquet files, or a saved data set, found none")
-    return [episode for file in files for episode in _read_file(file)]
-
-
-def _read_file(file: Path) -> list[Trajectory]:
-    if parquet.has_manifest(file):
-        return read_trajectories(file)
-    try:
-        table = pq.ParquetFile(file).read()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: damaged: {error}") from error
-    return from_table(table, file)
 
 
 def _listed(names: set[str]) -> str:

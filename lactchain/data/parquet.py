@@ -68,8 +68,21 @@ def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
     Raises:
         DataError: naming the file, and the row group where one is damaged.
     """
-    tables = [_read_file(file, kind, version) for file in _files(Path(path))]
+    tables = [_read_file(file, kind, version) for file in files(path)]
     return pa.concat_tables(tables, promote_options="permissive")
+
+
+def files(path: str | Path) -> list[Path]:
+    """A file, or every `*.parquet` of a folder in the order of their names.
+
+    Raises:
+        DataError: there is none.
+    """
+    path = Path(path)
+    found = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    if not found or not found[0].is_file():
+        raise DataError(f"{path}: expected a parquet file or a folder of them, found none")
+    return found
 
 
 def has_manifest(path: str | Path) -> bool:
@@ -118,13 +131,6 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if pa.types.is_binary(column.type):
         return [value.decode("utf-8", "surrogatepass") for value in values]
     return values
-
-
-def _files(path: Path) -> list[Path]:
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not files or not files[0].is_file():
-        raise DataError(f"{path}: expected a parquet file or a folder of them, found none")
-    return files
 
 
 def _read_file(path: Path, kind: str, version: int) -> pa.Table:

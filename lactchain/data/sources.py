@@ -1,6 +1,6 @@
 """Data to learn from, ours or somebody else's: preference pairs and episodes, whatever the file.
 
-What is not ours is a JSONL file, a parquet file or a folder of them, or a folder that
+What is not ours is a JSONL file, a parquet file or a folder of them, or a folder that Minari or
 `datasets.Dataset.save_to_disk` wrote. Preference pairs have TRL's columns `prompt`, `chosen` and
 `rejected`, texts or conversations. An episode is a row of T decisions:
 
@@ -22,9 +22,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lactchain.data import parquet
 from lactchain.data.dataset_files import from_dataset, saved_dataset
+from lactchain.data.minari_files import METADATA, read_minari
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import COLUMNS, plain_infos, read_trajectories
+from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import parse_json_lines
 from lactchain.types import Action, PreferencePair, Trajectory
@@ -48,18 +50,32 @@ def open_pairs(path: str | Path) -> list[PreferencePair]:
 
 
 def open_trajectories(path: str | Path) -> list[Trajectory]:
-    """Episodes of our files, or of any data set with the columns of `EPISODE_COLUMNS`.
+    """Episodes of our files, of Minari, or of any data set with the columns of `EPISODE_COLUMNS`.
+
+    Files that LactChain wrote are held against their manifests, where these are still there.
 
     Raises:
         DataError: a file is missing or damaged, a column is missing, or a row is no episode.
     """
     path = Path(path)
+    if (path / "data" / METADATA).is_file():
+        return read_minari(path)
     rows = _foreign_rows(path, "stop_reasons")
     if rows is None:
-        return read_trajectories(path)
+        return [episode for file in parquet.files(path) for episode in _read_file(file)]
     if rows and rows[0].keys() >= set(COLUMNS):
         return from_dataset(saved_dataset(path))
     return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
+
+
+def _read_file(file: Path) -> list[Trajectory]:
+    if parquet.has_manifest(file):
+        return read_trajectories(file)
+    try:
+        table = pq.ParquetFile(file).read()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: damaged: {error}") from error
+    return from_table(table, file)
 
 
 def pair_of(row: Row, name: str) -> PreferencePair:
@@ -122,9 +138,9 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
         if not beside & set(files):
             return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]
     try:
-        tables = [pq.ParquetFile(file) for file in files if file.suffix == ".parquet"]
+        tables = [pq.ParquetFile(file) for file in parquet.files(path)]
     except (pa.ArrowException, OSError):
         return None
-    if not tables or our_column in tables[0].schema_arrow.names:
+    if our_column in tables[0].schema_arrow.names:
         return None
     return [row for table in tables for row in table.read().to_pylist()]

@@ -14,20 +14,20 @@ from typing import Any, Literal
 import gymnasium as gym
 
 from lactchain import distributed
-from lactchain.data.behavior import behavior_policy
-from lactchain.data.dataset_files import read_dataset, write_dataset
-from lactchain.data.episodes import region_episodes, sampled_episodes
-from lactchain.data.minari_files import METADATA, read_minari, write_minari
+from lactchain.data.dataset_files import write_dataset
+from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
+from lactchain.data.minari_files import write_minari
 from lactchain.data.movement import movement_metrics
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
-from lactchain.data.shards import work_through
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.sources import open_trajectories
+from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
+from lactchain.environments.scripted import behavior_policy
 from lactchain.errors import ConfigError
 from lactchain.run import Run
 from lactchain.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.stages.running import run_stage
-from lactchain.types import Trajectory
+from lactchain.types import Policy, Trajectory
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]
         trajectories, tally = record_episodes(config, run)
         times = time_metrics(tally)
     else:
-        trajectories, times = import_episodes(config.source), {}
+        trajectories, times = open_trajectories(config.source), {}
     if distributed.is_main():
         if config.source is not None:
             write_trajectories(run.path("trajectories") / "imported.parquet", trajectories)
@@ -109,29 +109,34 @@ def record_episodes(
         The episodes, and the tally of all processes.
     """
     behavior, collect = config.behavior, config.collect
-    seen, told = config.environment, None
-    if behavior.policy_template is not None:
-        told = make_language_env(config.environment)
-        seen = replace(config.environment, template=behavior.policy_template, history=1)
-    rollouts = Rollouts(seen, collect.num_envs)
+    if behavior.policy_template is None:
+        rollouts = Rollouts(config.environment, collect.num_envs)
+    else:
+        rollouts = Retold(config.environment, behavior.policy_template, collect.num_envs)
     policy = behavior_policy(rollouts.env, behavior.policies)
     seed, count = config.run.seed, collect.num_episodes
     if behavior.regions:
         episodes = region_episodes(rollouts.env, behavior.regions, count, seed)
     else:
         episodes = sampled_episodes(rollouts.env, count, seed)
+    folder = run.path("trajectories")
+    return rollouts.collect(policy, episodes, folder, collect.shard_size, "episodes")
 
-    def make(shard: int) -> tuple[list[Trajectory], Counter[str]]:
-        before = rollouts.tally.copy()
-        part = episodes[shard * collect.shard_size : (shard + 1) * collect.shard_size]
-        played = rollouts.play(policy, part, run.directory)
-        if told is not None:
-            with rollouts.measure("environment"):
-                played = [retell(trajectory, told) for trajectory in played]
-        return played, rollouts.tally - before
 
-    num_shards, folder = -(-len(episodes) // collect.shard_size), run.path("trajectories")
-    return work_through(folder, num_shards, make, write_trajectories, read_trajectories, "episodes")
+class Retold(Rollouts):
+    """Rollouts of a policy that reads another template, recorded as the environment tells them."""
+
+    def __init__(self, config: EnvironmentConfig, policy_template: str, num_envs: int) -> None:
+        super().__init__(replace(config, template=policy_template, history=1), num_envs)
+        self.told = make_language_env(config)
+
+    def play(
+        self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()
+    ) -> list[Trajectory]:
+        """Plays the episodes in this process, and tells them again."""
+        played = super().play(policy, episodes, folder)
+        with self.measure("environment"):
+            return [retell(trajectory, self.told) for trajectory in played]
 
 
 def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
@@ -153,16 +158,6 @@ def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
                 f"{expected['state']} before"
             )
     return replace(trajectory, observations=tuple(observations))
-
-
-def import_episodes(source: str | Path) -> list[Trajectory]:
-    """Episodes of a Minari data set, or else of a Hugging Face data set.
-
-    Raises:
-        DataError: it is neither, damaged, or no data set of text.
-    """
-    is_minari = (Path(source) / "data" / METADATA).is_file()
-    return read_minari(source) if is_minari else read_dataset(source)
 
 
 def export_episodes(
