@@ -5,10 +5,10 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.pictures import Picture
 from lactchain.environments.views import TextView, reset_into
 from lactchain.inspection import maps
 from lactchain.inspection.markup import parts
+from lactchain.inspection.pictures import Picture
 from lactchain.types import Action
 
 DOOR = 4
@@ -89,16 +89,16 @@ class Rightwards:
 class CorridorPicture(Picture):
     """A corridor for each number of keys; the way of an episode."""
 
-    def values(self, states, critic, exact):
+    def values(self, values):
         drawn = []
-        for name, numbers in (("critic", critic), ("exact", exact)):
+        for name, numbers in (("critic", values.critic), ("exact", values.exact)):
             for key in (0, 1):
-                pairs = zip(states, numbers, strict=True)
+                pairs = zip(values.states, numbers, strict=True)
                 cells = {(s["cell"], 0): value for s, value in pairs if s["key"] == key}
                 drawn.append(maps.value_map(f"{name}, {key} keys", GRID, cells, (0, 1)))
         return parts.gallery(drawn)
 
-    def episode(self, trajectory, states=(), values=()):
+    def episode(self, trajectory, behind=()):
         start = [trajectory.infos[0]["state"]["cell"], 0]
         way = [position for info in trajectory.infos for position in info["positions"]]
         return maps.replay(GRID, [start, *way])

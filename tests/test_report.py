@@ -32,10 +32,10 @@ from lactchain.data.evaluations import (
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.environments.pictures import Picture
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import maps, plots
 from lactchain.inspection.markup import escape, parts, shapes
+from lactchain.inspection.pictures import Picture
 from lactchain.inspection.report import (
     by_distance,
     pair_table,

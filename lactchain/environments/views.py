@@ -16,7 +16,6 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.pictures import Picture
 from lactchain.errors import ConfigError
 from lactchain.types import Policy
 
@@ -72,7 +71,7 @@ class TextView:
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
             that configurations use; each is made of a `LanguageEnv`.
-        picture: what reports draw.
+        picture: what reports draw, a `lactchain.inspection.pictures.Picture`.
     """
 
     action_names: tuple[str, ...]
@@ -94,7 +93,7 @@ class TextView:
     max_chains: int = 16
     rare_words: str = ""
     policies: Mapping[str, Callable[[Any], Policy]] = field(default_factory=dict)
-    picture: Picture | None = None
+    picture: Any = None
 
     def text(
         self, env: gym.Env, observation: Any, info: Mapping[str, Any], feedback: str = ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lactchain.environments.pictures import Picture
+from lactchain.data.evaluations import CompletionValues, StateValues
 from lactchain.environments.views import State
 from lactchain.inspection.markup import Markup, parts, shapes
+from lactchain.inspection.pictures import Picture
 from lactchain.inspection.plots import (
     DIVERGING,
     SEQUENTIAL,
@@ -189,14 +190,13 @@ class CellPicture(Picture):
     cell: Callable[[State], Cell | None]
     moves: tuple[Cell, ...] = ()
 
-    def values(
-        self, states: Sequence[State], critic: Sequence[float], exact: Sequence[float] | None
-    ) -> Markup:
+    def values(self, values: StateValues) -> Markup:
         """The critic's value of each cell, and the exact one."""
-        cells = self._cells(states)
+        cells = self._cells(values.states)
         if not cells:
             return Markup("")
-        named = {"critic": critic} if exact is None else {"critic": critic, "exact": exact}
+        named = {"critic": values.critic, "exact": values.exact}
+        named = {name: numbers for name, numbers in named.items() if numbers is not None}
         every = [number for numbers in named.values() for number in numbers]
         limits, goal = (min(every), max(every)), self.grid.goal
         pictures = [
@@ -205,27 +205,19 @@ class CellPicture(Picture):
         ]
         return parts.gallery([colour_bar("value", limits), *pictures])
 
-    def completions(
-        self,
-        states: Sequence[State],
-        values: Sequence[float],
-        advantages: Sequence[Sequence[float]],
-    ) -> Markup:
+    def completions(self, values: CompletionValues) -> Markup:
         """V of each cell, Q and advantage of each move; chains of moves are not drawn."""
-        cells = self._cells(states)
-        if not cells or len(advantages[0]) != len(self.moves):
+        cells = self._cells(values.states)
+        if not cells or len(values.completions) != len(self.moves):
             return Markup("")
-        v = dict(zip(cells, values, strict=True))
-        gains = dict(zip(cells, advantages, strict=True))
+        v = dict(zip(cells, values.values, strict=True))
+        gains = dict(zip(cells, values.advantages, strict=True))
         q = {cell: [v[cell] + gain for gain in row] for cell, row in gains.items()}
         worth = [number for row in q.values() for number in row] + list(v.values())
         limits = min(worth), max(worth)
         largest = max(abs(number) for row in gains.values() for number in row) or 1.0
         around = -largest, largest
-        bars = (
-            colour_bar("V, Q", limits),
-            colour_bar("advantage", around, DIVERGING),
-        )
+        bars = colour_bar("V, Q", limits), colour_bar("advantage", around, DIVERGING)
         title, best = "advantage of each move", "Q of each move, the best dotted"
         pictures = (
             value_map("V of each cell", self.grid, v, limits, self.grid.goal),
@@ -234,19 +226,15 @@ class CellPicture(Picture):
         )
         return parts.gallery(bars) + parts.gallery(pictures)
 
-    def episode(
-        self,
-        trajectory: Trajectory,
-        states: Sequence[State] = (),
-        values: Sequence[float] = (),
-    ) -> Markup:
+    def episode(self, trajectory: Trajectory, behind: Sequence[tuple[State, float]] = ()) -> Markup:
         """One way from cell to cell, over their values."""
         begun = self._cells([info.get("state") or {} for info in trajectory.infos[:-1]])
         if not begun:
             return Markup("")
         paths = [info.get("positions", []) for info in trajectory.infos[1:]]
         way = [begun[0], *(position for path in paths for position in path)]
-        return replay(self.grid, way, dict(zip(self._cells(states), values, strict=False)))
+        shown = self._cells([state for state, _ in behind])
+        return replay(self.grid, way, dict(zip(shown, (v for _, v in behind), strict=False)))
 
     def _cells(self, states: Sequence[State]) -> list[Cell]:
         """The cells of states; none at all if one of them is no state of this world."""

@@ -11,10 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from lactchain.data.evaluations import CompletionValues, EpisodeResult, StateValues, success_figures
-from lactchain.environments.pictures import Picture
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
 from lactchain.inspection.markup import Markup, environment, escape, parts
+from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, chain_records, open_run
 from lactchain.types import PreferencePair, Trajectory
 
@@ -163,7 +163,7 @@ def state_values(values: StateValues | None, picture: Picture) -> Markup:
     if values.exact is not None:
         facts |= {"R²": values.r2, "RMSE": values.rmse}
         overview = [plots.scatter("critic over exact value", values.exact, values.critic, "exact")]
-    drawn = picture.values(values.states, values.critic, values.exact)
+    drawn = picture.values(values)
     return parts.gallery([parts.fields(facts), *overview]) + drawn
 
 
@@ -171,7 +171,7 @@ def completion_values(values: CompletionValues | None, picture: Picture) -> Mark
     """What each completion to each state is worth to a value model, where the world can draw it."""
     if values is None or not values.states:
         return Markup("")
-    return escape(picture.completions(values.states, values.values, values.advantages))
+    return escape(picture.completions(values))
 
 
 def rollouts(
@@ -261,10 +261,10 @@ def _episode(
     """One episode: picture, chains, and the transcript to unfold."""
     behind = ()
     if told is not None:
-        behind = told.states, told.values
+        behind = list(zip(told.states, told.values, strict=True))
     elif values is not None:
-        behind = values.states, values.critic
-    drawn = picture.episode(trajectory, *behind)
+        behind = list(zip(values.states, values.critic, strict=True))
+    drawn = picture.episode(trajectory, behind)
     ending = "terminated" if trajectory.terminated else "cut off"
     return _sections.episode(
         trajectory,

@@ -26,11 +26,11 @@ from lactchain.data.evaluations import (
 from lactchain.data.preferences import chain_advantages, read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import language_env
-from lactchain.environments.pictures import Picture
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
 from lactchain.inspection.markup import Markup, escape, parts
+from lactchain.inspection.pictures import Picture
 from lactchain.run import read_metrics
 from lactchain.types import PreferencePair, Trajectory
 

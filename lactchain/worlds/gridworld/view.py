@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.pictures import Picture
+from lactchain.data.evaluations import StateValues
 from lactchain.environments.views import State, TextView
 from lactchain.inspection import maps, plots
 from lactchain.inspection.maps import Grid
 from lactchain.inspection.markup import Markup, parts
+from lactchain.inspection.pictures import Picture
 from lactchain.types import Trajectory
 from lactchain.worlds.cells import cell_view
 from lactchain.worlds.gridworld.env import GridWorld
@@ -63,23 +65,16 @@ class GridWorldPicture(Picture):
 
     grid: Grid
 
-    def values(
-        self, states: Sequence[State], critic: Sequence[float], exact: Sequence[float] | None
-    ) -> Markup:
+    def values(self, values: StateValues) -> Markup:
         """Some of the goals, the first one unfolded."""
-        if not all(map(_is_state, states)):
+        if not all(map(_is_state, values.states)):
             return Markup("")
         return Markup("").join(
-            parts.details(f"goal at {goal}", self._goal(states, critic, exact, goal), n == 0)
-            for n, goal in enumerate(_some_goals(states))
+            parts.details(f"goal at {goal}", self._goal(values, goal), n == 0)
+            for n, goal in enumerate(_some_goals(values.states))
         )
 
-    def episode(
-        self,
-        trajectory: Trajectory,
-        states: Sequence[State] = (),
-        values: Sequence[float] = (),
-    ) -> Markup:
+    def episode(self, trajectory: Trajectory, behind: Sequence[tuple[State, float]] = ()) -> Markup:
         """Chain by chain."""
         begun = [info.get("state") for info in trajectory.infos[:-1]]
         if not begun or not all(map(_is_state, begun)):
@@ -89,40 +84,33 @@ class GridWorldPicture(Picture):
         goal = begun[0]["goal_x"], begun[0]["goal_y"]
         return maps.rollout(self.grid, starts, paths, goal)
 
-    def _goal(
-        self,
-        states: Sequence[State],
-        critic: Sequence[float],
-        exact: Sequence[float] | None,
-        goal: tuple[int, int],
-    ) -> Markup:
+    def _goal(self, values: StateValues, goal: maps.Cell) -> Markup:
         """Rows: critic, exact, error; columns: orientations."""
+        critic, exact = values.critic, values.exact
         both = [*critic, *(exact or ())]
         limits = min(both), max(both)
+        row = partial(self._row, values.states, goal)
         bars = [maps.colour_bar("value", limits)]
-        rows = [self._row("critic", states, critic, goal, limits)]
+        rows = [row("critic", critic, limits)]
         if exact is not None:
             errors = np.subtract(critic, exact).tolist()
             largest = max(map(abs, errors)) or 1.0
             around = -largest, largest
             bars.append(maps.colour_bar("error = critic − exact", around, plots.DIVERGING))
-            rows += [
-                self._row("exact", states, exact, goal, limits),
-                self._row("error", states, errors, goal, around, plots.DIVERGING),
-            ]
+            rows += [row("exact", exact, limits), row("error", errors, around, plots.DIVERGING)]
         return parts.card(parts.gallery(bars), *rows)
 
     def _row(
         self,
-        name: str,
         states: Sequence[State],
+        goal: maps.Cell,
+        name: str,
         values: Sequence[float],
-        goal: tuple[int, int],
         limits: tuple[float, float],
         palette: Sequence[plots.Shade] = plots.SEQUENTIAL,
     ) -> Markup:
         """One map for each orientation."""
-        values_at: list[dict[tuple[int, int], float]] = [{} for _ in ORIENTATIONS]
+        values_at: list[dict[maps.Cell, float]] = [{} for _ in ORIENTATIONS]
         for state, value in zip(states, values, strict=True):
             if (state["goal_x"], state["goal_y"]) == goal:
                 values_at[state["orientation"]][state["x"], state["y"]] = value
@@ -138,7 +126,7 @@ def _is_state(state: Mapping[str, Any] | None) -> bool:
     return state is not None and state.keys() >= {*GridTables.fields}
 
 
-def _some_goals(states: Sequence[State]) -> list[tuple[int, int]]:
+def _some_goals(states: Sequence[State]) -> list[maps.Cell]:
     """A few of the goals, evenly spread."""
     goals = sorted({(state["goal_x"], state["goal_y"]) for state in states})
     return [goals[place] for place in plots.evenly_spaced(len(goals), MAX_GOALS)]

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.pictures import Picture
 from lactchain.environments.views import State, TextView, reset_into
 from lactchain.inspection.markup import Markup, escape
+from lactchain.inspection.pictures import Picture
 from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.policies import ConsistentWords
@@ -114,12 +114,7 @@ def _letters_apart(said: str) -> str:
 class BoardPicture(Picture):
     """The board of a game, when it was over."""
 
-    def episode(
-        self,
-        trajectory: Trajectory,
-        states: Sequence[State] = (),
-        values: Sequence[float] = (),
-    ) -> Markup:
+    def episode(self, trajectory: Trajectory, behind: Sequence[tuple[State, float]] = ()) -> Markup:
         """The guesses, their letters coloured; invalid ones struck through."""
         game = game_of(trajectory.infos)
         if game is None:
