@@ -14,7 +14,6 @@ from gymnasium.vector.utils import batch_space
 from lactchain.environments.checks import at_least_one, start_state
 from lactchain.environments.views import TextView
 from lactchain.random_streams import draw, stream
-from lactchain.types import Reward
 from lactchain.worlds.gridworld.tables import GridTables
 
 _STATE = ("states", "num_steps", "streams", "num_episodes")  # of a batch
@@ -61,6 +60,7 @@ class GridWorld(gym.Env[np.ndarray, int]):
     - `description`: the world in words.
 
     ## Arguments
+    By name, those of the world itself as `GridTables` takes them:
     - `size`: width and height, 4 by default; or `width` and `height`.
     - `walls`: cells (x, y) that cannot be entered.
     - `start`: (x, y, orientation); None draws it. `goal`: (x, y); None draws it.
@@ -75,19 +75,9 @@ class GridWorld(gym.Env[np.ndarray, int]):
     metadata = {"render_modes": ["ansi"], "render_fps": 4}
 
     def __init__(
-        self,
-        size: int = 4,
-        width: int | None = None,
-        height: int | None = None,
-        walls: Sequence[Sequence[int]] = (),
-        start: Sequence[int] | None = None,
-        goal: Sequence[int] | None = None,
-        turn_right: bool = False,
-        reward: str | Reward = "sparse",
-        max_steps: int = 64,
-        render_mode: str | None = None,
+        self, *, max_steps: int = 64, render_mode: str | None = None, **world: Any
     ) -> None:
-        self.tables = GridTables(size, width, height, walls, start, goal, turn_right, reward)
+        self.tables = GridTables(**world)
         extent = [self.tables.width, self.tables.height]
         self.observation_space = spaces.MultiDiscrete([*extent, 4, *extent])
         self.action_space = spaces.Discrete(len(self.tables.action_names))

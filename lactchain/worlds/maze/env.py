@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +10,6 @@ from gymnasium import spaces
 
 from lactchain.environments.checks import at_least_one
 from lactchain.environments.views import TextView
-from lactchain.types import Reward
 from lactchain.worlds.maze.tables import MazeTables
 
 STUMBLE_REWARD = -4.0
@@ -50,6 +48,7 @@ class Maze(gym.Env[np.ndarray, int]):
     - `failed`: the episode is over, and this move was not played.
 
     ## Arguments
+    By name, those of the world itself as `MazeTables` takes them:
     - `layout`: double_t (LMRL-Gym's), u, rooms; or rows of 1 (wall) and 0 (free), outside of which
       there are walls.
     - `goal`: (row, column); None: that of a named layout. `start`: likewise; None draws it.
@@ -64,16 +63,14 @@ class Maze(gym.Env[np.ndarray, int]):
 
     def __init__(
         self,
-        layout: str | Sequence[str] = "double_t",
-        goal: Sequence[int] | None = None,
-        start: Sequence[int] | None = None,
+        *,
         max_moves: int = 100,
         failure_terminates: bool = False,
         render_mode: str | None = None,
-        reward: Reward | None = None,
+        **world: Any,
     ) -> None:
         self.max_moves = at_least_one("max_moves", max_moves)
-        self.tables = MazeTables(layout, goal, start, reward)
+        self.tables = MazeTables(**world)
         self.observation_space = spaces.MultiDiscrete(self.tables.free.shape)
         self.action_space = spaces.Discrete(4)
         self.failure_terminates = failure_terminates
