@@ -30,7 +30,7 @@ class NonFiniteError(LactChainError):
 
 
 class DiskError(LactChainError):
-    """Something could not be written."""
+    """Something could not be written; whatever writes files may raise it."""
 
     exit_code = 5
 

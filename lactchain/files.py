@@ -1,6 +1,8 @@
 """Files: written whole or not at all, and read with an error that says what is wrong.
 
-Files that another process reads are written beside their place and renamed into it.
+Files that another process reads are written beside their place and renamed into it. All that
+write raise `DiskError` where the disk is full or read-only, and leave an old file untouched; all
+that read raise `DataError`, and say which file, or which line of it, is missing or damaged.
 """
 
 import hashlib
@@ -58,11 +60,7 @@ def _disk_message(path: Path, num_bytes: int | None, reason: str) -> str:
 
 
 def atomic_write(path: str | Path, data: bytes | str) -> None:
-    """Writes a file that is, for every reader and after every crash, the old one or the new one.
-
-    Raises:
-        DiskError: the disk is full or read-only; the old file is untouched.
-    """
+    """Writes a file that is, for every reader and after every crash, the old one or the new one."""
     path = Path(path)
     content = data.encode("utf-8") if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.tmp")
@@ -105,9 +103,6 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
 
     Args:
         mend: what a message ends with: how to come by such a file.
-
-    Raises:
-        DataError: there is no such file, or it is damaged.
     """
     behind = f"; {mend}" if mend else ""
     try:
@@ -139,11 +134,7 @@ def read_versioned_json(
 
 
 def write_json(path: str | Path, value: Any, indent: int | None = None) -> None:
-    """Writes a JSON file; see `to_json` for what becomes of NaN.
-
-    Raises:
-        DiskError: the disk is full or read-only; the old file is untouched.
-    """
+    """Writes a JSON file; see `to_json` for what becomes of NaN."""
     atomic_write(path, to_json(value, indent))
 
 
@@ -151,20 +142,13 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
     """The objects of a file with one on each line; none where there is no such file.
 
     A last line that a crash has cut is left out.
-
-    Raises:
-        DataError: a line is damaged.
     """
     path = Path(path)
     return parse_json_lines(path, path.read_bytes().rpartition(b"\n")[0]) if path.exists() else []
 
 
 def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
-    """The objects on the lines of a file's content.
-
-    Raises:
-        DataError: a line is damaged.
-    """
+    """The objects on the lines of a file's content."""
     records = []
     for number, line in enumerate(content.splitlines(), start=1):
         try:
@@ -177,20 +161,12 @@ def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
 
 
 def write_json_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a file with an object on each line anew.
-
-    Raises:
-        DiskError: the disk is full or read-only; the old file is untouched.
-    """
+    """Writes a file with an object on each line anew."""
     atomic_write(path, _lines(records))
 
 
 def append_json_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Adds objects, each on a line of its own, to a file.
-
-    Raises:
-        DiskError: the disk is full or read-only.
-    """
+    """Adds objects, each on a line of its own, to a file."""
     text = _lines(records)
     with disk_errors(path, len(text)), open(path, "a", encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,7 @@
-"""What runs have saved, opened by its folder alone: policies, critics, values, classic agents."""
+"""What runs have saved, opened by its folder alone: policies, critics, values, classic agents.
+
+`DataError` says which folder has nothing of the kind, or what in it is damaged.
+"""
 
 from __future__ import annotations
 
@@ -39,38 +42,22 @@ def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
 
 
 def load_critic(path: str | Path) -> EmbeddingCritic:
-    """The critic in a folder, or that of a run.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-    """
+    """The critic in a folder, or that of a run."""
     return EmbeddingCritic.load(result_of(path, "critic"))
 
 
 def load_values(path: str | Path) -> ValueModel:
-    """The values of tokens in a folder, or those of a run.
-
-    Raises:
-        DataError: there are none, or they are damaged.
-    """
+    """The values of tokens in a folder, or those of a run."""
     return ValueModel.load(result_of(path, "values"))
 
 
 def load_agent(path: str | Path) -> Any:
-    """The classic agent in a folder, or the best one of a run.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-    """
+    """The classic agent in a folder, or the best one of a run."""
     return training.read_agent(result_of(path, "best"))
 
 
 def result_of(path: str | Path, name: str) -> Path:
-    """The folder of a result: as given, or the one of that name in a run.
-
-    Raises:
-        DataError: there is no such folder.
-    """
+    """The folder of a result: as given, or the one of that name in a run."""
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"{path}: no such folder; expected a run, or what it saved")

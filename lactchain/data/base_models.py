@@ -64,7 +64,6 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
 
     Raises:
         ConfigError: the folder is whole, and was made from something else.
-        DiskError: the folder cannot be written.
     """
     folder = Path(folder)
     try:

@@ -68,7 +68,6 @@ def write_dataset(
 
     Raises:
         DataError: there are no episodes to describe.
-        DiskError: a file cannot be written.
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 

@@ -2,7 +2,8 @@
 
 `values.json` holds the critic's value of every state beside the exact one; `completion_values.json`
 what every completion to every state is worth; `episodes.json` how each start state went. All are
-JSON, written whole or not at all.
+JSON, written whole or not at all (`DiskError`); what is missing, damaged or of another schema is
+not read (`DataError`).
 """
 
 from __future__ import annotations
@@ -125,11 +126,7 @@ def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
 
 
 def write_values(path: str | Path, values: StateValues | CompletionValues) -> None:
-    """Writes `values.json` or `completion_values.json`.
-
-    Raises:
-        DiskError: when the file cannot be written.
-    """
+    """Writes `values.json` or `completion_values.json`."""
     _write(path, asdict(values))
 
 
@@ -138,28 +135,17 @@ def read_values(path: str | Path, kind: type[Values] = StateValues) -> Values:
 
     Args:
         kind: `StateValues` or `CompletionValues`, whichever was written.
-
-    Raises:
-        DataError: when the file is missing, damaged or of another schema.
     """
     return _read(path, lambda fields: kind(**{k: _as_tuple(v) for k, v in fields.items()}))
 
 
 def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:
-    """Writes `episodes.json`.
-
-    Raises:
-        DiskError: when the file cannot be written.
-    """
+    """Writes `episodes.json`."""
     _write(path, {"episodes": [asdict(episode) for episode in episodes]})
 
 
 def read_episodes(path: str | Path) -> list[EpisodeResult]:
-    """Reads what `write_episodes` wrote.
-
-    Raises:
-        DataError: when the file is missing, damaged or of another schema.
-    """
+    """Reads what `write_episodes` wrote."""
     return _read(path, lambda fields: [EpisodeResult(**episode) for episode in fields["episodes"]])
 
 

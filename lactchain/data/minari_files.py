@@ -57,7 +57,6 @@ def write_minari(
     Raises:
         ConfigError: the id is not of Minari's form.
         DataError: a text is no valid Unicode, which Arrow's strings cannot hold.
-        DiskError: a file cannot be written.
     """
     if not DATASET_ID.fullmatch(dataset_id):
         raise ConfigError(

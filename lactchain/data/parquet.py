@@ -43,9 +43,6 @@ def write_table(
         kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
         version: schema version of that kind; readers refuse another one.
         facts: what else the manifest records.
-
-    Raises:
-        DiskError: when the file cannot be written.
     """
     buffer = io.BytesIO()
     pq.write_table(

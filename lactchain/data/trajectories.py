@@ -36,7 +36,6 @@ def write_trajectories(
 
     Raises:
         DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
-        DiskError: when the file cannot be written.
     """
     parquet.write_table(path, to_table(trajectories), KIND, VERSION, facts)
 

@@ -50,7 +50,6 @@ def write_report(
     Raises:
         ConfigError: when `run_dir` or one of `beside` is no run folder.
         DataError: when a file in it is damaged.
-        DiskError: when the page cannot be written.
     """
     view = open_run(run_dir)
     path = Path(output or view.directory / "report.html")
@@ -65,7 +64,6 @@ def write_learning_curve(run_dir: str | Path) -> Path | None:
 
     Raises:
         ConfigError: when `run_dir` is no run folder.
-        DiskError: when the picture cannot be written.
     """
     view, names = open_run(run_dir), ("rollout/episode_return", "eval/episode_return")
     lines = {name: curve for name, curve in view.curves().items() if name in names}
