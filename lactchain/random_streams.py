@@ -6,8 +6,6 @@ a loop, a row draws the same whatever else is in the batch, and the very same li
 integers and arrays of uint64.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

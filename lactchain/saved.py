@@ -3,8 +3,6 @@
 `DataError` says which folder has nothing of the kind, or what in it is damaged.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any

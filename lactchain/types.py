@@ -4,8 +4,6 @@ Nothing here imports torch, transformers or gymnasium: these are plain values th
 processes, into parquet and into notebooks.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A model's folder is complete when its `manifest.json` is there; the manifest als
 settings it was made from. A complete folder is left alone, a damaged one is made again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What a value model thinks of every completion to every state, for people to look at."""
 
-from __future__ import annotations
-
 from lactchain.data.evaluations import CompletionValues
 from lactchain.environments.language import LanguageEnv
 from lactchain.types import Policy

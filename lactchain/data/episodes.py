@@ -1,7 +1,5 @@
 """Which episodes to play: their seeds, where they start, in which part of the world they stay."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

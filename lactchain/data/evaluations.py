@@ -6,8 +6,6 @@ JSON, written whole or not at all (`DiskError`); what is missing, damaged or of 
 not read (`DataError`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

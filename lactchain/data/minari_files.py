@@ -14,8 +14,6 @@ Beside Minari's own columns, `infos` has what a `Trajectory` holds and Minari do
 and `action` (token ids, log-probabilities, stop reason) as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A return alone does not tell a policy that is slow from one that is stuck.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence

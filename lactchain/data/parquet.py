@@ -8,8 +8,6 @@ Text is stored as parquet strings. Only a column in which some text is not valid
 surrogates, which a model can well produce) is stored as bytes; both read back verbatim.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence

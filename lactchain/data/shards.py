@@ -5,8 +5,6 @@ alone, so that the result depends neither on how many processes worked, nor on w
 how often they were killed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections import Counter

@@ -13,8 +13,6 @@ What is not ours is a JSONL file, a parquet file or a folder of them, or a folde
 | success | optional: whether it ended well; as a default, whether it terminated |
 """  # noqa: E501
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

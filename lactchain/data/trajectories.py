@@ -3,8 +3,6 @@
 The columns are those of `to_table`; `dataset_card.md` beside this file says what they hold.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

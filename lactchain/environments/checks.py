@@ -1,7 +1,5 @@
 """Checks of what environments are given, and of what they return by Gymnasium's rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real

@@ -9,8 +9,6 @@ choice between two chains, and an illegal chain is never mended with legal words
 Each extractor states the grammar it reads; constrained decoding samples from that same grammar.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

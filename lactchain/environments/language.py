@@ -9,8 +9,6 @@ A view that says how to read, set and list states as well (`get_state`, `set_sta
 be asked for several completions to one state, which is what preference pairs are made of.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import string
 import warnings

@@ -3,8 +3,6 @@
 All satisfy `lactchain.types.Policy`: each row of a batch draws from its own seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The model is injected as a `NextToken`, numpy in and numpy out, so that nothing 
 runs on; `lactchain.models.generation.next_token` makes one of a causal language model.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ A world of one's own is an environment with a method `text_view`, that returns i
 class of somebody else's, a function that makes the view is registered: `shipped_view.register`.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

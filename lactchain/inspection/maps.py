@@ -4,8 +4,6 @@
 element for a light background.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,6 +67,36 @@ def value_map(
             number = f"{round(value, 2) + 0.0:.2f}"  # + 0.0: no "-0.00"
             cells.append(shapes.text(x, y, number, "middle", fill=ink))
     return _grid_picture(title, grid, size, *cells, _goal(goal, size))
+
+
+def value_maps(
+    grid: Grid, values: StateValues, panels: Mapping[str, Mapping[int, Cell]], goal: Cell | None
+) -> Markup:
+    """A row of maps for each panel: the critic's values, the exact ones, and the error.
+
+    Args:
+        panels: what a panel adds to the titles → the cells of its states, by their numbers.
+    """
+    both = [*values.critic, *(values.exact or ())]
+    limits = min(both), max(both)
+    bars = [colour_bar("value", limits)]
+    drawn = [("critic", values.critic, limits, SEQUENTIAL)]
+    if values.exact is not None:
+        errors = [critic - exact for critic, exact in zip(values.critic, values.exact, strict=True)]
+        around = _around_zero(errors)
+        bars.append(colour_bar("error = critic − exact", around, DIVERGING))
+        drawn.append(("exact", values.exact, limits, SEQUENTIAL))
+        drawn.append(("error", errors, around, DIVERGING))
+    rows = [
+        [
+            value_map(
+                name + panel, grid, {c: numbers[n] for n, c in cells.items()}, ends, goal, palette
+            )
+            for name, numbers, ends, palette in drawn
+        ]
+        for panel, cells in panels.items()
+    ]
+    return parts.card(parts.gallery(bars), *map(parts.gallery, rows))
 
 
 def move_map(
@@ -191,19 +219,11 @@ class CellPicture(Picture):
     moves: tuple[Cell, ...] = ()
 
     def values(self, values: StateValues) -> Markup:
-        """The critic's value of each cell, and the exact one."""
+        """The critic's value of each cell, the exact one, and the error."""
         cells = self._cells(values.states)
         if not cells:
             return Markup("")
-        named = {"critic": values.critic, "exact": values.exact}
-        named = {name: numbers for name, numbers in named.items() if numbers is not None}
-        every = [number for numbers in named.values() for number in numbers]
-        limits, goal = (min(every), max(every)), self.grid.goal
-        pictures = [
-            value_map(name, self.grid, dict(zip(cells, numbers, strict=True)), limits, goal)
-            for name, numbers in named.items()
-        ]
-        return parts.gallery([colour_bar("value", limits), *pictures])
+        return value_maps(self.grid, values, {"": dict(enumerate(cells))}, self.grid.goal)
 
     def completions(self, values: CompletionValues) -> Markup:
         """V of each cell, Q and advantage of each move; chains of moves are not drawn."""
@@ -215,8 +235,7 @@ class CellPicture(Picture):
         q = {cell: [v[cell] + gain for gain in row] for cell, row in gains.items()}
         worth = [number for row in q.values() for number in row] + list(v.values())
         limits = min(worth), max(worth)
-        largest = max(abs(number) for row in gains.values() for number in row) or 1.0
-        around = -largest, largest
+        around = _around_zero([number for row in gains.values() for number in row])
         bars = colour_bar("V, Q", limits), colour_bar("advantage", around, DIVERGING)
         title, best = "advantage of each move", "Q of each move, the best dotted"
         pictures = (
@@ -261,6 +280,12 @@ def _share(value: float, limits: tuple[float, float]) -> float:
     """Where a number lies between two others, 0 to 1."""
     low, high = limits
     return (value - low) / (high - low) if high > low else 0.5
+
+
+def _around_zero(values: Sequence[float]) -> tuple[float, float]:
+    """Limits for numbers of both signs."""
+    largest = max(map(abs, values)) or 1.0
+    return -largest, largest
 
 
 def _side(cell: Cell, side: Cell, size: int) -> list[tuple[float, float]]:

@@ -3,8 +3,6 @@
 Control characters and lone surrogates, which HTML cannot hold, show as backslash escapes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from numbers import Number

@@ -1,7 +1,5 @@
 """What a world draws of itself in reports and notebooks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from lactchain.data.evaluations import CompletionValues, StateValues

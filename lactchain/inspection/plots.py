@@ -3,8 +3,6 @@
 Each function returns an `<svg>` element for a light background. Any text in it is escaped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Worlds of free cells and walls: their dynamics as arrays, and what their views share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Gymnasium's toy_text in words: FrozenLake, CliffWalking and Taxi, whose classes are not ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The oriented grid world of the founding document, alone and as a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A *pose* is a free cell and an orientation: `pose = 4 * cell + orientation`, cel
 row and walls left out. A *state* is a pose and a goal: `state = goal * num_poses + pose`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

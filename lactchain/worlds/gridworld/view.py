@@ -1,10 +1,7 @@
 """The grid world in words and pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -85,41 +82,13 @@ class GridWorldPicture(Picture):
         return maps.rollout(self.grid, starts, paths, goal)
 
     def _goal(self, values: StateValues, goal: maps.Cell) -> Markup:
-        """Rows: critic, exact, error; columns: orientations."""
-        critic, exact = values.critic, values.exact
-        both = [*critic, *(exact or ())]
-        limits = min(both), max(both)
-        row = partial(self._row, values.states, goal)
-        bars = [maps.colour_bar("value", limits)]
-        rows = [row("critic", critic, limits)]
-        if exact is not None:
-            errors = np.subtract(critic, exact).tolist()
-            largest = max(map(abs, errors)) or 1.0
-            around = -largest, largest
-            bars.append(maps.colour_bar("error = critic − exact", around, plots.DIVERGING))
-            rows += [row("exact", exact, limits), row("error", errors, around, plots.DIVERGING)]
-        return parts.card(parts.gallery(bars), *rows)
-
-    def _row(
-        self,
-        states: Sequence[State],
-        goal: maps.Cell,
-        name: str,
-        values: Sequence[float],
-        limits: tuple[float, float],
-        palette: Sequence[plots.Shade] = plots.SEQUENTIAL,
-    ) -> Markup:
-        """One map for each orientation."""
-        values_at: list[dict[maps.Cell, float]] = [{} for _ in ORIENTATIONS]
-        for state, value in zip(states, values, strict=True):
+        """A row of maps for each orientation."""
+        panels: dict[str, dict[int, maps.Cell]] = {f", facing {name}": {} for name in ORIENTATIONS}
+        for number, state in enumerate(values.states):
             if (state["goal_x"], state["goal_y"]) == goal:
-                values_at[state["orientation"]][state["x"], state["y"]] = value
-        return parts.gallery(
-            [
-                maps.value_map(f"{name}, facing {heading}", self.grid, cells, limits, goal, palette)
-                for heading, cells in zip(ORIENTATIONS, values_at, strict=True)
-            ]
-        )
+                facing = ORIENTATIONS[state["orientation"]]
+                panels[f", facing {facing}"][number] = state["x"], state["y"]
+        return maps.value_maps(self.grid, values, panels, goal)
 
 
 def _is_state(state: Mapping[str, Any] | None) -> bool:

@@ -1,7 +1,5 @@
 """The maze of LMRL-Gym (Abdulhai et al. 2023) as an environment."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """The scripted policy of the maze."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv

@@ -3,8 +3,6 @@
 A *state* is the number of a free cell, counted row by row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The maze in LMRL-Gym's words, and what else may be asked of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

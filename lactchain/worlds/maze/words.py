@@ -1,7 +1,5 @@
 """How LMRL-Gym tells the moves and the walls of a maze, and how that is read again."""
 
-from __future__ import annotations
-
 import numpy as np
 
 ACTION_NAMES = ("move up", "move down", "move left", "move right")

@@ -1,7 +1,5 @@
 """Wordle by LMRL-Gym's rules (Abdulhai et al. 2023), with any words; alone and as a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scripted policies of Wordle."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv

@@ -1,7 +1,5 @@
 """Wordle in LMRL-Gym's words, and in pictures as people know it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import starmap

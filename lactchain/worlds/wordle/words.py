@@ -4,8 +4,6 @@ What is known of the hidden word is the set of words that fit all feedback so fa
 written as knowledge of each letter in each place; both say the same, and a test holds it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
