@@ -122,11 +122,7 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        ConfigError: there is no such file, or it is not a YAML mapping.
-    """
+    """The mapping in a YAML file; `ConfigError` where there is none."""
     try:
         loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
@@ -200,14 +196,7 @@ def _build(
     texts: Mapping[str, str],
     prefix: str = "",
 ) -> Config:
-    """Instantiates inside out, so that a refused value is reported under its full key.
-
-    Args:
-        config_class: what to make.
-        values: its arguments, nested.
-        texts: the texts in files, by key.
-        prefix: the key of the class, with a dot.
-    """
+    """Instantiates inside out, so that a refused value is reported under its full key."""
     annotations = typing.get_type_hints(config_class)
     arguments = {}
     for item in fields(config_class):

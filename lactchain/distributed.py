@@ -24,18 +24,8 @@ if TYPE_CHECKING:
 # Seconds between two looks at how far the other processes are.
 POLL_SECONDS = 0.1
 
-_timeout = timedelta(minutes=30)
-
-
-def set_timeout(minutes: float) -> None:
-    """Sets how long a process waits for the others; to be called before it joins them."""
-    global _timeout
-    _timeout = timedelta(minutes=minutes)
-
-
-def timeout() -> timedelta:
-    """How long a process waits for the others, in a collective or for a piece of shared work."""
-    return _timeout
+timeout = timedelta(minutes=30)
+"""How long a process waits for the others; set it before this one joins them."""
 
 
 def rank() -> int:
@@ -91,7 +81,7 @@ def initialise() -> "PartialState":
     # that collects episodes, would have none in the others. Each reads its own: files are mapped.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
-    options = {"timeout": timeout()} if world_size() > 1 else {}
+    options = {"timeout": timeout} if world_size() > 1 else {}
     state = PartialState(cpu=use_cpu, **options)
     if state.num_processes != world_size():
         raise ConfigError(
@@ -192,9 +182,9 @@ class Shares:
                 raise Interrupted(signal.SIGTERM, "stopped, since another process has; see there")
             if finished > before:
                 before, since = finished, time.monotonic()
-            if time.monotonic() - since > timeout().total_seconds():
+            if time.monotonic() - since > timeout.total_seconds():
                 raise ConfigError(
-                    f"other processes: finished none of their pieces of work within {timeout()}; "
+                    f"other processes: finished none of their pieces of work within {timeout}; "
                     "where none of them has died, make the pieces smaller (shard_size, "
                     "states_per_shard) or raise --run.timeout_minutes"
                 )
@@ -220,5 +210,5 @@ def _store() -> "Store":
     from torch.distributed import PrefixStore, rendezvous
 
     initialise()
-    store, _, _ = next(rendezvous("env://", timeout=timeout()))
+    store, _, _ = next(rendezvous("env://", timeout=timeout))
     return PrefixStore("lactchain", store)

@@ -99,11 +99,7 @@ def sha256(path: str | Path) -> str:
 
 
 def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Args:
-        mend: what a message ends with: how to come by such a file.
-    """
+    """The object in a JSON file; `mend` tells at the end of messages how to come by such a file."""
     behind = f"; {mend}" if mend else ""
     try:
         return _object(Path(path).read_bytes())

@@ -7,6 +7,9 @@ itself has its manifest beside it: `00000-of-00003.parquet` has `00000-of-00003.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
 there from elsewhere is refused; outside of runs, folders and files may be moved and renamed.
+
+All that read raise `DataError` for what is missing, damaged or of another place, and `ConfigError`
+for what a newer version of the project wrote.
 """
 
 import hashlib
@@ -67,7 +70,6 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
 
     Raises:
         DataError: the directory holds a symbolic link.
-        DiskError: the disk is full or read-only.
     """
     directory = Path(directory)
     paths = _files(directory)
@@ -91,7 +93,6 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     Raises:
         DataError: naming the file that is missing, cut, changed or a symbolic link, or saying that
             the directory belongs to another place or run.
-        ConfigError: a newer version of the project made the directory.
     """
     directory = Path(directory)
     manifest = read_manifest(directory / MANIFEST)
@@ -107,25 +108,13 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
 
 
 def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, Any]) -> None:
-    """Writes a file, and then its manifest beside it.
-
-    Args:
-        extra: as for `write_manifest`.
-
-    Raises:
-        DiskError: the disk is full or read-only.
-    """
+    """Writes a file, and then its manifest, with `extra` in it, beside it."""
     atomic_write(path, content)
     _write(manifest_beside(path), path, extra, _description(content))
 
 
 def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
-    """A file's bytes, its manifest, and whether the bytes are those that were written.
-
-    Raises:
-        DataError: there is no manifest, it is damaged, or it is of another place or run.
-        ConfigError: a newer version of the project wrote the file.
-    """
+    """A file's bytes, its manifest, and whether the bytes are those that were written."""
     manifest = read_manifest(manifest_beside(path))
     _check_origin(Path(path), manifest)
     content = Path(path).read_bytes()
@@ -138,12 +127,7 @@ def manifest_beside(path: str | Path) -> Path:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A manifest that is whole; whether the files are is another question.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-        ConfigError: a newer version of the project wrote it.
-    """
+    """A manifest that is whole, or an error; whether the files are whole is another question."""
     try:
         text = path.read_bytes().decode()
         manifest = json.loads(text)["manifest"]
@@ -215,11 +199,7 @@ def _name_foreign(path: Path) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
-    """What a manifest lists: all files below a directory but itself and hidden ones; sorted.
-
-    Raises:
-        DataError: one of them is a symbolic link or no plain file.
-    """
+    """The plain files below a directory, but the manifest and hidden ones; links are refused."""
     paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
     for path in paths:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -74,7 +75,7 @@ class Run:
     @classmethod
     def of(cls, config: Any) -> "Run":
         """Opens the folder that the config of a script names in `config.run`; see `open`."""
-        distributed.set_timeout(config.run.timeout_minutes)
+        distributed.timeout = timedelta(minutes=config.run.timeout_minutes)
         return cls.open(config.run.run_dir, config, resume=config.run.resume)
 
     @classmethod
@@ -137,11 +138,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What `finish` was given.
-
-        Raises:
-            DataError: the file is damaged, or another run's.
-        """
+        """What `finish` was given; `DataError` where it is damaged, or another run's."""
         path = self.directory / "summary.json"
         if not manifest_beside(path).is_file():  # in runs of older versions
             return read_json(path)
@@ -183,11 +180,7 @@ class Run:
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
-    """The records of `metrics.jsonl`; a last line that a crash has cut is left out.
-
-    Raises:
-        DataError: a line is damaged.
-    """
+    """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
     return read_json_lines(Path(run_dir) / "metrics.jsonl")
 
 

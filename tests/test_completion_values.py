@@ -9,8 +9,8 @@ from run_folders import MAZE, WORDLE
 from script_setups import SHAPE
 
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.completion_values import estimate_completion_values
 from lactchain.data.evaluations import CompletionValues, read_values
+from lactchain.data.exact_values import estimate_completion_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor

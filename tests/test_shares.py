@@ -71,7 +71,7 @@ def test_a_process_that_gives_up_lets_the_others_go(together):
 
 
 def test_waiting_ends_when_nothing_is_finished_for_too_long_and_not_before(together, monkeypatch):
-    monkeypatch.setattr(distributed, "_timeout", timedelta(seconds=0.2))
+    monkeypatch.setattr(distributed, "timeout", timedelta(seconds=0.2))
     ours, theirs = Shares(4), Shares(4)
     began = time.monotonic()
 
@@ -108,7 +108,7 @@ def test_the_time_limit_of_a_run_holds_for_its_process_group(run_dir, monkeypatc
     class Config:
         run = RunConfig(run_dir=str(run_dir), timeout_minutes=7)
 
-    monkeypatch.setattr(distributed, "_timeout", distributed.timeout())
+    monkeypatch.setattr(distributed, "timeout", distributed.timeout)
     monkeypatch.setattr(Run, "open", lambda run_dir, config, **_: run_dir)
     assert Run.of(Config) == str(run_dir)
     assert training_arguments(TRAINING, run_dir, seed=0).ddp_timeout == 7 * 60

@@ -1,7 +1,8 @@
 """The base models that every other script starts from: built or downloaded once, and whole.
 
 A model's folder is complete when its `manifest.json` is there; the manifest also says which
-settings it was made from. A complete folder is left alone, a damaged one is made again.
+settings it was made from. A complete folder is left alone, a damaged one is made again; one that
+was made from other settings is refused with a `ConfigError`.
 """
 
 import logging
@@ -28,11 +29,7 @@ log = logging.getLogger(__name__)
 def prepare_tiny_actor(
     folder: str | Path, shape: TinyModelConfig, environment: EnvironmentConfig, seed: int = 0
 ) -> None:
-    """An untrained tiny actor whose tokenizer knows the words of the environment.
-
-    Raises:
-        ConfigError: the folder holds an actor of other settings.
-    """
+    """An untrained tiny actor whose tokenizer knows the words of the environment."""
     settings = {"tiny": asdict(shape), "environment": asdict(environment), "seed": seed}
     prepare(
         folder, settings, lambda: build_tiny_actor(folder, corpus(environment, seed), shape, seed)
@@ -40,29 +37,17 @@ def prepare_tiny_actor(
 
 
 def prepare_tiny_encoder(folder: str | Path, actor: str | Path) -> None:
-    """An encoder that starts from the trunk of the tiny actor in the folder `actor`.
-
-    Raises:
-        ConfigError: the folder holds an encoder made from another actor.
-    """
+    """An encoder that starts from the trunk of the tiny actor in the folder `actor`."""
     prepare(folder, {"actor": base_checksum(actor)}, lambda: build_tiny_encoder(folder, actor))
 
 
 def prepare_download(folder: str | Path, model: str) -> None:
-    """A model of the Hugging Face hub.
-
-    Raises:
-        DataError: it cannot be had; the message says what to do.
-    """
+    """A model of the Hugging Face hub; `DataError` says what to do where it cannot be had."""
     prepare(folder, {"hub": model}, lambda: download(model, folder))
 
 
 def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], None]) -> None:
-    """Calls `make`, which fills the folder, unless the folder is there, whole, and up to date.
-
-    Raises:
-        ConfigError: the folder is whole, and was made from something else.
-    """
+    """Calls `make`, which fills the folder, unless the folder is there, whole, and up to date."""
     folder = Path(folder)
     try:
         differing = differences(verify_manifest(folder).get("made_from", {}), made_from)

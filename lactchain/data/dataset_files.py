@@ -33,22 +33,14 @@ CARD = Path(__file__).with_name("dataset_card.md")
 
 
 def from_dataset(dataset: Dataset) -> list[Trajectory]:
-    """Episodes of a `datasets.Dataset` with the columns of the schema.
-
-    Raises:
-        DataError: naming the column that is missing, or the row that is no episode.
-    """
+    """Episodes of a `datasets.Dataset`; `DataError` names a missing column, or the bad row."""
     names, source = [c for c in COLUMNS if c in dataset.column_names], dataset.info.dataset_name
     table = dataset.select_columns(names).with_format("arrow")[:]
     return from_table(table, f"data set {source or ''}".strip())
 
 
 def saved_dataset(folder: Path) -> Dataset:
-    """What `Dataset.save_to_disk` wrote into a folder.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """What `Dataset.save_to_disk` wrote into a folder; `DataError` where it is damaged."""
     from datasets import load_from_disk
 
     try:

@@ -58,21 +58,13 @@ def write_table(
 
 
 def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
-    """Reads a file, or every `*.parquet` of a folder in the order of their names.
-
-    Raises:
-        DataError: naming the file, and the row group where one is damaged.
-    """
+    """Reads a file, or every `*.parquet` of a folder by name; `DataError` names what is damaged."""
     tables = [_read_file(file, kind, version) for file in files(path)]
     return pa.concat_tables(tables, promote_options="permissive")
 
 
 def files(path: str | Path) -> list[Path]:
-    """A file, or every `*.parquet` of a folder in the order of their names.
-
-    Raises:
-        DataError: there is none.
-    """
+    """A file, or every `*.parquet` of a folder by name; `DataError` where there is none."""
     path = Path(path)
     found = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not found or not found[0].is_file():

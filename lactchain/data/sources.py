@@ -36,11 +36,7 @@ EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
 
 
 def open_pairs(path: str | Path) -> list[PreferencePair]:
-    """Preference pairs of our files, or of any data set with TRL's columns.
-
-    Raises:
-        DataError: a file is missing or damaged, a column is missing, or a row is no pair.
-    """
+    """Preference pairs of our files, or of any data set with TRL's columns; `DataError` if none."""
     rows = _foreign_rows(Path(path), "chosen_token_ids")
     if rows is None:
         return read_pairs(path)

@@ -50,11 +50,7 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
 
 
 def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """Episodes in the columns of the schema.
-
-    Raises:
-        DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
-    """
+    """Episodes in the columns of the schema; `DataError` where JSON cannot hold an info."""
     episodes = [t.actions for t in trajectories]
     completions = parquet.flatten(episodes)
     token_ids, logprobs = [a.token_ids for a in completions], [a.logprobs for a in completions]

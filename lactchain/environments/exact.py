@@ -67,11 +67,7 @@ class TabularModel:
         return {tuple(s.values()): row for row, s in enumerate(self.non_terminal_states)}
 
     def row(self, state: Mapping[str, int]) -> int:
-        """The row of a non-terminal state in arrays over N states.
-
-        Raises:
-            ValueError: there is no such state, or it is terminal.
-        """
+        """The row of a state in arrays over N states; `ValueError` if none, or terminal."""
         try:
             return self._rows[tuple(state[name] for name in self.states[0])]
         except KeyError as error:
@@ -79,11 +75,7 @@ class TabularModel:
 
 
 def shortest_paths(model: TabularModel) -> np.ndarray:
-    """Fewest actions (N,) from each state to a goal; infinite where there is no way.
-
-    Raises:
-        ValueError: the model is stochastic.
-    """
+    """Fewest actions (N,) to a goal, infinite where there is no way; `ValueError` with dice."""
     return _distances(model)[model.non_terminal]
 
 

@@ -137,21 +137,13 @@ class LanguageEnv(gym.Env[str, str]):
         return self.extractor.grammar
 
     def view_states(self) -> list[State]:
-        """All states in which an episode is not over; each can be given to `reset`.
-
-        Raises:
-            ConfigError: the view does not list them.
-        """
+        """All states in which an episode is not over; `ConfigError` where the view lists none."""
         if self.view.states is None:
             raise ConfigError(f"{self.env}: expected a view with `states`, and it has none")
         return self.view.states(self.env)
 
     def start_states(self) -> list[State]:
-        """Those of `view_states` that an episode may begin in.
-
-        Raises:
-            ConfigError: the view does not list them.
-        """
+        """Those of `view_states` that an episode may begin in."""
         if self.view.states is None or self.view.starts is None:
             return self.view_states()
         return self.view.starts(self.env)
@@ -198,12 +190,11 @@ class LanguageEnv(gym.Env[str, str]):
             reward, terminated, truncated, info = self._refuse(action, reading)
             feedback = INVALID_FEEDBACK
         said = self._describe(feedback)
-        if terminated or truncated:
-            ending = self.view.ending(self.env)
-            if ending is not None:
-                self._remembered.clear()
-                said = ending
-                info["shows_state"] = False
+        over = terminated or truncated
+        ending = self.view.ending(self.env) if over and self.view.ending else None
+        if ending is not None:
+            self._remembered.clear()
+            said, info["shows_state"] = ending, False
         self._remembered.append(said)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
@@ -241,9 +232,8 @@ class LanguageEnv(gym.Env[str, str]):
             reward, terminated, truncated, info = self._play([text])
             if self.view.invalid_wipes_history:
                 self._remembered.clear()
-        none_played = {"executed": [], "rewards": [], "bumped": [], "positions": []}
         invalid = {"invalid_action": True, "invalid_reason": rejection.reason}
-        return float(reward), terminated, truncated, info | none_played | invalid
+        return float(reward), terminated, truncated, info | _none_played() | invalid
 
     def _play(self, actions: Sequence[int | str]) -> tuple[float, bool, bool, dict[str, Any]]:
         """Plays actions until they are exhausted or the episode ends."""
@@ -258,12 +248,13 @@ class LanguageEnv(gym.Env[str, str]):
             info["executed"].append(said)
             info["rewards"].append(float(reward))
             info["bumped"].append(state is not None and state == before)
-            info["positions"].append(self.view.position(self.env))
+            info["positions"].append(self.view.position(self.env) if self.view.position else [])
             if terminated or truncated:
                 break
         check_observation(observation, self.env)
         self._last = observation, env_info
-        info["success"] = bool(terminated) and self.view.success(self.env)
+        ended_well = self.view.success is None or self.view.success(self.env)
+        info["success"] = bool(terminated) and ended_well
         return sum(info["rewards"]), bool(terminated), bool(truncated), info
 
     def _actions(self, chain: Chain) -> Sequence[int | str]:
@@ -282,16 +273,8 @@ class LanguageEnv(gym.Env[str, str]):
         return self.view.text(self.env, *self._last, feedback)
 
     def _info(self) -> dict[str, Any]:
-        return {
-            "executed": [],
-            "rewards": [],
-            "bumped": [],
-            "positions": [],
-            "invalid_action": False,
-            "invalid_reason": None,
-            "state": self._state(),
-            "success": False,
-        }
+        legal = {"invalid_action": False, "invalid_reason": None}
+        return _none_played() | legal | {"state": self._state(), "success": False}
 
     def _state(self) -> State | None:
         return None if self.view.get_state is None else self.view.get_state(self.env)
@@ -302,6 +285,10 @@ class LanguageEnv(gym.Env[str, str]):
         if seed is not None:
             self.env.reset(seed=seed)
         return self.view.set_state(self.env, state)
+
+
+def _none_played() -> dict[str, list[Any]]:
+    return {"executed": [], "rewards": [], "bumped": [], "positions": []}
 
 
 def language_env(

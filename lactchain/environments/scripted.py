@@ -26,11 +26,7 @@ class RowPolicy:
         return [Action(self.complete(*row)) for row in zip(observations, seeds, strict=True)]
 
     def complete(self, text: str, seed: int) -> str:
-        """What is said to one observation.
-
-        Raises:
-            ValueError: the text does not state what the policy goes by.
-        """
+        """What is said to one observation; `ValueError` where that states too little."""
         raise NotImplementedError
 
 

@@ -25,18 +25,6 @@ def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     return env.reset(options={"state": state})
 
 
-def _nowhere(env: gym.Env) -> list[int]:
-    return []
-
-
-def _ends_well(env: gym.Env) -> bool:
-    return True
-
-
-def _no_ending(env: gym.Env) -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class TextView:
     """A world in words, and what is known of it.
@@ -57,14 +45,14 @@ class TextView:
             true values.
         unmodelled: why there is no model, where that is not plain.
         position: where the agent is, x and y first.
-        success: whether an episode that has terminated ended well.
+        success: whether an episode that has terminated ended well; None: always.
         bump_feedback: said when some action of the chain left the state as it was.
         spelling: brings what was said into the words of `action_names`, where a world is lenient
             (extractor `utterance`).
         step_takes_text: whether `step` has a rule of its own for text that is no chain of actions,
             and takes it in the place of an action; if not, nothing is done.
         invalid_wipes_history: whether such a text, and all before it, leave the history.
-        ending: what is said instead of all else when the episode has ended, if anything is.
+        ending: what is said instead of all else when the episode has ended, if anything.
         max_chains: completions after which an episode is truncated, where no other number is given.
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
@@ -81,13 +69,13 @@ class TextView:
     starts: Callable[[gym.Env], list[State]] | None = None
     model: Callable[[gym.Env], TabularModel] | None = None
     unmodelled: str = ""
-    position: Callable[[gym.Env], list[int]] = _nowhere
-    success: Callable[[gym.Env], bool] = _ends_well
+    position: Callable[[gym.Env], list[int]] | None = None
+    success: Callable[[gym.Env], bool] | None = None
     bump_feedback: str = " Some action changed nothing."
     spelling: Callable[[str], str] = str
     step_takes_text: bool = False
     invalid_wipes_history: bool = False
-    ending: Callable[[gym.Env], str | None] = _no_ending
+    ending: Callable[[gym.Env], str | None] | None = None
     max_chains: int = 16
     rare_words: str = ""
     policies: Mapping[str, Callable[[Any], Policy]] = field(default_factory=dict)
@@ -96,11 +84,7 @@ class TextView:
     def text(
         self, env: gym.Env, observation: Any, info: Mapping[str, Any], feedback: str = ""
     ) -> str:
-        """The state that an environment is in, in words.
-
-        Raises:
-            ConfigError: the template has other fields than `describe` gives.
-        """
+        """The state that an environment is in, in words; `ConfigError` if it has other fields."""
         fields = self.describe(env, observation, info)
         try:
             return self.template.format(feedback=feedback, **fields)
@@ -127,21 +111,13 @@ class TextView:
 
 
 def view_of(env: gym.Env) -> TextView:
-    """The view of an environment, wrapped or not.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The view of an environment, wrapped or not; `ConfigError` where there is none."""
     return shipped_view(env.unwrapped)
 
 
 @singledispatch
 def shipped_view(world: gym.Env) -> TextView:
-    """The view of a bare environment; for one that speaks text, its own text.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The view of a bare environment (of one that speaks, its own text), or a `ConfigError`."""
     if hasattr(world, "text_view"):
         return world.text_view()
     if isinstance(world.observation_space, spaces.Text):
@@ -153,12 +129,7 @@ def shipped_view(world: gym.Env) -> TextView:
 
 
 def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
-    """The exact dynamics of a small world as its view has them; None: the view shipped for it.
-
-    Raises:
-        ConfigError: there is no view.
-        ValueError: the dynamics are unknown.
-    """
+    """The dynamics of a small world as its view has them; `ValueError` where they are unknown."""
     view = view or view_of(env)
     if view.model is None:
         why = f": {view.unmodelled}" if view.unmodelled else ""

@@ -50,12 +50,7 @@ def value_map(
     goal: Cell | None = None,
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
-    """A number for each cell, as colour and as text; cells without one stay white.
-
-    Args:
-        limits: the numbers at both ends of the palette; equal limits make maps comparable.
-        goal: a cell to mark.
-    """
+    """A number for each cell, as colour between `limits` and as text; white where there is none."""
     size = grid.cell_size(16, 38, 300)
     cells = []
     for cell, value in values.items():
@@ -72,11 +67,7 @@ def value_map(
 def value_maps(
     grid: Grid, values: StateValues, panels: Mapping[str, Mapping[int, Cell]], goal: Cell | None
 ) -> Markup:
-    """A row of maps for each panel: the critic's values, the exact ones, and the error.
-
-    Args:
-        panels: what a panel adds to the titles → the cells of its states, by their numbers.
-    """
+    """A row of maps for each panel (title → number of a state → cell): critic, exact, and error."""
     both = [*values.critic, *(values.exact or ())]
     limits = min(both), max(both)
     bars = [colour_bar("value", limits)]

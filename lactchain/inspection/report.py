@@ -58,13 +58,7 @@ def write_report(
 
 
 def write_learning_curve(run_dir: str | Path) -> Path | None:
-    """Writes learning_curve.svg into a run folder: returns over steps, played and evaluated.
-
-    Returns its path, or None where nothing has been measured yet.
-
-    Raises:
-        ConfigError: when `run_dir` is no run folder.
-    """
+    """Writes learning_curve.svg into a run folder; None where nothing has been measured yet."""
     view, names = open_run(run_dir), ("rollout/episode_return", "eval/episode_return")
     lines = {name: curve for name, curve in view.curves().items() if name in names}
     if not lines:

@@ -205,11 +205,7 @@ class ChainRecord:
 
 
 def open_run(path: str | Path) -> RunView:
-    """A run folder to look into.
-
-    Raises:
-        ConfigError: when it is not one.
-    """
+    """A run folder to look into; `ConfigError` where it is none."""
     directory = Path(path)
     if not (directory / "config.yaml").is_file():
         raise ConfigError(f"{directory}: expected a run folder, found no config.yaml in it")

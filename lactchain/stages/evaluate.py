@@ -11,8 +11,8 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
-from lactchain.data.completion_values import estimate_completion_values
 from lactchain.data.evaluations import write_episodes, write_values
+from lactchain.data.exact_values import estimate_completion_values
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig

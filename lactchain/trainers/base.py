@@ -80,7 +80,7 @@ def training_arguments(
         "dataloader_pin_memory": on_cuda,
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
-        "ddp_timeout": int(distributed.timeout().total_seconds()),
+        "ddp_timeout": int(distributed.timeout.total_seconds()),
         **more,
     }
     for name in settings.extra:

@@ -53,11 +53,7 @@ class CellTables:
         return numbers(self.observations)
 
     def state_number(self, state: Mapping[str, int]) -> int:
-        """The number of a state given by its fields.
-
-        Raises:
-            ValueError: there is no such state in this world.
-        """
+        """The number of a state given by its fields; `ValueError` where there is none."""
         try:
             return self._numbers[tuple(state[field] for field in self.fields)]
         except (KeyError, TypeError) as error:
@@ -66,11 +62,7 @@ class CellTables:
             ) from error
 
     def open_state(self, state: Mapping[str, int]) -> int:
-        """The number of a state that an episode can be begun in.
-
-        Raises:
-            ValueError: there is no such state in this world, or the agent is on the goal already.
-        """
+        """The number of a state that an episode can begin in; `ValueError` of the goal."""
         number = self.state_number(state)
         if self.terminal[number]:
             raise ValueError(f"state: expected another cell than the goal's, got {state}")
@@ -103,14 +95,7 @@ def numbers(rows: np.ndarray) -> dict[tuple[int, ...], int]:
 
 
 def find(name: str, row: Any, rows: Mapping[tuple[int, ...], int], expected: str) -> int:
-    """The number of a row that the argument of this name tells.
-
-    Args:
-        expected: what `rows` are, in words.
-
-    Raises:
-        ValueError: it is none of them.
-    """
+    """The row that an argument names, by its number; `ValueError` where it is not `expected`."""
     try:
         return rows[tuple(row)]
     except (KeyError, TypeError) as error:
@@ -132,10 +117,8 @@ def neighbours(free: np.ndarray) -> np.ndarray:
 def check_ways(name: str, near: np.ndarray, wanted: np.ndarray, cells: np.ndarray) -> None:
     """Raises `ValueError` unless there are ways between all cells (B,) that are wanted.
 
-    Args:
-        name: the argument that says where walls are.
-        near: (C, 4), see `neighbours`.
-        cells: (C, 2), what to call them.
+    `name` is the argument that says where walls are, `near` (C, 4) is by `neighbours`, and `cells`
+    (C, 2) are what to call them.
     """
     reached = np.zeros(len(near) + 1, dtype=bool)
     reached[-1] = True  # stands for all that is not free
@@ -171,13 +154,7 @@ def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -
 
 
 def cell_view(**fields: Any) -> TextView:
-    """A view whose states, starts and model are those of the world's tables.
-
-    The world has its `CellTables` as `tables` and the number of the state that it is in as `state`.
-
-    Args:
-        fields: all other attributes of the view.
-    """
+    """A view of a world with `CellTables` as `tables` and the number of its state as `state`."""
     return TextView(
         get_state=_state,
         set_state=reset_into,
