@@ -25,10 +25,7 @@ log = logging.getLogger(__name__)
 def latest_checkpoint(directory: str | Path) -> Path | None:
     """The newest `checkpoint-N` of this run that verifies, None when there is none.
 
-    What is skipped is logged in one line each, with the reason, and stays where it is.
-
-    Raises:
-        ConfigError: a newer version of the project made the newest one.
+    What is skipped is logged with the reason, and stays; one of a newer version is refused.
     """
     for path in _newest_first(directory):
         reason = _reason_to_skip(path)
@@ -60,9 +57,6 @@ def clear_place(path: Path) -> None:
 
     What a crash left there without a manifest goes; anything else, damaged or of another run, is
     set aside under another name. Either is logged.
-
-    Raises:
-        DiskError: the disk is read-only.
     """
     if not path.exists():
         return

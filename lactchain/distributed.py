@@ -48,9 +48,6 @@ def check_launcher() -> None:
 
     `accelerate launch --cpu --num_processes 2` prepares a rendezvous on this machine and then
     starts a single process, without a word.
-
-    Raises:
-        ConfigError: this is such a process.
     """
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
@@ -64,11 +61,7 @@ def check_launcher() -> None:
 
 
 def initialise() -> "PartialState":
-    """Joins the process group (gloo without CUDA, else NCCL); the same state on every call.
-
-    Raises:
-        ConfigError: the group has not the size that the launcher announced.
-    """
+    """Joins the process group (gloo without CUDA, else NCCL); `ConfigError` for a wrong size."""
     import torch
     from accelerate import PartialState
 
@@ -166,14 +159,9 @@ class Shares:
     def wait(self, watch: Callable[[int], None]) -> None:
         """Returns when all pieces are finished, and all processes are here.
 
-        A piece may take longer than a collective may, so this one looks, and does not wait inside.
-
-        Args:
-            watch: called with the number of finished pieces every time that this process looks.
-
-        Raises:
-            ConfigError: within the time-out no piece was finished.
-            Interrupted: another process has given up.
+        A piece may take longer than a collective may, so this one looks, and tells `watch` how many
+        are finished, until another process gives up (`Interrupted`), or none is finished within the
+        time-out (`ConfigError`).
         """
         before, since = -1, time.monotonic()
         while (finished := self._add("finished", 0)) < self.count:

@@ -24,13 +24,9 @@ from lactchain.errors import DataError, DiskError
 
 @contextmanager
 def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None]:
-    """Turns the failures of writing to `path` into a `DiskError` that says what was missing.
+    """Turns failures of writing to `path` into a `DiskError` that says what was missing.
 
     Holds for plain files, parquet, safetensors and `torch.save`.
-
-    Args:
-        path: where the writing goes.
-        num_bytes: how much is to be written, where it is known.
     """
     try:
         yield
@@ -112,15 +108,7 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
 def read_versioned_json(
     path: str | Path, version: int, names: Iterable[str] = (), mend: str = ""
 ) -> dict[str, Any]:
-    """The object in a JSON file of a schema version, without that entry.
-
-    Args:
-        names: entries that it must have.
-        mend: as in `read_json`.
-
-    Raises:
-        DataError: the file is missing or damaged, lacks an entry, or is of another version.
-    """
+    """The object, with all of `names`, in a JSON file of this schema version; `mend` as above."""
     stored = read_json(path, mend)
     if (found := stored.pop("schema_version", None)) != version:
         raise DataError(f"{path}: expected schema version {version}, got {found}")

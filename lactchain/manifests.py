@@ -63,13 +63,8 @@ def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
 def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
     """Declares a directory complete: all its files reach the disk, then their manifest does.
 
-    Args:
-        directory: holds the files, subdirectories included.
-        extra: what else the manifest records and `verify_manifest` returns: parent checkpoint,
-            base model, versions, ...; values that JSON can hold.
-
-    Raises:
-        DataError: the directory holds a symbolic link.
+    `extra` is what else it records and `verify_manifest` returns, such as the base model; a link in
+    the directory is refused.
     """
     directory = Path(directory)
     paths = _files(directory)
@@ -89,10 +84,6 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     """The manifest of a directory all of whose listed files are as they were written.
 
     Files that are not listed are named in the log.
-
-    Raises:
-        DataError: naming the file that is missing, cut, changed or a symbolic link, or saying that
-            the directory belongs to another place or run.
     """
     directory = Path(directory)
     manifest = read_manifest(directory / MANIFEST)

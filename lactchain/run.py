@@ -155,12 +155,7 @@ class Run:
         self.close()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Appends one record to `metrics.jsonl`.
-
-        Args:
-            metrics: numbers under keys such as `train/loss`; NaN and infinities become null.
-            step: what the record is plotted against.
-        """
+        """Appends a record of a step to `metrics.jsonl`; NaN and infinities become null."""
         if distributed.is_main():
             record = {"step": step, "time": round(time.time(), 3), **metrics}
             append_json_lines(self.directory / "metrics.jsonl", [record])

@@ -66,11 +66,9 @@ class RunConfig(Bounded):
         super().__post_init__()
         check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)
         check(0 <= self.seed < 2**32, "seed", "a number in [0, 2**32)", self.seed)
-        known = {"wandb", "trackio", "tensorboard"}
-        check(
-            set(self.report_to) <= known, "report_to", f"names of {sorted(known)}", self.report_to
-        )
-        for name in self.report_to:
+        known, trackers = {"wandb", "trackio", "tensorboard"}, self.report_to
+        check(set(trackers) <= known, "report_to", f"names of {sorted(known)}", trackers)
+        for name in trackers:
             how = f"pip install -e '.[{name}]' first"
             check(find_spec(name) is not None, "report_to", f"an installed tracker ({how})", name)
 
@@ -394,15 +392,6 @@ class TinyModelConfig(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(
-            self.hidden_size % (2 * self.num_heads) == 0,
-            "hidden_size",
-            "a multiple of twice num_heads",
-            self.hidden_size,
-        )
-        check(
-            self.num_heads % self.num_kv_heads == 0,
-            "num_kv_heads",
-            "a divisor of num_heads",
-            self.num_kv_heads,
-        )
+        size, heads, groups = self.hidden_size, self.num_heads, self.num_kv_heads
+        check(size % (2 * heads) == 0, "hidden_size", "a multiple of twice num_heads", size)
+        check(heads % groups == 0, "num_kv_heads", "a divisor of num_heads", groups)

@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from lactchain.data.trajectories import (
-    COLUMNS,
-    VERSION,
-    from_table,
-    write_trajectories,
-)
+from lactchain.data.trajectories import COLUMNS, VERSION, from_table, write_trajectories
 from lactchain.errors import DataError
 from lactchain.files import atomic_write
 from lactchain.types import Trajectory

@@ -55,11 +55,7 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
 def region_episodes(
     env: LanguageEnv, regions: Sequence[Region], count: int, seed: int
 ) -> list[Episode]:
-    """Episodes inside regions, their starts going round all states of all of them.
-
-    Raises:
-        ConfigError: a region names no numeric field of a state, or holds no state.
-    """
+    """Episodes whose starts go round the states of all regions; `ConfigError` if one has none."""
     places, states = [], env.view_states()
     known = {name for name, value in states[0].items() if isinstance(value, int)}
     for number, region in enumerate(regions):

@@ -148,8 +148,8 @@ def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-def _write(path: str | Path, fields: Mapping[str, Any]) -> None:
-    atomic_write(path, json.dumps({"schema_version": VERSION} | dict(fields), allow_nan=False))
+def _write(path: str | Path, fields: dict[str, Any]) -> None:
+    atomic_write(path, json.dumps({"schema_version": VERSION} | fields, allow_nan=False))
 
 
 def _read(path: str | Path, make: Callable[[dict[str, Any]], Result]) -> Result:

@@ -44,22 +44,15 @@ class ExactPolicy:
 
 def can_enumerate(env: LanguageEnv) -> bool:
     """Whether there are few enough chains, and the view lists states and has an exact model."""
-    choices, longest = len(env.grammar.action_names), env.grammar.max_chain_length
-    num_chains = sum(choices**length for length in range(1, longest + 1))
     known = env.view.states is not None and env.view.model is not None
-    return known and num_chains <= MAX_CHAINS
+    return known and env.grammar.num_completions <= MAX_CHAINS
 
 
 def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactPolicy:
     """The policy of an actor under constrained decoding, from enumerating every legal completion.
 
-    The processes share the states out; a killed run keeps its finished files.
-
-    Args:
-        folder: of the files; on a file system that all processes see.
-
-    Raises:
-        Interrupted: a signal asked to stop; the finished files are kept.
+    The processes share the states out, by files in a folder that all of them see; those of a killed
+    run, and of an `Interrupted` one, are kept.
     """
     observations = [env.reset(options={"state": state})[0] for state in env.view_states()]
 

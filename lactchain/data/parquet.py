@@ -85,20 +85,16 @@ def text_column(texts: Sequence[str]) -> pa.Array:
         return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
 
 
-def list_column(rows: Sequence[Sequence[Any]], values: pa.Array) -> pa.Array:
-    """A column of N lists, as long as `rows` are; `values` are their elements one after another."""
-    offsets = np.cumsum([0, *(len(row) for row in rows)])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
-
-
 def text_lists(rows: Sequence[Sequence[str]]) -> pa.Array:
     """A column of N lists of texts."""
-    return list_column(rows, text_column(flatten(rows)))
+    texts = text_column(flatten(rows))
+    offsets = np.cumsum([0, *map(len, rows)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts)
 
 
-def number_lists(rows: Sequence[Sequence[float]], dtype: pa.DataType) -> pa.Array:
-    """A column of N lists of numbers."""
-    return list_column(rows, pa.array(flatten(rows), dtype))
+def number_lists(rows: Sequence[Sequence[Any]], dtype: pa.DataType) -> pa.Array:
+    """A column of N lists of numbers, or of lists of them."""
+    return pa.array(list(rows), pa.list_(dtype))
 
 
 def flatten(rows: Iterable[Iterable[Any]]) -> list[Any]:

@@ -44,12 +44,10 @@ def open_pairs(path: str | Path) -> list[PreferencePair]:
 
 
 def open_trajectories(path: str | Path) -> list[Trajectory]:
-    """Episodes of our files, of Minari, or of any data set with the columns of `EPISODE_COLUMNS`.
+    """Episodes of our files, of Minari, or of a data set with the columns of `EPISODE_COLUMNS`.
 
-    Files that LactChain wrote are held against their manifests, where these are still there.
-
-    Raises:
-        DataError: a file is missing or damaged, a column is missing, or a row is no episode.
+    Files of ours are held against their manifests, where these are still there. `DataError` names
+    what is missing or damaged: a file, a column, a row that is no episode.
     """
     path = Path(path)
     if (path / "data" / METADATA).is_file():
@@ -73,11 +71,7 @@ def _read_file(file: Path) -> list[Trajectory]:
 
 
 def pair_of(row: Row, name: str) -> PreferencePair:
-    """A preference pair of a row of TRL's columns; a prompt that is a conversation stays one.
-
-    Args:
-        name: what errors call the row.
-    """
+    """A preference pair of a row, called `name` in errors; a conversation stays one as a prompt."""
     _require(row, PAIR_COLUMNS, name)
     prompt, completions = row["prompt"], [_spoken(row[side], name) for side in PAIR_COLUMNS[1:]]
     return PreferencePair(prompt if isinstance(prompt, str) else tuple(prompt), *completions)

@@ -27,62 +27,40 @@ COLUMNS = (
 def write_trajectories(
     path: str | Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes episodes to one parquet file, and its manifest beside it.
-
-    Args:
-        facts: what else the manifest records; what JSON can hold.
-
-    Raises:
-        DataError: when an info holds what JSON cannot (NaN, an array), naming the episode.
-    """
+    """Writes episodes to one parquet file; its manifest beside it records `facts` as well."""
     parquet.write_table(path, to_table(trajectories), KIND, VERSION, facts)
 
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:
-    """Reads the episodes of a file, or of every `*.parquet` of a folder by name.
-
-    Everything comes back verbatim, but infos as JSON has them: tuples as lists.
-
-    Raises:
-        DataError: when a file is missing, damaged (naming the row group) or of another schema.
-    """
+    """The episodes of a file, or of each `*.parquet` of a folder; infos are as JSON has them."""
     return from_table(parquet.read_table(path, KIND, VERSION), path)
 
 
 def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
     """Episodes in the columns of the schema; `DataError` where JSON cannot hold an info."""
-    episodes = [t.actions for t in trajectories]
-    completions = parquet.flatten(episodes)
-    token_ids, logprobs = [a.token_ids for a in completions], [a.logprobs for a in completions]
-    observations = [t.observations for t in trajectories]
-    rewards = [t.rewards for t in trajectories]
-    column = parquet.list_column
+
+    def of_actions(name: str) -> list[list[Any]]:
+        return [[getattr(action, name) for action in t.actions] for t in trajectories]
+
     columns = {
         "env_id": parquet.text_column([t.env_id for t in trajectories]),
         "seed": pa.array([t.seed for t in trajectories], pa.uint64()),
         "policy": parquet.text_column([t.policy for t in trajectories]),
         "terminated": pa.array([t.terminated for t in trajectories], pa.bool_()),
         "truncated": pa.array([t.truncated for t in trajectories], pa.bool_()),
-        "observations": parquet.text_lists(observations),
-        "actions": column(episodes, parquet.text_column([a.text for a in completions])),
-        "token_ids": column(episodes, parquet.number_lists(token_ids, pa.int32())),
-        "logprobs": column(episodes, parquet.number_lists(logprobs, pa.float64())),
-        "stop_reasons": column(episodes, parquet.text_column([a.stop_reason for a in completions])),
-        "rewards": parquet.number_lists(rewards, pa.float64()),
-        "infos": column(observations, parquet.text_column(_infos_as_json(trajectories))),
+        "observations": parquet.text_lists([t.observations for t in trajectories]),
+        "actions": parquet.text_lists(of_actions("text")),
+        "token_ids": parquet.number_lists(of_actions("token_ids"), pa.list_(pa.int32())),
+        "logprobs": parquet.number_lists(of_actions("logprobs"), pa.list_(pa.float64())),
+        "stop_reasons": parquet.text_lists(of_actions("stop_reason")),
+        "rewards": parquet.number_lists([t.rewards for t in trajectories], pa.float64()),
+        "infos": parquet.text_lists(_infos_as_json(trajectories)),
     }
     return pa.table(columns)
 
 
 def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
-    """Episodes of a table with the columns of the schema; others are left out.
-
-    Args:
-        source: where the table came from, for messages.
-
-    Raises:
-        DataError: naming the column that is missing, or the row that is no episode.
-    """
+    """Episodes of a table; `DataError` names the column that `source` lacks, or the bad row."""
     if missing := set(COLUMNS) - set(table.column_names):
         raise DataError(f"{source}: expected columns {COLUMNS}, {sorted(missing)} are missing")
     columns = {name: parquet.to_python(table[name]) for name in COLUMNS}
@@ -198,11 +176,11 @@ def _parse_infos(
     return [tuple(islice(infos, len(row))) for row in rows]
 
 
-def _infos_as_json(trajectories: Sequence[Trajectory]) -> list[str]:
+def _infos_as_json(trajectories: Sequence[Trajectory]) -> list[list[str]]:
     texts = []
     for index, trajectory in enumerate(trajectories):
         try:
-            texts += map(parquet.encode_json, trajectory.infos)
+            texts.append([*map(parquet.encode_json, trajectory.infos)])
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"trajectory {index} ({trajectory.env_id}, seed {trajectory.seed}): "

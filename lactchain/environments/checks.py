@@ -33,11 +33,7 @@ def start_state(options: Mapping[str, Any] | None) -> Any:
 def rewards_of(
     scheme: Reward, state: np.ndarray, action: np.ndarray, next_state: np.ndarray
 ) -> np.ndarray:
-    """Rewards (B,) of B transitions between observation rows (B, D) by actions (B,).
-
-    Raises:
-        ValueError: the scheme gives other than B finite numbers.
-    """
+    """Rewards (B,) of transitions of rows (B, D) by actions (B,); `ValueError` if not finite."""
     rewards = np.asarray(scheme.reward(state, action, next_state), dtype=float)
     if rewards.shape != action.shape or not np.isfinite(rewards).all():
         raise ValueError(

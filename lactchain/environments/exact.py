@@ -82,10 +82,8 @@ def shortest_paths(model: TabularModel) -> np.ndarray:
 def optimal_chains(model: TabularModel, max_chain_length: int) -> list[tuple[int, ...]]:
     """For each non-terminal state a shortest path to a goal, cut to the longest legal chain.
 
-    Among equally short paths the one whose first differing action has the lowest number.
-
-    Raises:
-        ValueError: the model is stochastic, or some state has no way to a goal.
+    Among equally short paths the one whose first differing action has the lowest number; a
+    `ValueError` if the model is stochastic, or some state has no way to a goal.
     """
     distances = _distances(model)
     if np.isinf(distances[model.non_terminal]).any():

@@ -1,12 +1,8 @@
 """Any environment with discrete actions, spoken to in text, a chain of actions at a time.
 
-An environment that speaks and hears text itself needs no view: `LanguageEnv(env)` will do.
-`TextView` says how another one is put into words; the worlds in `lactchain.worlds` have theirs.
-`LanguageEnv` plays the chains. `docs/extending.md` writes a view, and registers the environment
-with it, so that every configuration can name its `id`.
-
-A view that says how to read, set and list states as well (`get_state`, `set_state`, `states`) can
-be asked for several completions to one state, which is what preference pairs are made of.
+An environment that speaks and hears text itself needs no view. `TextView` says how another one is
+put into words; where it says as well how states are read, set and listed, several completions to
+one state can be compared, which is what preference pairs are made of (see `docs/extending.md`).
 """
 
 import dataclasses
@@ -21,7 +17,7 @@ from gymnasium import spaces
 
 from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
-from lactchain.environments.views import State, TextView, view_of
+from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import ChainGrammar
@@ -97,7 +93,7 @@ class LanguageEnv(gym.Env[str, str]):
         chain_cost: float = 0.0,
         max_text_length: int = 4096,
     ) -> None:
-        view = view or view_of(env)
+        view = view or shipped_view(env.unwrapped)
         self.env = env
         self.view = dataclasses.replace(
             view,
@@ -294,12 +290,10 @@ def _none_played() -> dict[str, list[Any]]:
 def language_env(
     env_id: str = EnvironmentConfig.id, env_kwargs: Mapping[str, Any] | None = None, **kwargs
 ) -> LanguageEnv:
-    """A registered environment in text; `kwargs` are `LanguageEnv`'s.
+    """A registered environment in text; of a `LanguageEnv`, the one within it.
 
-    If the id is of a `LanguageEnv` itself, its environment and view are used.
-
-    Raises:
-        ConfigError: there is no such environment, or it does not take these arguments.
+    `kwargs` are `LanguageEnv`'s; `ConfigError` where there is no such environment, or it does not
+    take these arguments.
     """
     try:
         env = gym.make(env_id, disable_env_checker=True, **(env_kwargs or {}))

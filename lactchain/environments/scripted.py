@@ -161,13 +161,8 @@ POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
 def behavior_policy(env: LanguageEnv, shares: Mapping[str, float]) -> Policy:
     """Scripted policies, each answering its share of the decisions, by one coin for each.
 
-    Args:
-        env: what the policies read; it is left reset.
-        shares: names of policies, of `POLICIES` or of the `TextView.policies` of this world, with
-            probabilities.
-
-    Raises:
-        ConfigError: no such policy plays in this world.
+    Their names are of `POLICIES`, or of `TextView.policies`; others are a `ConfigError`. `env` is
+    left reset.
     """
     parts = [(_policy(env, name), share) for name, share in shares.items()]
     policy, below = parts[-1][0], 1.0 - parts[-1][1]

@@ -110,11 +110,6 @@ class TextView:
             raise ConfigError(f"template: {error}") from error
 
 
-def view_of(env: gym.Env) -> TextView:
-    """The view of an environment, wrapped or not; `ConfigError` where there is none."""
-    return shipped_view(env.unwrapped)
-
-
 @singledispatch
 def shipped_view(world: gym.Env) -> TextView:
     """The view of a bare environment (of one that speaks, its own text), or a `ConfigError`."""
@@ -130,7 +125,7 @@ def shipped_view(world: gym.Env) -> TextView:
 
 def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
     """The dynamics of a small world as its view has them; `ValueError` where they are unknown."""
-    view = view or view_of(env)
+    view = view or shipped_view(env.unwrapped)
     if view.model is None:
         why = f": {view.unmodelled}" if view.unmodelled else ""
         raise ValueError(f"view: expected an exact model, that of {env.unwrapped} has none{why}")

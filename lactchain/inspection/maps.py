@@ -18,6 +18,7 @@ from lactchain.inspection.plots import (
     chain_colour,
     rgb,
     shade,
+    share,
     short,
 )
 from lactchain.types import Trajectory
@@ -54,7 +55,7 @@ def value_map(
     size = grid.cell_size(16, 38, 300)
     cells = []
     for cell, value in values.items():
-        red, green, blue = colour = shade(_share(value, limits), palette)
+        red, green, blue = colour = shade(share(value, limits), palette)
         cells.append(_square(cell, size, rgb(colour), _hint(cell, value)))
         if size >= 30:
             x, y = (cell[0] + 0.5) * size, (cell[1] + 0.5) * size + 4
@@ -98,18 +99,12 @@ def move_map(
     limits: tuple[float, float],
     palette: Sequence[Shade] = SEQUENTIAL,
 ) -> Markup:
-    """Numbers for each cell, one for each move out of it: a triangle on each side.
-
-    A dot marks the greatest of them.
-
-    Args:
-        moves: of `HEADINGS`, in the order of the numbers.
-    """
+    """Numbers of the moves out of each cell as triangles on its sides; a dot marks the greatest."""
     size = grid.cell_size(16, 38, 300)
     drawn = []
     for cell, numbers in values.items():
         for move, value in zip(moves, numbers, strict=True):
-            fill = rgb(shade(_share(value, limits), palette))
+            fill = rgb(shade(share(value, limits), palette))
             hint = _hint(cell, value, f" {_NAMES[move]}")
             drawn.append(shapes.polygon(_side(cell, move, size), fill, hint=hint))
         x, y = _centre(cell, size)
@@ -119,20 +114,16 @@ def move_map(
 
 
 def replay(
-    grid: Grid,
-    path: Sequence[Sequence[int]],
-    values: Mapping[Cell, float] | None = None,
+    grid: Grid, path: Sequence[Sequence[int]], values: Mapping[Cell, float] | None = None
 ) -> Markup:
     """The way of an episode from cell to cell, over the value of each.
 
-    Args:
-        path: positions x, y, the start first; staying somewhere shows as a ring.
-        values: a number for each cell, shown as colour.
+    `path` are positions x, y, the start first; staying somewhere shows as a ring.
     """
     size, shown = grid.cell_size(16, 38, 420), values or {}
     limits = (min(shown.values()), max(shown.values())) if shown else (0.0, 0.0)
     cells = [
-        _square(cell, size, rgb(shade(_share(value, limits), SEQUENTIAL)), _hint(cell, value))
+        _square(cell, size, rgb(shade(share(value, limits), SEQUENTIAL)), _hint(cell, value))
         for cell, value in shown.items()
     ]
     # Shifted a little from step to step, so that ways back and forth stay visible.
@@ -175,8 +166,7 @@ def rollout(
     """Where each chain led: a numbered arrow where it began, a line of the chain's colour.
 
     Args:
-        starts: for each chain x, y and, where there is one, the orientation (0 up, 1 right, 2
-            down, 3 left).
+        starts: for each chain x, y and the orientation (0 up, 1 right, 2 down, 3 left).
         paths: for each chain the positions (x, y, ...) that its actions led to, in order.
     """
     size = grid.cell_size(18, 52, 300)
@@ -267,12 +257,6 @@ def _hint(cell: Cell, value: float, move: str = "") -> str:
     return f"({cell[0]}, {cell[1]}){move}: {value:.5g}"
 
 
-def _share(value: float, limits: tuple[float, float]) -> float:
-    """Where a number lies between two others, 0 to 1."""
-    low, high = limits
-    return (value - low) / (high - low) if high > low else 0.5
-
-
 def _around_zero(values: Sequence[float]) -> tuple[float, float]:
     """Limits for numbers of both signs."""
     largest = max(map(abs, values)) or 1.0
@@ -303,19 +287,16 @@ def _goal(cell: Cell | None, size: int) -> Markup:
 
 
 def _arrow(position: Sequence[int], size: int, colour: str, label: str) -> Markup:
-    """An arrow head in the direction of the orientation (a disc without one), with a label."""
+    """An arrow head in the direction of the orientation, with a label."""
     x, y = _centre(position, size)
     radius = size * 0.34
-    if len(position) > 2:
-        (dx, dy), tail = HEADINGS[position[2]], 0.75 * radius
-        points = (
-            (x + radius * dx, y + radius * dy),
-            (x + tail * (-dx - dy), y + tail * (-dy + dx)),
-            (x + tail * (-dx + dy), y + tail * (-dy - dx)),
-        )
-        marker = shapes.polygon(points, colour, "#fff")
-    else:
-        marker = shapes.circle(x, y, round(radius * 0.7, 1), colour, "#fff")
+    (dx, dy), tail = HEADINGS[position[2]], 0.75 * radius
+    points = (
+        (x + radius * dx, y + radius * dy),
+        (x + tail * (-dx - dy), y + tail * (-dy + dx)),
+        (x + tail * (-dx + dy), y + tail * (-dy - dx)),
+    )
+    marker = shapes.polygon(points, colour, "#fff")
     number = shapes.text(x, y + 3.5, label, "middle", 9.5, "#fff", 600)
     return shapes.group("", marker, number)
 

@@ -37,15 +37,13 @@ class Axes:
 
     def x(self, value: float) -> float:
         """How far to the right a number stands, in pixels."""
-        low, high = self.x_range
-        share = (value - low) / (high - low)
-        return round(self.left + share * (self.width - self.left - self.right), 1)
+        room = self.width - self.left - self.right
+        return round(self.left + share(value, self.x_range) * room, 1)
 
     def y(self, value: float) -> float:
         """How far down a number stands, in pixels."""
-        low, high = self.y_range
-        share = (value - low) / (high - low)
-        return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 1)
+        floor, room = self.height - self.bottom, self.height - self.top - self.bottom
+        return round(floor - share(value, self.y_range) * room, 1)
 
     def box(self, left: float, width: float, value: float, colour: str, hint: str = "") -> Markup:
         """A box from the x-axis up to a number."""
@@ -60,11 +58,7 @@ class Axes:
         *content: Markup,
         x_marks: Sequence[tuple[float, object]] | None = None,
     ) -> Markup:
-        """The picture: title, axes with ticks, content.
-
-        Args:
-            x_marks: places below the x-axis, and what stands there; None: round numbers.
-        """
+        """The picture: title, axes with ticks (at `x_marks`, if given), content."""
         right, floor = self.width - self.right, self.height - self.bottom
         heights = [(self.y(v), short(v)) for v in ticks(*self.y_range)]
         if x_marks is None:
@@ -132,9 +126,9 @@ def scatter(title: str, x: Sequence[float], y: Sequence[float], x_label: str) ->
     return axes.draw(title, x_label, diagonal, *dots)
 
 
-def histogram(title: str, values: Sequence[float], x_label: str, num_bins: int = 24) -> Markup:
+def histogram(title: str, values: Sequence[float], x_label: str) -> Markup:
     """How often values occur."""
-    counts, edges = np.histogram(values, num_bins, range=padded(values, 0.0))
+    counts, edges = np.histogram(values, 24, range=padded(values, 0.0))
     axes = Axes((edges[0], edges[-1]), (0.0, float(max(counts.max(), 1))))
     bars = []
     for left, right, count in zip(edges, edges[1:], counts, strict=False):
@@ -218,6 +212,12 @@ def _legend(axes: Axes, names: Sequence[str], colours: Sequence[str]) -> list[Ma
         drawn.append(shapes.text(left + 13, 32, name))
         left += 24 + 6.2 * len(name)
     return drawn
+
+
+def share(value: float, limits: tuple[float, float]) -> float:
+    """Where a number lies between two others, 0 to 1."""
+    low, high = limits
+    return (value - low) / (high - low) if high > low else 0.5
 
 
 def shade(share: float, palette: Sequence[Shade]) -> Shade:

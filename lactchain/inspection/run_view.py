@@ -138,11 +138,7 @@ class RunView:
         return view.picture or Picture()
 
     def newest(self, attribute: str) -> tuple[str, Any]:
-        """What this run holds, else what the last stage with any holds, and that stage's name.
-
-        Args:
-            attribute: "values", "completion_values", "trajectories", "pairs" or "episodes".
-        """
+        """What this run holds under a name, else the last stage that has any, and that stage."""
         for name, view in (("", self), *reversed(self.stages.items())):
             if getattr(view, attribute):
                 return name, getattr(view, attribute)

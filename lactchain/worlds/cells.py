@@ -78,11 +78,7 @@ class CellTables:
         return self.rewards.item(cell), self.bumped.item(cell), self.next_state.item(cell)
 
     def starts(self, chosen: np.ndarray | bool) -> np.ndarray:
-        """The states, out of chosen ones (S,), in which an episode is not over, ascending.
-
-        Raises:
-            ValueError: there are none.
-        """
+        """The chosen states (S,) that an episode can begin in, ascending; `ValueError` if none."""
         states = np.flatnonzero(~self.terminal & chosen)
         if len(states) == 0:
             raise ValueError("start: expected a free cell other than the goal, and there is none")
@@ -137,15 +133,7 @@ def check_ways(name: str, near: np.ndarray, wanted: np.ndarray, cells: np.ndarra
 
 
 def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -> np.ndarray:
-    """Rewards (S, A) of every action in every state.
-
-    Args:
-        observations: (S, D), the row that each state is observed as.
-        next_state: (S, A), the number of the state that follows.
-
-    Raises:
-        ValueError: the scheme gives other than finite numbers.
-    """
+    """Rewards (S, A) of all actions, by rows observed (S, D) and the states that follow (S, A)."""
     columns = [
         rewards_of(scheme, observations, np.full(len(after), action), observations[after])
         for action, after in enumerate(next_state.T)

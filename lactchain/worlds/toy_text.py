@@ -58,10 +58,6 @@ def taxi_view(world: TaxiEnv) -> TextView:
     may want to go elsewhere on the way (`fickle_passenger`) is not in Gymnasium's table: such a
     world has no exact model.
     """
-    fickle = {
-        "model": None,
-        "unmodelled": "the table of Taxi does not hold fickle_passenger; set it to false",
-    }
     return _view(
         world,
         action_names=("south", "north", "east", "west", "pick up", "drop off"),
@@ -69,7 +65,8 @@ def taxi_view(world: TaxiEnv) -> TextView:
         " {destination}.{feedback}",
         describe=_ride,
         position=_taxi_position,
-        **(fickle if world.fickle_passenger else {}),
+        model=None if world.fickle_passenger else _model,
+        unmodelled="the table of Taxi does not hold fickle_passenger; set it to false",
     )
 
 

@@ -40,7 +40,7 @@ def gridworld_view(world: GridWorld) -> TextView:
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
-    tables = _tables(env)
+    tables = env.unwrapped.tables
     fields = tables.state_fields(env.unwrapped.state)
     fields["orientation"] = ORIENTATIONS[fields["orientation"]]
     fields["goal_right"] = fields["goal_x"] - fields["x"]
@@ -48,12 +48,8 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
 
 
-def _tables(env: gym.Env) -> GridTables:
-    return env.unwrapped.tables
-
-
 def _position(env: gym.Env) -> list[int]:
-    return _tables(env).observations[env.unwrapped.state, :3].tolist()
+    return env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist()
 
 
 @dataclass(frozen=True)

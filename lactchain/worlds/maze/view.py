@@ -43,7 +43,7 @@ def maze_view(world: Maze) -> TextView:
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:
-    tables = _tables(env)
+    tables = env.unwrapped.tables
     row, column = map(_spelled, observation.tolist())
     goal_row, goal_column = map(_spelled, tables.goal)
     bumped = tables.bumped[env.unwrapped.state]
@@ -57,12 +57,8 @@ def _spelled(number: int) -> str:
     return " ".join(str(number))
 
 
-def _tables(env: gym.Env) -> MazeTables:
-    return env.unwrapped.tables
-
-
 def _position(env: gym.Env) -> list[int]:
-    return _tables(env).observations[env.unwrapped.state, ::-1].tolist()
+    return env.unwrapped.tables.observations[env.unwrapped.state, ::-1].tolist()
 
 
 def _succeeded(env: gym.Env) -> bool:

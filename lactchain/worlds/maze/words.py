@@ -28,11 +28,7 @@ def wall_sentence(sides: np.ndarray) -> str:
 
 
 def read_legal_moves(text: str) -> list[int]:
-    """The moves that no wall stops, read from the last sentence on walls in an observation.
-
-    Raises:
-        ValueError: there is no such sentence.
-    """
+    """The moves that no wall stops, by the last sentence on walls in a text; or a `ValueError`."""
     _, found, walls = text.rpartition("There ")
     if not found:
         raise ValueError(f"observation: expected a sentence on walls, got {text!r}")

@@ -14,7 +14,7 @@ from lactchain.inspection.pictures import Picture
 from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.policies import ConsistentWords
-from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS
+from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, is_turn
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
 COLOURS = {"g": "#538d4e", "y": "#b59f3b", "b": "#787c7e"}  # right place, elsewhere, absent
@@ -126,11 +126,8 @@ def game_of(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     state = infos[-1].get("state")
     if not isinstance(state, Mapping) or state.keys() != _GAME_STATE:
         return None
-    turns = list(zip(state["guesses"], state["feedback"], strict=False))
-    regular = all(
-        not marks or (len(g) == len(marks) and {*marks} <= {*COLOURS}) for g, marks in turns
-    )
-    return state if regular else None
+    turns = zip(state["guesses"], state["feedback"], strict=False)
+    return state if all(starmap(is_turn, turns)) else None
 
 
 def _row(guess: str, marks: str) -> Markup:
