@@ -108,7 +108,7 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
 def read_versioned_json(
     path: str | Path, version: int, names: Iterable[str] = (), mend: str = ""
 ) -> dict[str, Any]:
-    """The object, with all of `names`, in a JSON file of this schema version; `mend` as above."""
+    """The object in a JSON file of this schema version, with all `names` in it; see `read_json`."""
     stored = read_json(path, mend)
     if (found := stored.pop("schema_version", None)) != version:
         raise DataError(f"{path}: expected schema version {version}, got {found}")

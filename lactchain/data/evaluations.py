@@ -129,7 +129,7 @@ def write_values(path: str | Path, values: StateValues | CompletionValues) -> No
 
 
 def read_values(path: str | Path, kind: type[Values] = StateValues) -> Values:
-    """Reads what `write_values` wrote, as the class that was written."""
+    """Reads what `write_values` wrote; `kind` is the class of that."""
     return _read(path, lambda fields: kind(**{k: _as_tuple(v) for k, v in fields.items()}))
 
 

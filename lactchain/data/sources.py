@@ -36,7 +36,7 @@ EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
 
 
 def open_pairs(path: str | Path) -> list[PreferencePair]:
-    """Preference pairs of our files, or of any data set with TRL's columns; `DataError` if none."""
+    """Preference pairs of our files, or of any data set with TRL's columns; else a `DataError`."""
     rows = _foreign_rows(Path(path), "chosen_token_ids")
     if rows is None:
         return read_pairs(path)
@@ -71,7 +71,7 @@ def _read_file(file: Path) -> list[Trajectory]:
 
 
 def pair_of(row: Row, name: str) -> PreferencePair:
-    """A preference pair of a row, called `name` in errors; a conversation stays one as a prompt."""
+    """A preference pair of a row of TRL's columns; errors call the row `name`."""
     _require(row, PAIR_COLUMNS, name)
     prompt, completions = row["prompt"], [_spoken(row[side], name) for side in PAIR_COLUMNS[1:]]
     return PreferencePair(prompt if isinstance(prompt, str) else tuple(prompt), *completions)

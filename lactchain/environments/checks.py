@@ -23,7 +23,7 @@ def at_least_one(name: str, value: object) -> int:
 
 
 def start_state(options: Mapping[str, Any] | None) -> Any:
-    """The state that all copies begin in, None: drawn ones; `ValueError` for any other option."""
+    """The state that all copies are told to begin in, if any; other options are a `ValueError`."""
     unknown = (options or {}).keys() - {"state"}
     if unknown:
         raise ValueError(f"options: expected state, or none, got {sorted(unknown)}")
@@ -33,7 +33,7 @@ def start_state(options: Mapping[str, Any] | None) -> Any:
 def rewards_of(
     scheme: Reward, state: np.ndarray, action: np.ndarray, next_state: np.ndarray
 ) -> np.ndarray:
-    """Rewards (B,) of transitions of rows (B, D) by actions (B,); `ValueError` if not finite."""
+    """Rewards (B,) of actions (B,) between rows (B, D); `ValueError` unless B finite numbers."""
     rewards = np.asarray(scheme.reward(state, action, next_state), dtype=float)
     if rewards.shape != action.shape or not np.isfinite(rewards).all():
         raise ValueError(

@@ -75,7 +75,7 @@ class TabularModel:
 
 
 def shortest_paths(model: TabularModel) -> np.ndarray:
-    """Fewest actions (N,) to a goal, infinite where there is no way; `ValueError` with dice."""
+    """Fewest actions (N,) to a goal, infinite where there is no way; `ValueError` if stochastic."""
     return _distances(model)[model.non_terminal]
 
 

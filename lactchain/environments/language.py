@@ -249,8 +249,8 @@ class LanguageEnv(gym.Env[str, str]):
                 break
         check_observation(observation, self.env)
         self._last = observation, env_info
-        ended_well = self.view.success is None or self.view.success(self.env)
-        info["success"] = bool(terminated) and ended_well
+        solved = terminated and (self.view.success is None or self.view.success(self.env))
+        info["success"] = bool(solved)
         return sum(info["rewards"]), bool(terminated), bool(truncated), info
 
     def _actions(self, chain: Chain) -> Sequence[int | str]:

@@ -84,7 +84,7 @@ class TextView:
     def text(
         self, env: gym.Env, observation: Any, info: Mapping[str, Any], feedback: str = ""
     ) -> str:
-        """The state that an environment is in, in words; `ConfigError` if it has other fields."""
+        """The state of an environment in words; `ConfigError` if the template has other fields."""
         fields = self.describe(env, observation, info)
         try:
             return self.template.format(feedback=feedback, **fields)
@@ -112,7 +112,7 @@ class TextView:
 
 @singledispatch
 def shipped_view(world: gym.Env) -> TextView:
-    """The view of a bare environment (of one that speaks, its own text), or a `ConfigError`."""
+    """The view of a bare environment (of one that speaks text, that text), or a `ConfigError`."""
     if hasattr(world, "text_view"):
         return world.text_view()
     if isinstance(world.observation_space, spaces.Text):
@@ -124,7 +124,7 @@ def shipped_view(world: gym.Env) -> TextView:
 
 
 def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
-    """The dynamics of a small world as its view has them; `ValueError` where they are unknown."""
+    """The exact dynamics of a small world by its view, or the shipped one; `ValueError` if none."""
     view = view or shipped_view(env.unwrapped)
     if view.model is None:
         why = f": {view.unmodelled}" if view.unmodelled else ""

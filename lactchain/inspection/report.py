@@ -45,7 +45,7 @@ def write_report(
     num_rollouts: int = 8,
     beside: Sequence[str | Path] = (),
 ) -> Path:
-    """Writes the page of a run folder, others `beside` it, and returns its path; see `open_run`."""
+    """Writes the page of a run folder, with others `beside` it; returns its path."""
     view = open_run(run_dir)
     path = Path(output or view.directory / "report.html")
     atomic_write(path, render(view, num_rollouts, [open_run(other) for other in beside]))

@@ -62,7 +62,7 @@ class CellTables:
             ) from error
 
     def open_state(self, state: Mapping[str, int]) -> int:
-        """The number of a state that an episode can begin in; `ValueError` of the goal."""
+        """The number of a state that an episode can begin in; `ValueError` for others."""
         number = self.state_number(state)
         if self.terminal[number]:
             raise ValueError(f"state: expected another cell than the goal's, got {state}")
@@ -91,7 +91,7 @@ def numbers(rows: np.ndarray) -> dict[tuple[int, ...], int]:
 
 
 def find(name: str, row: Any, rows: Mapping[tuple[int, ...], int], expected: str) -> int:
-    """The row that an argument names, by its number; `ValueError` where it is not `expected`."""
+    """The number of the row that an argument tells; `ValueError` unless it is as `expected`."""
     try:
         return rows[tuple(row)]
     except (KeyError, TypeError) as error:

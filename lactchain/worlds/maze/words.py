@@ -28,7 +28,7 @@ def wall_sentence(sides: np.ndarray) -> str:
 
 
 def read_legal_moves(text: str) -> list[int]:
-    """The moves that no wall stops, by the last sentence on walls in a text; or a `ValueError`."""
+    """The moves that no wall stops, by a text's last sentence on walls; `ValueError` if none."""
     _, found, walls = text.rpartition("There ")
     if not found:
         raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
