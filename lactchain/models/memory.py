@@ -1,7 +1,7 @@
 """How much memory a model will take, from its shape alone: nothing is downloaded or allocated.
 
 What a pass keeps and what comes and goes in it is counted and not guessed: the trainers' passes and
-the decoder run on the meta device (`meta_models`, `allocations`).
+the decoder run on tensors without numbers (`meta_models`, `allocations`).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import MistralConfig, PreTrainedModel
+from transformers import MistralConfig
 
 from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
+    NO_NUMBERS,
     Heads,
-    MetaValues,
     ModelSpec,
     PassSize,
     at_depth,
     base_of,
     build,
     critic_values,
+    in_training,
     loss_of,
     quantised_layers,
-    rounded_copies,
+    target_of,
 )
-from lactchain.models.runtime import quiet
 from lactchain.settings import LoraSettings
 
 _MISTRAL_7B = {
@@ -62,18 +62,13 @@ SHAPES = {
 QUANTISED_BYTES = {4: 0.5 + 1 / 64, 8: 1.0}
 """Of a weight in bitsandbytes' NF4 with doubly quantised scales, and in int8."""
 
-FLOAT32_BYTES = 4
-
-COUNTS = ("num_parameters", "num_trainable")
-"""Of an estimate, what is not in bytes."""
-
 
 @dataclass(frozen=True)
 class MemoryEstimate:
     """What one process keeps in memory at its peak, in bytes.
 
     Attributes:
-        num_parameters, num_trainable: numbers of weights, adapter and heads included.
+        num_parameters: number of weights, adapter and heads included.
         weights: the base; `mapped` of them lie in their files, and may leave the memory.
         adapter: beside it.
         heads: of a value model, with their target network.
@@ -86,7 +81,6 @@ class MemoryEstimate:
     """
 
     num_parameters: int = 0
-    num_trainable: int = 0
     weights: int = 0
     mapped: int = 0
     adapter: int = 0
@@ -115,7 +109,7 @@ class MemoryEstimate:
 
 
 PARTS = tuple(
-    field.name for field in fields(MemoryEstimate) if field.name not in ("mapped", *COUNTS)
+    field.name for field in fields(MemoryEstimate) if field.name not in ("num_parameters", "mapped")
 )
 """The parts of the total, in the order in which they are printed."""
 
@@ -151,65 +145,26 @@ def training_memory(
         autocast: the accelerator computes in bfloat16 whatever the weights' type.
         heads: of a value model.
     """
-
-    def at(spec: ModelSpec) -> MemoryEstimate:
-        return _training_memory(spec, batch, checkpointing, autocast, heads, sharing)
-
-    training = _at_full_depth(spec, at)
-    if sharing.how != "fsdp":
-        return training
-    loading = _at_full_depth(spec, lambda spec: _loading_memory(spec, autocast, heads, sharing))
+    kept = passed = spec
+    if sharing.how == "fsdp" and autocast and spec.lora is None:
+        # accelerate keeps what FSDP2 trains in float32, however it was loaded, and gathers 16 bits.
+        kept, passed = (replace(spec, dtype=t) for t in (torch.float32, torch.bfloat16))
+    lasting = _at_full_depth(kept, lambda spec: _lasting(spec, in_training(spec, heads)))
+    step = _at_full_depth(
+        passed,
+        lambda spec: _pass_memory(in_training(spec, heads, checkpointing), batch, autocast, heads),
+    )
+    if sharing.how == "alone":
+        return lasting + step
+    if sharing.how == "ddp":
+        return lasting + step + MemoryEstimate(gathered=lasting.gradients)  # its buckets
+    shards = MemoryEstimate(*(size // sharing.num_processes for size in astuple(lasting)))
+    # A layer in use and the next on its way; and what is in none: the root does not give it back.
+    gathered = sum(p.nbytes for p in in_training(at_depth(kept, 2), heads).parameters())
+    # Before it is spread each process holds all of the model, and its shard.
+    loading = replace(lasting + shards, gradients=0, optimizer=0)
+    training = shards + step + MemoryEstimate(gathered=gathered)
     return max(training, loading, key=lambda estimate: estimate.total)
-
-
-def _training_memory(
-    spec: ModelSpec,
-    batch: PassSize,
-    checkpointing: bool,
-    autocast: bool,
-    heads: Heads | None,
-    sharing: Sharing,
-) -> MemoryEstimate:
-    model, values = _in_training(_as_kept(spec, autocast, sharing), autocast, heads)
-    lasting = _shared(_lasting(spec, model, values), model, sharing)
-    if sharing.how == "fsdp" and autocast and spec.lora is None:  # gathered in 16 bits
-        model, values = _in_training(replace(spec, dtype=torch.bfloat16), autocast, heads)
-    if checkpointing:
-        if spec.lora is not None:
-            model.enable_input_require_grads()
-        with quiet():
-            model.activation_checkpointing_enable()
-    return lasting + _pass_memory(values or model, batch)
-
-
-def _in_training(
-    spec: ModelSpec, autocast: bool, heads: Heads | None
-) -> tuple[PreTrainedModel, MetaValues | None]:
-    """The model ready to be trained, and the value model around it if it has heads."""
-    model = build(spec, training=True, autocast=autocast)
-    if heads is None:
-        return model, None
-    model.get_output_embeddings().requires_grad_(heads.policy and spec.lora is None)
-    return model, MetaValues(model, heads)
-
-
-def _as_kept(spec: ModelSpec, autocast: bool, sharing: Sharing) -> ModelSpec:
-    """In mixed precision accelerate keeps what FSDP2 trains in float32, however it was loaded."""
-    upcast = sharing.how == "fsdp" and autocast and spec.lora is None
-    return replace(spec, dtype=torch.float32) if upcast else spec
-
-
-def _loading_memory(
-    spec: ModelSpec, autocast: bool, heads: Heads | None, sharing: Sharing
-) -> MemoryEstimate:
-    """What each process holds before FSDP2 has spread a model: all of it, and its shard."""
-    spec = _as_kept(spec, autocast, sharing)
-    model, values = _in_training(spec, autocast, heads)
-    whole = _lasting(spec, model, values)
-    shards = _shards(whole, sharing)
-    names = ("weights", "mapped", "adapter", "heads")
-    both = {name: getattr(whole, name) + getattr(shards, name) for name in names}
-    return replace(whole, **both, gradients=0, optimizer=0)
 
 
 def rollout_memory(
@@ -237,8 +192,8 @@ def rollout_memory(
     """
     model, shared = build(spec), [0] * prefix
     head = model.get_output_embeddings().weight[:num_columns].detach()
-    block = torch.zeros(rows, 1, dtype=torch.long, device="meta")
-    with torch.inference_mode(), _counting(model, num_columns) as counter:
+    with NO_NUMBERS, torch.inference_mode(), _counting(model, num_columns) as counter:
+        block = torch.zeros(rows, 1, dtype=torch.long)
         trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
         prefix_bytes = counter.live
         with use_cascade(model):
@@ -288,17 +243,19 @@ def _probabilities(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
 
 def _counting(model: nn.Module, width: int = 0) -> Allocations:
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return Allocations(*model.parameters(), *model.buffers(), *gradients, width=width)
+    lasting = [*model.parameters(), *model.buffers(), *gradients, *target_of(model)]
+    return Allocations(*lasting, width=width)
 
 
-def _pass_memory(model: nn.Module, batch: PassSize) -> MemoryEstimate:
+def _pass_memory(
+    model: nn.Module, batch: PassSize, autocast: bool, heads: Heads | None = None
+) -> MemoryEstimate:
     """What a forward and a backward pass take beyond what lasts, to which gradients belong."""
-    trunk = model.trunk if isinstance(model, MetaValues) else model
     for weight in model.parameters():
         weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-    with _counting(model, base_of(trunk).config.get_text_config().vocab_size) as counter:
-        with rounded_copies(model):
-            loss = loss_of(model, batch)
+    with _counting(model, base_of(model).config.get_text_config().vocab_size) as counter:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = loss_of(model, batch, heads)
         kept = counter.live - counter.wide
         loss.backward()
     logits = counter.wide_peak
@@ -307,67 +264,27 @@ def _pass_memory(model: nn.Module, batch: PassSize) -> MemoryEstimate:
     )
 
 
-def _lasting(spec: ModelSpec, model: nn.Module, values: MetaValues | None) -> MemoryEstimate:
+def _lasting(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
     """What is there between two updates."""
-    estimate = _weights(spec, model)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if values is not None:
-        q_heads = list(values.q_heads.parameters())
-        own = [*q_heads, *values.v_head.parameters()]
-        copied = [*trained, *q_heads] if values.heads.target else []
-        trained += own
-        estimate = replace(
-            estimate,
-            num_parameters=estimate.num_parameters + _count(own),
-            heads=_count([*own, *copied]) * FLOAT32_BYTES,
-        )
-    # An adapter trains in float32, also where its pass was counted in bfloat16.
-    size = FLOAT32_BYTES if spec.lora is not None else trained[0].element_size()
-    number = _count(trained)
-    return replace(
-        estimate, num_trainable=number, gradients=number * size, optimizer=2 * number * size
-    )
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return _weights(spec, model) + MemoryEstimate(gradients=gradients, optimizer=2 * gradients)
 
 
 def _weights(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
-    adapter = [p for name, p in model.named_parameters() if "lora_" in name]
-    base = [p for name, p in model.named_parameters() if "lora_" not in name]
-    weights = sum(p.nbytes for p in base)
+    """Of each parameter by its name; and of a target network."""
+    sizes = {"weights": 0, "adapter": 0, "heads": sum(t.nbytes for t in target_of(model))}
+    for name, parameter in model.named_parameters():
+        heads = "heads" if name.startswith(("q_heads.", "v_head.")) else "weights"
+        sizes["adapter" if "lora_" in name else heads] += parameter.nbytes
     if spec.bits is not None:
         for layer in quantised_layers(model):
             bits = QUANTISED_BYTES[spec.bits] - layer.weight.element_size()
-            weights += round(layer.weight.numel() * bits)
+            sizes["weights"] += round(layer.weight.numel() * bits)
     return MemoryEstimate(
-        num_parameters=_count(base) + _count(adapter),
-        weights=weights,
-        mapped=weights if spec.mapped else 0,
-        adapter=_count(adapter) * FLOAT32_BYTES,
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        mapped=sizes["weights"] if spec.mapped else 0,
+        **sizes,
     )
-
-
-def _shared(estimate: MemoryEstimate, model: nn.Module, sharing: Sharing) -> MemoryEstimate:
-    """What each of several processes keeps of what lasts."""
-    if sharing.how == "ddp":
-        return replace(estimate, gathered=estimate.gradients)  # its buckets
-    if sharing.how == "alone":
-        return estimate
-    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
-    layers = max(stacks, key=len)
-    unit = sum(p.nbytes for p in layers[0].parameters())
-    whole = sum(p.nbytes for p in model.parameters())
-    # A unit in use and the next on its way; and what is in none, which the root does not give back.
-    return replace(_shards(estimate, sharing), gathered=whole - (len(layers) - 2) * unit)
-
-
-def _shards(estimate: MemoryEstimate, sharing: Sharing) -> MemoryEstimate:
-    """One process's part of what lasts."""
-    names = ("weights", "mapped", "adapter", "heads", "gradients", "optimizer")
-    parts = {name: getattr(estimate, name) // sharing.num_processes for name in names}
-    return replace(estimate, **parts)
-
-
-def _count(parameters: list[Tensor]) -> int:
-    return sum(p.numel() for p in parameters)
 
 
 def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
