@@ -1,8 +1,7 @@
 """Checked steps, verified checkpoints, exact resume, stops that lose nothing.
 
-`GuardedTrainer` is mixed in before `transformers.Trainer` (or a subclass of TRL's), which does the
-training. It adds what a long run needs: a step whose loss or gradient is not finite is never taken;
-a signal saves and stops; a checkpoint counts only once its manifest is written.
+`GuardedTrainer` is mixed in before `transformers.Trainer`, which does the training. It adds what a
+long run needs: a step whose loss or gradient is not finite is never taken; a signal saves and stops; a checkpoint counts only once its manifest is written.
 """
 
 from __future__ import annotations
