@@ -24,7 +24,7 @@ from lactchain.models.memory import (
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Heads, ModelSpec, PassSize, in_training
+from lactchain.models.meta_models import Heads, ModelSpec, PassSize, TextLengths, in_training
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
@@ -225,10 +225,8 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
 @pytest.mark.parametrize("num_candidates", [1, 4])
 def test_completions_take_what_was_estimated(num_candidates, encoder):
     rows, prefix, prompt, completion = 16, 20, 40, 40
-    estimate = rollout_memory(
-        ACTOR, rows=rows, distinct=rows // num_candidates, prefix=prefix, prompt=prompt,
-        completion=completion, num_columns=2048,
-    )  # fmt: skip
+    lengths = TextLengths(prefix, prompt, completion, columns=2048)
+    estimate = rollout_memory(ACTOR, lengths, rows, rows // num_candidates)
     model = model_of(ACTOR, encoder).requires_grad_(False).eval()
     with Allocations(*model.parameters(), *model.buffers()) as counter:
         decoder = Decoder(model, 9999, [1] * prefix, completion)

@@ -7,7 +7,7 @@ the decoder run on tensors without numbers (`meta_models`, `allocations`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Literal
 
@@ -23,6 +23,7 @@ from lactchain.models.meta_models import (
     Heads,
     ModelSpec,
     PassSize,
+    TextLengths,
     at_depth,
     base_of,
     build,
@@ -32,6 +33,7 @@ from lactchain.models.meta_models import (
     quantised_layers,
     target_of,
 )
+from lactchain.models.runtime import device
 from lactchain.settings import LoraSettings
 
 _MISTRAL_7B = {
@@ -78,6 +80,7 @@ class MemoryEstimate:
         passing: what comes and goes: recomputed layers, gradients of activations, copies.
         cache: keys and values, of the shared prefix and of the rows.
         gathered: what several processes hold twice: buckets of DDP, units of FSDP2.
+        process: libraries and the device's own, before a model is loaded.
     """
 
     num_parameters: int = 0
@@ -92,6 +95,7 @@ class MemoryEstimate:
     passing: int = 0
     cache: int = 0
     gathered: int = 0
+    process: int = 0
 
     @property
     def total(self) -> int:
@@ -168,41 +172,29 @@ def training_memory(
 
 
 def rollout_memory(
-    spec: ModelSpec,
-    *,
-    rows: int,
-    distinct: int,
-    prefix: int,
-    prompt: int,
-    completion: int,
-    num_columns: int,
-    device_type: str = "cpu",
+    spec: ModelSpec, lengths: TextLengths, rows: int, distinct: int
 ) -> MemoryEstimate:
     """The memory that a batch of completions takes.
 
     Args:
         spec: with the adapter, unless that is merged.
+        lengths: of its longest texts.
         rows: completions.
         distinct: different prompts among these.
-        prefix: tokens that all prompts share.
-        prompt: tokens of the longest prompt behind them.
-        completion: tokens of the longest completion.
-        num_columns: tokens that may be sampled.
-        device_type: cpu or cuda: how many tokens of prompts are read at a time.
     """
-    model, shared = build(spec), [0] * prefix
-    head = model.get_output_embeddings().weight[:num_columns].detach()
-    with NO_NUMBERS, torch.inference_mode(), _counting(model, num_columns) as counter:
+    model, shared = build(spec), [0] * lengths.prefix
+    head = model.get_output_embeddings().weight[: lengths.columns].detach()
+    with NO_NUMBERS, torch.inference_mode(), _counting(model, lengths.columns) as counter:
         block = torch.zeros(rows, 1, dtype=torch.long)
-        trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
+        trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device().type])
         prefix_bytes = counter.live
         with use_cascade(model):
-            room = min(completion, COLUMNS)
-            cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), room)
-            cache, lengths = cache.select(block[:, 0]), block[:, 0]
-            while cache.valid.shape[1] < prompt + completion:
+            room = min(lengths.completion, COLUMNS)
+            cache, _, _ = trunk.read([[*shared, *[0] * lengths.prompt]] * distinct, (), room)
+            cache, read = cache.select(block[:, 0]), block[:, 0]
+            while cache.valid.shape[1] < lengths.prompt + lengths.completion:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
-                hidden, _ = trunk.feed(block, lengths, cache)
+                hidden, _ = trunk.feed(block, read, cache)
                 _probabilities(hidden, head)
         cache.select(block[: rows * 3 // 4, 0])
         held, logits = prefix_bytes + cache.columns.nbytes, counter.wide_peak
@@ -301,10 +293,22 @@ def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
             spec = ModelSpec(shape, task, dtype, lora=adapter)
             estimate = training_memory(spec, batch, checkpointing=True, autocast=True)
             columns[f"{role}, {name}"] = estimate
-    parts = [p for p in PARTS if any(getattr(e, p) for e in columns.values())]
     count = {name: f"{estimate.num_parameters / 1e9:.2f} B" for name, estimate in columns.items()}
-    return [{"GiB": "parameters"} | count] + [
-        {"GiB": part}
-        | {name: f"{getattr(estimate, part) / 2**30:.1f}" for name, estimate in columns.items()}
-        for part in (*parts, "total")
+    return [{"GiB": "parameters"} | count, *parts_table(columns, digits=1)]
+
+
+def parts_table(
+    estimates: Mapping[str, MemoryEstimate], digits: int, more: Mapping[str, Sequence[int]] = {}
+) -> list[dict[str, str]]:
+    """GiB of the parts that some of the estimates have, and of the total.
+
+    Args:
+        more: bytes of further rows by their names; they belong to no estimate.
+    """
+    parts = [part for part in PARTS if any(getattr(e, part) for e in estimates.values())]
+    sizes = {part: [getattr(e, part) for e in estimates.values()] for part in (*parts, "total")}
+    return [
+        {"GiB": name}
+        | {n: f"{size / 2**30:.{digits}f}" for n, size in zip(estimates, row, strict=True)}
+        for name, row in {**sizes, **more}.items()
     ]

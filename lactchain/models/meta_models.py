@@ -76,6 +76,23 @@ class PassSize:
 
 
 @dataclass(frozen=True)
+class TextLengths:
+    """What an actor reads and writes, in tokens.
+
+    Attributes:
+        prefix: what all prompts begin with.
+        prompt: the longest prompt, without that.
+        completion: the longest completion that may be sampled.
+        columns: tokens that may be sampled.
+    """
+
+    prefix: int
+    prompt: int
+    completion: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class Heads:
     """The heads of a value model, in float32: some over the vocabulary, and one of V.
 

@@ -1,7 +1,8 @@
 """Checked steps, verified checkpoints, exact resume, stops that lose nothing.
 
 `GuardedTrainer` is mixed in before `transformers.Trainer`, which does the training. It adds what a
-long run needs: a step whose loss or gradient is not finite is never taken; a signal saves and stops; a checkpoint counts only once its manifest is written.
+long run needs: a step whose loss or gradient is not finite is never taken; a signal saves and
+stops; a checkpoint counts only once its manifest is written.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.provenance import provenance
 from lactchain.run import Run
-from lactchain.trainers.callbacks import GuardCallback, MetricsCallback, ProgressBarCallback
+from lactchain.trainers.callbacks import GuardCallback, ProgressBarCallback, metric_key
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -62,13 +63,12 @@ class GuardedTrainer:
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: RandomStates | None = None
-        self._windows = {True: MetricWindow(), False: MetricWindow()}
+        self._window = MetricWindow()
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
             self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         self.add_callback(GuardCallback(self))
-        self.add_callback(MetricsCallback(run))
 
     @staticmethod
     def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
@@ -170,26 +170,16 @@ class GuardedTrainer:
             self._save_checkpoint(self.model_wrapped, None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluates, without a trace in the random state.
-
-        Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint does
-        not repeat the evaluation that came after it.
-        """
-        with torch.random.fork_rng(devices=[]):
-            return super().evaluate(*args, **kwargs)
-
     def record(self, **metrics: Tensor) -> None:
         """Adds numbers to the metrics of the current logging window, which logs their mean."""
-        self._windows[self.model.training].add(metrics)
+        self._window.add(metrics)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with the means over all processes of what was recorded since the last time."""
-        training = self.model.training
-        prefix = "" if training else "eval_"
-        means = self._windows[training].pop(self.accelerator)
-        logs |= {f"{prefix}{name}": mean for name, mean in means.items()}
+        """Logs, also to metrics.jsonl, with the means of what all processes recorded since then."""
+        logs |= self._window.pop(self.accelerator)
         super().log(logs, start_time)
+        metrics = {metric_key(name): value for name, value in logs.items()}
+        self.run.log(metrics, step=self.state.global_step)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""
