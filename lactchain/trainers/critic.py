@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,27 @@ class EpisodeTable:
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], critic: EmbeddingCritic) -> None:
+        self._discount = critic.gamma, critic.discount_per
+        self._episodes: list[tuple[Trajectory, list[int]]] = []
         texts: dict[str, int] = {}
-        found = [_Episode.of(trajectory, critic, texts) for trajectory in trajectories]
-        self._episodes = [episode for episode in found if len(episode.rewards)]
+        for trajectory in filter(len, trajectories):
+            chains = [action.text for action in trajectory.actions]
+            if critic.mode == "value":
+                read = critic.texts(trajectory.observations)
+            else:
+                read = critic.texts(trajectory.observations[:-1], chains)
+            inputs = [texts.setdefault(text, len(texts)) for text in read]
+            if critic.mode == "action_value" and not trajectory.terminated:
+                trajectory = _without_last(trajectory)
+            if len(trajectory):
+                self._episodes.append((trajectory, inputs))
         if not self._episodes:
             raise ValueError("expected at least one decision with a target, got none")
-        times = np.concatenate([np.arange(len(e.rewards)) for e in self._episodes])
+        # By their time in the episode, and not episode by episode.
+        times = np.concatenate([np.arange(len(t)) for t, _ in self._episodes])
         self._order = torch.from_numpy(times.argsort(kind="stable"))
-        read = np.concatenate([e.inputs for e in self._episodes])
-        self.row_inputs = torch.from_numpy(read)[self._order]
+        inputs = np.concatenate([inputs[: len(t)] for t, inputs in self._episodes])
+        self.row_inputs = torch.from_numpy(inputs)[self._order]
         self.inputs = critic.tokenize(list(texts))
 
     def __len__(self) -> int:
@@ -64,11 +76,12 @@ class EpisodeTable:
     @property
     def needs_values(self) -> bool:
         """Whether the targets depend on the critic."""
-        return any(e.bootstrap is not None and e.discounts[-1] > 0 for e in self._episodes)
+        return any(not trajectory.terminated for trajectory, _ in self._episodes)
 
     def targets(self, values: Tensor) -> Tensor:
         """Monte-Carlo returns of the rows, (N,); cut episodes end with the inputs' values (U,)."""
-        returns = [e.returns(values.double().numpy()) for e in self._episodes]
+        final = values.double().numpy()
+        returns = [t.returns(*self._discount, final[inputs[-1]]) for t, inputs in self._episodes]
         return torch.from_numpy(np.concatenate(returns))[self._order]
 
     def scores(self, values: Tensor) -> dict[str, float]:
@@ -85,39 +98,9 @@ class EpisodeTable:
         }
 
 
-@dataclass(frozen=True)
-class _Episode:
-    """Rewards, discounts and inputs of the rows (T,), and the input whose value is behind them."""
-
-    rewards: np.ndarray
-    discounts: np.ndarray
-    inputs: np.ndarray
-    bootstrap: int | None
-
-    @classmethod
-    def of(cls, trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]) -> _Episode:
-        """The rows of an episode; new texts are added to `texts`."""
-        steps, of_chains = len(trajectory), critic.mode == "action_value"
-        read = critic.texts(
-            trajectory.observations[: steps if of_chains else steps + 1],
-            [action.text for action in trajectory.actions] if of_chains else None,
-        )
-        inputs = np.array([texts.setdefault(text, len(texts)) for text in read], dtype=np.int64)
-        rows = min(steps, len(inputs) - (not trajectory.terminated))
-        return cls(
-            trajectory.chain_rewards(critic.gamma, critic.discount_per)[:rows],
-            trajectory.chain_discounts(critic.gamma, critic.discount_per)[:rows],
-            inputs[:rows],
-            None if trajectory.terminated or not read else int(inputs[-1]),
-        )
-
-    def returns(self, values: np.ndarray) -> np.ndarray:
-        """R_t = r_t + d_t R_{t+1}, (T,)."""
-        following = 0.0 if self.bootstrap is None else values[self.bootstrap]
-        returns = np.empty(len(self.rewards))
-        for t in reversed(range(len(returns))):
-            following = returns[t] = self.rewards[t] + self.discounts[t] * following
-        return returns
+def _without_last(trajectory: Trajectory) -> Trajectory:
+    names = ("observations", "actions", "rewards", "infos")
+    return replace(trajectory, **{name: getattr(trajectory, name)[:-1] for name in names})
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:

@@ -63,7 +63,7 @@ class GuardedTrainer:
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: RandomStates | None = None
-        self._window = MetricWindow()
+        self._sums: dict[str, Tensor] = {}
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
             self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
         if self.pop_callback(ProgressCallback) is not None:
@@ -172,14 +172,26 @@ class GuardedTrainer:
 
     def record(self, **metrics: Tensor) -> None:
         """Adds numbers to the metrics of the current logging window, which logs their mean."""
-        self._window.add(metrics)
+        for name, values in metrics.items():
+            values = values.detach().double()
+            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
+            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, also to metrics.jsonl, with the means of what all processes recorded since then."""
-        logs |= self._window.pop(self.accelerator)
+        logs |= self._means_of_window()
         super().log(logs, start_time)
         metrics = {metric_key(name): value for name, value in logs.items()}
         self.run.log(metrics, step=self.state.global_step)
+
+    def _means_of_window(self) -> dict[str, float]:
+        """The means over all processes of what was recorded; the window starts anew."""
+        if not self._sums:
+            return {}
+        totals = self.accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
+        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
+        self._sums = {}
+        return means
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""
@@ -246,26 +258,3 @@ def set_random_states(states: RandomStates) -> None:
     np.random.set_state(numpy)
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(cuda)
-
-
-class MetricWindow:
-    """Sums and counts of metrics since they were last logged, on the device that computed them."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, metrics: dict[str, Tensor]) -> None:
-        """Adds every entry of each tensor."""
-        for name, values in metrics.items():
-            values = values.detach().double()
-            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
-            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
-
-    def pop(self, accelerator: Any) -> dict[str, float]:
-        """The means over all processes; the window starts anew."""
-        if not self._sums:
-            return {}
-        totals = accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
-        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
-        self._sums = {}
-        return means
