@@ -16,9 +16,9 @@ from lactchain.data.token_counts import actor_lengths, critic_length
 from lactchain.errors import ConfigError
 from lactchain.models.generation.cascade import CACHE_BYTES
 from lactchain.models.memory import (
-    PARTS,
     MemoryEstimate,
     Sharing,
+    parts_table,
     resting_memory,
     rollout_memory,
     scoring_memory,
@@ -70,6 +70,11 @@ class Phase:
     estimate: MemoryEstimate
     mend: str
 
+    @property
+    def whole(self) -> MemoryEstimate:
+        """With what the process takes by itself."""
+        return self.estimate + MemoryEstimate(process=PROCESS_BYTES[device().type])
+
 
 def print_budget(found: Iterable[Phase]) -> dict[str, Any]:
     """Prints the memory of each phase of a script beside what the device has; makes nothing."""
@@ -89,18 +94,10 @@ def print_budget(found: Iterable[Phase]) -> dict[str, Any]:
 
 def _rows(found: list[Phase], free: int) -> list[dict[str, str]]:
     """The parts of some phases, their sums, and what is free."""
-    own = PROCESS_BYTES[device().type]
-    parts = [part for part in PARTS if any(getattr(p.estimate, part) for p in found)]
-    sizes = {part: [getattr(p.estimate, part) for p in found] for part in parts}
-    sizes["process"] = [own] * len(found)
-    sizes["total"] = [p.estimate.total + own for p in found]
-    if any(p.estimate.mapped for p in found):
-        sizes["mapped in it"] = [p.estimate.mapped for p in found]
-    sizes["available"] = [free] * len(found)
-    names = [p.name for p in found]
-    return [
-        {"GiB": part} | dict(zip(names, map(_gib, row), strict=True)) for part, row in sizes.items()
-    ]
+    mapped = [phase.estimate.mapped for phase in found]
+    more = {"mapped in it": mapped} if any(mapped) else {}
+    more["available"] = [free] * len(found)
+    return parts_table({phase.name: phase.whole for phase in found}, digits=2, more=more)
 
 
 def check_budget(config: Any, memory: Callable[[Any], Iterable[Phase]]) -> None:
@@ -123,14 +120,14 @@ def check_budget(config: Any, memory: Callable[[Any], Iterable[Phase]]) -> None:
 
 def too_much(phase: Phase, free: int) -> bool:
     """Whether a phase takes more than is free; weights in mapped files may leave the memory."""
-    return phase.estimate.private + PROCESS_BYTES[device().type] > free
+    return phase.whole.private > free
 
 
 def refusal(phase: Phase, free: int) -> str:
     """One line: what does not fit, and how to mend it."""
-    need = phase.estimate.private + PROCESS_BYTES[device().type]
+    need = _gib(phase.whole.private)
     return (
-        f"{phase.name}: takes about {_gib(need)} GiB on {device()}, {_gib(free)} GiB are free; "
+        f"{phase.name}: takes about {need} GiB on {device()}, {_gib(free)} GiB are free; "
         f"{phase.mend}"
     )
 
@@ -189,20 +186,10 @@ def completions(
     distinct: int | None = None,
 ) -> Phase:
     """A phase in which an actor answers `rows` prompts at once, `distinct` of them different."""
-    lengths, spec = actor_lengths(environment, actor), actor_spec(actor)
     distinct = distinct or rows
     if actor.decoding == "scored" and actor.values is None:
         rows *= actor.num_candidates
-    estimate = rollout_memory(
-        spec,
-        rows=rows,
-        distinct=distinct,
-        prefix=lengths.prefix,
-        prompt=lengths.prompt,
-        completion=lengths.completion,
-        num_columns=lengths.columns,
-        device_type=device().type,
-    )
+    estimate = rollout_memory(actor_spec(actor), actor_lengths(environment, actor), rows, distinct)
     if actor.values is not None:
         estimate += _guide(actor, estimate)
     lower = f"lower {setting}" if setting else "shorten environment.history"

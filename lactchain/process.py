@@ -24,7 +24,6 @@ from lactchain.errors import Interrupted, LactChainError
 GRACE_SECONDS = 10.0
 TELEMETRY_OFF = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TRL_EXPERIMENTAL_SILENCE": "1",
     "DISABLE_TELEMETRY": "1",
     "DO_NOT_TRACK": "1",
 }

@@ -14,7 +14,7 @@ from lactchain import distributed
 RECORDED_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "WORLD_SIZE")
 RECORDED_PACKAGES = (
     "accelerate", "datasets", "gymnasium", "numpy", "peft", "safetensors",
-    "tokenizers", "torch", "transformers", "trl",
+    "tokenizers", "torch", "transformers",
 )  # fmt: skip
 
 

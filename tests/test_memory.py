@@ -19,12 +19,12 @@ from lactchain.models.loading import load_encoder
 from lactchain.models.memory import (
     SHAPES,
     Sharing,
-    _training_memory,
+    _pass_memory,
     rollout_memory,
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Heads, ModelSpec, PassSize
+from lactchain.models.meta_models import Heads, ModelSpec, PassSize, TextLengths, in_training
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
@@ -225,10 +225,8 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
 @pytest.mark.parametrize("num_candidates", [1, 4])
 def test_completions_take_what_was_estimated(num_candidates, encoder):
     rows, prefix, prompt, completion = 16, 20, 40, 40
-    estimate = rollout_memory(
-        ACTOR, rows=rows, distinct=rows // num_candidates, prefix=prefix, prompt=prompt,
-        completion=completion, num_columns=2048,
-    )  # fmt: skip
+    lengths = TextLengths(prefix, prompt, completion, columns=2048)
+    estimate = rollout_memory(ACTOR, lengths, rows, rows // num_candidates)
     model = model_of(ACTOR, encoder).requires_grad_(False).eval()
     with Allocations(*model.parameters(), *model.buffers()) as counter:
         decoder = Decoder(model, 9999, [1] * prefix, completion)
@@ -255,8 +253,11 @@ def test_deep_models_are_estimated_from_few_of_their_layers():
         PassSize(2, 50, 10),
     )
     estimate = training_memory(replace(ACTOR, shape=deep), batch, checkpointing=True)
-    whole = _training_memory(replace(ACTOR, shape=deep), batch, True, False, None, Sharing())
-    assert estimate == whole
+    model = in_training(replace(ACTOR, shape=deep), checkpointing=True)
+    whole = _pass_memory(model, batch, autocast=False)
+    for part in ("activations", "logits", "passing"):
+        assert getattr(estimate, part) == getattr(whole, part)
+    assert estimate.weights + estimate.adapter == sum(p.nbytes for p in model.parameters())
 
 
 def test_processes_share_what_lasts():

@@ -230,11 +230,11 @@ def test_lora_trains_a_fraction_and_the_head_of_the_critic():
     actor = training_memory(ModelSpec(SHAPES[MISTRAL], lora=lora), batch)
     # r * (inputs + outputs) of q, k, v, o, gate, up, down in 32 layers
     per_layer = 16 * (4096 * 2 * 2 + (4096 + 1024) * 2 + (4096 + 14336) * 3)
-    assert actor.num_trainable == 32 * per_layer == 41_943_040
+    assert actor.gradients == 4 * 32 * per_layer == 4 * 41_943_040
     sfr = ModelSpec(SHAPES["Salesforce/SFR-Embedding-Mistral"], "SEQ_CLS", lora=lora)
     critic = training_memory(sfr, replace(batch, loss="critic"))
-    assert critic.num_trainable == 32 * per_layer + 4096
-    assert actor.optimizer == 8 * actor.num_trainable == 2 * actor.adapter
+    assert critic.gradients == 4 * (32 * per_layer + 4096)
+    assert actor.optimizer == 2 * actor.gradients == 2 * actor.adapter
     quantised = training_memory(ModelSpec(SHAPES[MISTRAL], bits=4, lora=lora), batch)
     assert 3.6e9 < quantised.weights < 4.8e9  # embeddings and output layer stay as they are
 

@@ -103,7 +103,6 @@ def test_their_memory_is_estimated(bits, weights):
 
 
 def test_cloning_trains_and_saves_its_adapter_in_float32(weights, tmp_path):
-    """TRL would round it to bfloat16."""
     stage = config_of("train_bc", weights, tmp_path / "bc")
     few = replace(TRAINING, max_steps=2, extra={"warmup_steps": 0})
     run_here("train_bc", replace(stage, actor=config(weights, BITS[0]), training=few))

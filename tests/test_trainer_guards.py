@@ -50,6 +50,5 @@ def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
 
 
 def test_cloning_computes_in_the_precision_that_the_launch_asked_for(weights, tmp_path):
-    """TRL would switch bfloat16 on."""
     with open_run(tmp_path / "run") as run:
         assert make_cloning(weights, run, lora=True).accelerator.mixed_precision == "no"

@@ -153,7 +153,7 @@ def make_critic(
     config = CriticConfig(str(weights / "encoder"), lora=lora_settings, gamma=0.9, dtype=dtype)
     critic = EmbeddingCritic.from_config(config, trainable=True)
     with_dropout(critic, lora)
-    table = EpisodeTable.from_trajectories(episodes(terminated), critic)
+    table = EpisodeTable(episodes(terminated), critic)
     args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
     return CriticTrainer(
         critic,

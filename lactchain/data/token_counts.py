@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from lactchain.errors import DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import check_encoder, load_own_tokenizer
-from lactchain.models.meta_models import at_depth, build
+from lactchain.models.meta_models import TextLengths, at_depth, build
 from lactchain.models.prompting import PromptTemplate, resolve_strategy
 from lactchain.models.specs import critic_spec, shape_of
 from lactchain.models.weight_files import resolve_weights
@@ -27,23 +27,6 @@ NUM_EPISODES = 16
 
 LETTERS_PER_TOKEN = 3
 """A cautious guess where no tokenizer was downloaded: English has more than four."""
-
-
-@dataclass(frozen=True)
-class TextLengths:
-    """Lengths in tokens.
-
-    Attributes:
-        prefix: what all prompts begin with.
-        prompt: the longest prompt, without that.
-        completion: the longest completion that may be sampled.
-        columns: tokens that may be sampled.
-    """
-
-    prefix: int
-    prompt: int
-    completion: int
-    columns: int
 
 
 def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLengths:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -38,8 +38,6 @@ Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 ADAPTER_RECORD = "lactchain_adapter.json"
-# Adapters of older versions open, so these two keep their names in the file.
-_STORED_AS = {"base_checksum": "base_fingerprint", "tokenizer_checksum": "tokenizer_fingerprint"}
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
@@ -54,13 +52,13 @@ class AdapterRecord:
 
     Attributes:
         base: the folder of the model that it was trained on.
-        base_checksum, tokenizer_checksum: of that model.
+        base_fingerprint, tokenizer_fingerprint: checksums of that model.
         sha256: of each of `ADAPTER_FILES`.
     """
 
     base: str
-    base_checksum: str
-    tokenizer_checksum: str
+    base_fingerprint: str
+    tokenizer_fingerprint: str
     sha256: dict[str, str]
 
 
@@ -99,7 +97,7 @@ def write_adapter_record(directory: str | Path, base: str | Path) -> None:
     directory, base = Path(directory), Path(base)
     hashes = {name: sha256(directory / name) for name in ADAPTER_FILES}
     record = AdapterRecord(str(base), base_checksum(base), tokenizer_checksum(base), hashes)
-    stored = {"schema_version": 1} | {_STORED_AS.get(k, k): v for k, v in asdict(record).items()}
+    stored = {"schema_version": 1} | asdict(record)
     (directory / ADAPTER_RECORD).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
 
@@ -112,9 +110,8 @@ def read_adapter_record(directory: Path) -> AdapterRecord:
     file = directory / ADAPTER_RECORD
     stored = read_json(file, "expected a LoRA adapter that was saved here")
     try:
-        hashes = {name: stored["sha256"][name] for name in ADAPTER_FILES}
-        checksums = [stored[name] for name in _STORED_AS.values()]
-        return AdapterRecord(stored["base"], *checksums, hashes)
+        stored["sha256"] = {name: stored["sha256"][name] for name in ADAPTER_FILES}
+        return AdapterRecord(**{field.name: stored[field.name] for field in fields(AdapterRecord)})
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
@@ -228,7 +225,7 @@ def check_adapter(directory: Path, base: Path) -> None:
         raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
     for what, expected, got in zip(
         ("base model", "tokenizer"),
-        (record.base_checksum, record.tokenizer_checksum),
+        (record.base_fingerprint, record.tokenizer_fingerprint),
         (base_checksum(base), tokenizer_checksum(base)),
         strict=True,
     ):

@@ -1,37 +1,39 @@
 """How much memory a model will take, from its shape alone: nothing is downloaded or allocated.
 
 What a pass keeps and what comes and goes in it is counted and not guessed: the trainers' passes and
-the decoder run on the meta device (`meta_models`, `allocations`).
+the decoder run on tensors without numbers (`meta_models`, `allocations`).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import MistralConfig, PreTrainedModel
+from transformers import MistralConfig
 
 from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
+    NO_NUMBERS,
     Heads,
-    MetaValues,
     ModelSpec,
     PassSize,
+    TextLengths,
     at_depth,
     base_of,
     build,
     critic_values,
+    in_training,
     loss_of,
     quantised_layers,
-    rounded_copies,
+    target_of,
 )
-from lactchain.models.runtime import quiet
+from lactchain.models.runtime import device
 from lactchain.settings import LoraSettings
 
 _MISTRAL_7B = {
@@ -62,18 +64,13 @@ SHAPES = {
 QUANTISED_BYTES = {4: 0.5 + 1 / 64, 8: 1.0}
 """Of a weight in bitsandbytes' NF4 with doubly quantised scales, and in int8."""
 
-FLOAT32_BYTES = 4
-
-COUNTS = ("num_parameters", "num_trainable")
-"""Of an estimate, what is not in bytes."""
-
 
 @dataclass(frozen=True)
 class MemoryEstimate:
     """What one process keeps in memory at its peak, in bytes.
 
     Attributes:
-        num_parameters, num_trainable: numbers of weights, adapter and heads included.
+        num_parameters: number of weights, adapter and heads included.
         weights: the base; `mapped` of them lie in their files, and may leave the memory.
         adapter: beside it.
         heads: of a value model, with their target network.
@@ -83,10 +80,10 @@ class MemoryEstimate:
         passing: what comes and goes: recomputed layers, gradients of activations, copies.
         cache: keys and values, of the shared prefix and of the rows.
         gathered: what several processes hold twice: buckets of DDP, units of FSDP2.
+        process: libraries and the device's own, before a model is loaded.
     """
 
     num_parameters: int = 0
-    num_trainable: int = 0
     weights: int = 0
     mapped: int = 0
     adapter: int = 0
@@ -98,6 +95,7 @@ class MemoryEstimate:
     passing: int = 0
     cache: int = 0
     gathered: int = 0
+    process: int = 0
 
     @property
     def total(self) -> int:
@@ -115,7 +113,7 @@ class MemoryEstimate:
 
 
 PARTS = tuple(
-    field.name for field in fields(MemoryEstimate) if field.name not in ("mapped", *COUNTS)
+    field.name for field in fields(MemoryEstimate) if field.name not in ("num_parameters", "mapped")
 )
 """The parts of the total, in the order in which they are printed."""
 
@@ -151,103 +149,52 @@ def training_memory(
         autocast: the accelerator computes in bfloat16 whatever the weights' type.
         heads: of a value model.
     """
-
-    def at(spec: ModelSpec) -> MemoryEstimate:
-        return _training_memory(spec, batch, checkpointing, autocast, heads, sharing)
-
-    training = _at_full_depth(spec, at)
-    if sharing.how != "fsdp":
-        return training
-    loading = _at_full_depth(spec, lambda spec: _loading_memory(spec, autocast, heads, sharing))
+    kept = passed = spec
+    if sharing.how == "fsdp" and autocast and spec.lora is None:
+        # accelerate keeps what FSDP2 trains in float32, however it was loaded, and gathers 16 bits.
+        kept, passed = (replace(spec, dtype=t) for t in (torch.float32, torch.bfloat16))
+    lasting = _at_full_depth(kept, lambda spec: _lasting(spec, in_training(spec, heads)))
+    step = _at_full_depth(
+        passed,
+        lambda spec: _pass_memory(in_training(spec, heads, checkpointing), batch, autocast, heads),
+    )
+    if sharing.how == "alone":
+        return lasting + step
+    if sharing.how == "ddp":
+        return lasting + step + MemoryEstimate(gathered=lasting.gradients)  # its buckets
+    shards = MemoryEstimate(*(size // sharing.num_processes for size in astuple(lasting)))
+    # A layer in use and the next on its way; and what is in none: the root does not give it back.
+    gathered = sum(p.nbytes for p in in_training(at_depth(kept, 2), heads).parameters())
+    # Before it is spread each process holds all of the model, and its shard.
+    loading = replace(lasting + shards, gradients=0, optimizer=0)
+    training = shards + step + MemoryEstimate(gathered=gathered)
     return max(training, loading, key=lambda estimate: estimate.total)
 
 
-def _training_memory(
-    spec: ModelSpec,
-    batch: PassSize,
-    checkpointing: bool,
-    autocast: bool,
-    heads: Heads | None,
-    sharing: Sharing,
-) -> MemoryEstimate:
-    model, values = _in_training(_as_kept(spec, autocast, sharing), autocast, heads)
-    lasting = _shared(_lasting(spec, model, values), model, sharing)
-    if sharing.how == "fsdp" and autocast and spec.lora is None:  # gathered in 16 bits
-        model, values = _in_training(replace(spec, dtype=torch.bfloat16), autocast, heads)
-    if checkpointing:
-        if spec.lora is not None:
-            model.enable_input_require_grads()
-        with quiet():
-            model.activation_checkpointing_enable()
-    return lasting + _pass_memory(values or model, batch)
-
-
-def _in_training(
-    spec: ModelSpec, autocast: bool, heads: Heads | None
-) -> tuple[PreTrainedModel, MetaValues | None]:
-    """The model ready to be trained, and the value model around it if it has heads."""
-    model = build(spec, training=True, autocast=autocast)
-    if heads is None:
-        return model, None
-    model.get_output_embeddings().requires_grad_(heads.policy and spec.lora is None)
-    return model, MetaValues(model, heads)
-
-
-def _as_kept(spec: ModelSpec, autocast: bool, sharing: Sharing) -> ModelSpec:
-    """In mixed precision accelerate keeps what FSDP2 trains in float32, however it was loaded."""
-    upcast = sharing.how == "fsdp" and autocast and spec.lora is None
-    return replace(spec, dtype=torch.float32) if upcast else spec
-
-
-def _loading_memory(
-    spec: ModelSpec, autocast: bool, heads: Heads | None, sharing: Sharing
-) -> MemoryEstimate:
-    """What each process holds before FSDP2 has spread a model: all of it, and its shard."""
-    spec = _as_kept(spec, autocast, sharing)
-    model, values = _in_training(spec, autocast, heads)
-    whole = _lasting(spec, model, values)
-    shards = _shards(whole, sharing)
-    names = ("weights", "mapped", "adapter", "heads")
-    both = {name: getattr(whole, name) + getattr(shards, name) for name in names}
-    return replace(whole, **both, gradients=0, optimizer=0)
-
-
 def rollout_memory(
-    spec: ModelSpec,
-    *,
-    rows: int,
-    distinct: int,
-    prefix: int,
-    prompt: int,
-    completion: int,
-    num_columns: int,
-    device_type: str = "cpu",
+    spec: ModelSpec, lengths: TextLengths, rows: int, distinct: int
 ) -> MemoryEstimate:
     """The memory that a batch of completions takes.
 
     Args:
         spec: with the adapter, unless that is merged.
+        lengths: of its longest texts.
         rows: completions.
         distinct: different prompts among these.
-        prefix: tokens that all prompts share.
-        prompt: tokens of the longest prompt behind them.
-        completion: tokens of the longest completion.
-        num_columns: tokens that may be sampled.
-        device_type: cpu or cuda: how many tokens of prompts are read at a time.
     """
-    model, shared = build(spec), [0] * prefix
-    head = model.get_output_embeddings().weight[:num_columns].detach()
-    block = torch.zeros(rows, 1, dtype=torch.long, device="meta")
-    with torch.inference_mode(), _counting(model, num_columns) as counter:
-        trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device_type])
+    model, shared = build(spec), [0] * lengths.prefix
+    head = model.get_output_embeddings().weight[: lengths.columns].detach()
+    with NO_NUMBERS, torch.inference_mode(), _counting(model, lengths.columns) as counter:
+        block = torch.zeros(rows, 1, dtype=torch.long)
+        trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device().type])
         prefix_bytes = counter.live
         with use_cascade(model):
-            room = min(completion, COLUMNS)
-            cache, _, _ = trunk.read([[*shared, *[0] * prompt]] * distinct, (), room)
-            cache, lengths = cache.select(block[:, 0]), block[:, 0]
-            while cache.valid.shape[1] < prompt + completion:
+            room = min(lengths.completion, COLUMNS)
+            cache, _, _ = trunk.read([[*shared, *[0] * lengths.prompt]] * distinct, (), room)
+            cache, read = cache.select(block[:, 0]), block[:, 0]
+            while cache.valid.shape[1] < lengths.prompt + lengths.completion:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
-                hidden, _ = trunk.feed(block, lengths, cache)
+                hidden, _ = trunk.feed(block, read, cache)
                 _probabilities(hidden, head)
         cache.select(block[: rows * 3 // 4, 0])
         held, logits = prefix_bytes + cache.columns.nbytes, counter.wide_peak
@@ -288,17 +235,19 @@ def _probabilities(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
 
 def _counting(model: nn.Module, width: int = 0) -> Allocations:
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return Allocations(*model.parameters(), *model.buffers(), *gradients, width=width)
+    lasting = [*model.parameters(), *model.buffers(), *gradients, *target_of(model)]
+    return Allocations(*lasting, width=width)
 
 
-def _pass_memory(model: nn.Module, batch: PassSize) -> MemoryEstimate:
+def _pass_memory(
+    model: nn.Module, batch: PassSize, autocast: bool, heads: Heads | None = None
+) -> MemoryEstimate:
     """What a forward and a backward pass take beyond what lasts, to which gradients belong."""
-    trunk = model.trunk if isinstance(model, MetaValues) else model
     for weight in model.parameters():
         weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-    with _counting(model, base_of(trunk).config.get_text_config().vocab_size) as counter:
-        with rounded_copies(model):
-            loss = loss_of(model, batch)
+    with _counting(model, base_of(model).config.get_text_config().vocab_size) as counter:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = loss_of(model, batch, heads)
         kept = counter.live - counter.wide
         loss.backward()
     logits = counter.wide_peak
@@ -307,67 +256,27 @@ def _pass_memory(model: nn.Module, batch: PassSize) -> MemoryEstimate:
     )
 
 
-def _lasting(spec: ModelSpec, model: nn.Module, values: MetaValues | None) -> MemoryEstimate:
+def _lasting(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
     """What is there between two updates."""
-    estimate = _weights(spec, model)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if values is not None:
-        q_heads = list(values.q_heads.parameters())
-        own = [*q_heads, *values.v_head.parameters()]
-        copied = [*trained, *q_heads] if values.heads.target else []
-        trained += own
-        estimate = replace(
-            estimate,
-            num_parameters=estimate.num_parameters + _count(own),
-            heads=_count([*own, *copied]) * FLOAT32_BYTES,
-        )
-    # An adapter trains in float32, also where its pass was counted in bfloat16.
-    size = FLOAT32_BYTES if spec.lora is not None else trained[0].element_size()
-    number = _count(trained)
-    return replace(
-        estimate, num_trainable=number, gradients=number * size, optimizer=2 * number * size
-    )
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return _weights(spec, model) + MemoryEstimate(gradients=gradients, optimizer=2 * gradients)
 
 
 def _weights(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
-    adapter = [p for name, p in model.named_parameters() if "lora_" in name]
-    base = [p for name, p in model.named_parameters() if "lora_" not in name]
-    weights = sum(p.nbytes for p in base)
+    """Of each parameter by its name; and of a target network."""
+    sizes = {"weights": 0, "adapter": 0, "heads": sum(t.nbytes for t in target_of(model))}
+    for name, parameter in model.named_parameters():
+        heads = "heads" if name.startswith(("q_heads.", "v_head.")) else "weights"
+        sizes["adapter" if "lora_" in name else heads] += parameter.nbytes
     if spec.bits is not None:
         for layer in quantised_layers(model):
             bits = QUANTISED_BYTES[spec.bits] - layer.weight.element_size()
-            weights += round(layer.weight.numel() * bits)
+            sizes["weights"] += round(layer.weight.numel() * bits)
     return MemoryEstimate(
-        num_parameters=_count(base) + _count(adapter),
-        weights=weights,
-        mapped=weights if spec.mapped else 0,
-        adapter=_count(adapter) * FLOAT32_BYTES,
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        mapped=sizes["weights"] if spec.mapped else 0,
+        **sizes,
     )
-
-
-def _shared(estimate: MemoryEstimate, model: nn.Module, sharing: Sharing) -> MemoryEstimate:
-    """What each of several processes keeps of what lasts."""
-    if sharing.how == "ddp":
-        return replace(estimate, gathered=estimate.gradients)  # its buckets
-    if sharing.how == "alone":
-        return estimate
-    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
-    layers = max(stacks, key=len)
-    unit = sum(p.nbytes for p in layers[0].parameters())
-    whole = sum(p.nbytes for p in model.parameters())
-    # A unit in use and the next on its way; and what is in none, which the root does not give back.
-    return replace(_shards(estimate, sharing), gathered=whole - (len(layers) - 2) * unit)
-
-
-def _shards(estimate: MemoryEstimate, sharing: Sharing) -> MemoryEstimate:
-    """One process's part of what lasts."""
-    names = ("weights", "mapped", "adapter", "heads", "gradients", "optimizer")
-    parts = {name: getattr(estimate, name) // sharing.num_processes for name in names}
-    return replace(estimate, **parts)
-
-
-def _count(parameters: list[Tensor]) -> int:
-    return sum(p.numel() for p in parameters)
 
 
 def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
@@ -384,10 +293,22 @@ def memory_table(lora: LoraSettings) -> list[dict[str, str]]:
             spec = ModelSpec(shape, task, dtype, lora=adapter)
             estimate = training_memory(spec, batch, checkpointing=True, autocast=True)
             columns[f"{role}, {name}"] = estimate
-    parts = [p for p in PARTS if any(getattr(e, p) for e in columns.values())]
     count = {name: f"{estimate.num_parameters / 1e9:.2f} B" for name, estimate in columns.items()}
-    return [{"GiB": "parameters"} | count] + [
-        {"GiB": part}
-        | {name: f"{getattr(estimate, part) / 2**30:.1f}" for name, estimate in columns.items()}
-        for part in (*parts, "total")
+    return [{"GiB": "parameters"} | count, *parts_table(columns, digits=1)]
+
+
+def parts_table(
+    estimates: Mapping[str, MemoryEstimate], digits: int, more: Mapping[str, Sequence[int]] = {}
+) -> list[dict[str, str]]:
+    """GiB of the parts that some of the estimates have, and of the total.
+
+    Args:
+        more: bytes of further rows by their names; they belong to no estimate.
+    """
+    parts = [part for part in PARTS if any(getattr(e, part) for e in estimates.values())]
+    sizes = {part: [getattr(e, part) for e in estimates.values()] for part in (*parts, "total")}
+    return [
+        {"GiB": name}
+        | {n: f"{size / 2**30:.{digits}f}" for n, size in zip(estimates, row, strict=True)}
+        for name, row in {**sizes, **more}.items()
     ]

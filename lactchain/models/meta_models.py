@@ -1,29 +1,36 @@
-"""Models on the meta device, and the passes that training makes: shapes without numbers.
+"""Models of tensors without numbers, and the passes that training makes.
 
-A model is built by transformers and PEFT as it will be trained. What has no kernel on the meta
-device is imitated: the layers of bitsandbytes, and autocast.
+A model is built by transformers and PEFT as it will be trained, and runs as it does on a CPU; but
+its tensors have shapes alone, take no memory, and nothing is computed. Only the layers of
+bitsandbytes, which know no such tensors, are imitated.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from lactchain.functional.token_losses import ilql_losses
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import Task, attach_lora
-from lactchain.models.allocations import COUNTED
-from lactchain.models.heads import ValueHead, value_encoder_class
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.families import attention_masks
+from lactchain.models.heads import ScoreHead, value_encoder_class
 from lactchain.models.runtime import quiet
-from lactchain.settings import LoraSettings
+from lactchain.models.values import ValueMeaning, ValueModel
+from lactchain.settings import CriticConfig, LoraSettings
+
+NO_NUMBERS = FakeTensorMode(allow_non_fake_inputs=True)
+"""While it is entered, tensors are made without memory behind them."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,23 @@ class PassSize:
 
 
 @dataclass(frozen=True)
+class TextLengths:
+    """What an actor reads and writes, in tokens.
+
+    Attributes:
+        prefix: what all prompts begin with.
+        prompt: the longest prompt, without that.
+        completion: the longest completion that may be sampled.
+        columns: tokens that may be sampled.
+    """
+
+    prefix: int
+    prompt: int
+    completion: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class Heads:
     """The heads of a value model, in float32: some over the vocabulary, and one of V.
 
@@ -96,34 +120,70 @@ def at_depth(spec: ModelSpec, num_layers: int) -> ModelSpec:
     return replace(spec, shape=shape)
 
 
-def build(spec: ModelSpec, training: bool = False, autocast: bool = False) -> PreTrainedModel:
-    """The model, frozen or ready to be trained.
+def build(spec: ModelSpec) -> PreTrainedModel:
+    """The model, frozen."""
+    return _without_numbers(_on_meta(spec, training=False).requires_grad_(False).eval())
 
-    Args:
-        autocast: the accelerator computes in bfloat16, also with weights that are in float32.
-    """
+
+def in_training(
+    spec: ModelSpec, heads: Heads | None = None, checkpointing: bool = False
+) -> PreTrainedModel | ValueModel:
+    """The model ready to be trained, and the value model around it if it has heads."""
+    model = _on_meta(spec, training=True)
+    if checkpointing:
+        if spec.lora is not None:
+            model.enable_input_require_grads()
+        with quiet():
+            model.activation_checkpointing_enable()
+    if heads is None:
+        return _without_numbers(model.train())
+    model.get_output_embeddings().requires_grad_(heads.policy and spec.lora is None)
+    meaning = ValueMeaning("ilql" if heads.target else "mc", 1.0, "", heads.num_q, heads.size)
+    with torch.device("meta"):
+        values = ValueModel(model, None, meaning).train()
+    _without_numbers(values)
+    if heads.target:
+        values.start_target()
+    return values
+
+
+def _on_meta(spec: ModelSpec, training: bool) -> PreTrainedModel:
     shape = copy.deepcopy(spec.shape)
     with torch.device("meta"), quiet():
         if spec.task == "SEQ_CLS":
             model = value_encoder_class(shape)._from_config(shape, dtype=spec.dtype)
+            model.score = ScoreHead.of(model.score)
         else:
             model = AutoModelForCausalLM.from_config(shape, dtype=spec.dtype)
-        model.set_attn_implementation(COUNTED)
-        if spec.task == "SEQ_CLS":
-            model.score = model.score.float()
         if spec.bits is not None:
             _imitate_quantisation(model, spec.bits, training)
-        if spec.lora is not None:
-            model = attach_lora(model, spec.lora, spec.task)
-            if autocast:
-                _imitate_autocast(model)
-        elif autocast and spec.dtype == torch.float32:
-            _imitate_rounding(model)
-    return model.train() if training else model.requires_grad_(False).eval()
+        return model if spec.lora is None else attach_lora(model, spec.lora, spec.task)
 
 
-def base_of(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    """The model inside an adapter's wrapper."""
+def _without_numbers(model: nn.Module) -> nn.Module:
+    """A model of the meta device as it is on a CPU; there alone are attention and autocast."""
+    placed: dict[Tensor, Tensor] = {}  # tied weights are one
+    with NO_NUMBERS:
+        for tensor in model.parameters():
+            empty = torch.empty(tensor.shape, dtype=tensor.dtype)
+            placed[tensor] = nn.Parameter(empty, tensor.requires_grad)
+        for tensor in model.buffers():
+            placed[tensor] = torch.empty(tensor.shape, dtype=tensor.dtype)
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            tensors |= {name: placed[t] for name, t in tensors.items() if t is not None}
+    return model
+
+
+def target_of(model: nn.Module) -> list[Tensor]:
+    """The target network of values; nothing of other models."""
+    return list(model.target.values()) if isinstance(model, ValueModel) else []
+
+
+def base_of(model: PreTrainedModel | PeftModel | ValueModel) -> PreTrainedModel:
+    """The transformer inside the wrappers of an adapter and of values."""
+    if isinstance(model, ValueModel):
+        return model.base
     return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
@@ -135,91 +195,70 @@ def quantised_layers(model: nn.Module) -> Iterator[nn.Linear]:
             yield layer
 
 
-class MetaValues(nn.Module):
-    """A value model over a trunk on the meta device."""
-
-    def __init__(self, trunk: PreTrainedModel, heads: Heads) -> None:
-        super().__init__()
-        vocabulary, width = trunk.get_output_embeddings().weight.shape
-        self.trunk, self.heads = trunk, heads
-        with torch.device("meta"):
-            self.q_heads = nn.ModuleList(
-                ValueHead(width, heads.size, vocabulary) for _ in range(heads.num_q)
-            )
-            self.v_head = ValueHead(width, heads.size, 1)
-
-    def q(self, states: Tensor) -> Tensor:
-        """All Q of some states; `ValueHead.forward` asks for autocast, which is not there."""
-        return torch.stack([nn.Sequential.forward(head, states.float()) for head in self.q_heads])
-
-
-def loss_of(model: nn.Module, batch: PassSize) -> Tensor:
+def loss_of(model: nn.Module, batch: PassSize, heads: Heads | None = None) -> Tensor:
     """The loss of a batch, as the trainer of its kind computes it."""
-    losses = {
-        "preferences": _preference_loss,
-        "cloning": _cloning_loss,
-        "critic": lambda model, batch: critic_values(model, batch).square().mean(),
-        "values": _value_loss,
-    }
-    return losses[batch.loss](model, batch)
+    with NO_NUMBERS:
+        if batch.loss == "values":
+            return _value_loss(model, batch, heads.policy)
+        if batch.loss == "critic":
+            return critic_values(model, batch).square().mean()
+        if batch.loss == "cloning":
+            return _cloning_loss(model, batch)
+        return _preference_loss(model, batch)
 
 
 def critic_values(model: nn.Module, batch: PassSize) -> Tensor:
-    """The values of a batch, from the last token of each row."""
-    classifier = base_of(model)
-    hidden = classifier.base_model(**_texts(batch, torch.bool), use_cache=False).last_hidden_state
-    return classifier.score(hidden[:, -1].float()).squeeze(-1)
+    """The values of a batch."""
+    with NO_NUMBERS:
+        ids = _ids(batch.rows, batch.tokens)
+        return EmbeddingCritic(model, None, CriticConfig())(ids, torch.ones_like(ids))
 
 
 def _preference_loss(model: nn.Module, batch: PassSize) -> Tensor:
-    texts = _texts(batch, base_of(model).dtype)
-    logits = model(**texts, logits_to_keep=_columns(batch)).logits
-    return token_logprobs(logits, texts["input_ids"][:, -batch.scored :]).mean()
+    ids = _ids(batch.rows, batch.tokens)
+    visible = torch.ones(*ids.shape, batch.tokens, dtype=torch.bool)
+    config, dtype = base_of(model).config, base_of(model).dtype
+    mask = attention_masks(config, visible, ids, ids, dtype)
+    logits = model(
+        input_ids=ids, position_ids=ids, attention_mask=mask, logits_to_keep=_columns(batch)
+    ).logits
+    return token_logprobs(logits, ids[:, -batch.scored :]).mean()
 
 
 def _cloning_loss(model: nn.Module, batch: PassSize) -> Tensor:
-    texts = _texts(batch, torch.bool)
-    labels = texts["input_ids"][:, -batch.scored :]
+    ids = _ids(batch.rows, batch.tokens)
+    labels = ids[:, -batch.scored :]
+    texts = {"input_ids": ids, "position_ids": ids, "attention_mask": torch.ones_like(ids)}
     return model(**texts, labels=labels, logits_to_keep=_columns(batch)).loss
 
 
 def _columns(batch: PassSize) -> Tensor:
     """The last columns, by their numbers: a slice of them would copy a frozen output layer."""
-    return torch.arange(batch.tokens - batch.scored, batch.tokens, device="meta")
+    return torch.arange(batch.tokens - batch.scored, batch.tokens)
 
 
-def _value_loss(model: MetaValues, batch: PassSize) -> Tensor:
-    """The parts that ILQL and MC share, and the target network's pass where there is one."""
-    dtype, count = base_of(model.trunk).dtype, batch.scored
-    texts = _texts(batch, dtype)
-    decoder = base_of(model.trunk).get_decoder()
-    state = torch.zeros(count, dtype=torch.long, device="meta")
-
-    def states() -> Tensor:
-        return decoder(**texts, use_cache=False).last_hidden_state.flatten(0, 1)[state]
-
-    hidden = states()
-    q, v = model.q(hidden), nn.Sequential.forward(model.v_head, hidden.float()).squeeze(-1)
-    chosen, log_sums = q[:, state, state], q.logsumexp(dim=-1)[:, state]
-    loss = (chosen - v).square().mean() + (log_sums - chosen).mean()
+def _value_loss(model: ValueModel, batch: PassSize, policy: bool) -> Tensor:
+    """That of ILQL where there is a target network; and that of MC, whose parts it shares."""
+    state, trees = _ids(batch.scored), _trees(batch.rows, batch.tokens)
+    found = model(trees, state, state, policy)
     if all(batch.behind):
-        with torch.no_grad():
-            decoder(**_texts(PassSize(*batch.behind), dtype), use_cache=False)
-    if model.heads.policy:
-        logits = model.trunk.get_output_embeddings()(hidden)
-        loss = loss - token_logprobs(logits[state], state).mean()
-    if model.heads.target:
-        with torch.no_grad():
-            target = model.q(states()).amin(dim=0)[state, state]
-        loss = loss + (target - v).square().mean()
-    return loss
+        model.state_values(_trees(*batch.behind), state)
+    q, v = found["q"][:, state, state], found["v"][state]
+    log_sums = found["q"].logsumexp(dim=-1)[:, state]
+    target_q = model.target_q(trees, state)[state, state] if model.target else v.detach()
+    losses = ilql_losses(q, log_sums, v, target_q, v.detach(), v.detach(), found["v_next"], 0.7)
+    if policy:
+        losses["cloning"] = -token_logprobs(found["logits"][state], state)
+    return sum(loss.mean() for loss in losses.values())
 
 
-def _texts(batch: PassSize, mask_dtype: torch.dtype) -> dict[str, Tensor]:
-    ids = torch.zeros(batch.rows, batch.tokens, dtype=torch.long, device="meta")
-    shape = batch.rows, 1, batch.tokens, batch.tokens
-    mask = torch.zeros(shape, dtype=mask_dtype, device="meta")
-    return {"input_ids": ids, "position_ids": ids.clone(), "attention_mask": mask}
+def _trees(rows: int, tokens: int) -> dict[str, Tensor]:
+    ids = _ids(rows, tokens)
+    return {"input_ids": ids, "position_ids": ids, "subtree_ends": ids}
+
+
+def _ids(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.long)
 
 
 class _Dequantised(torch.autograd.Function):
@@ -255,43 +294,3 @@ def _imitate_quantisation(model: PreTrainedModel, bits: int, training: bool) -> 
                 parameter.data = parameter.data.float()
     for layer in layers:
         layer.__class__, layer.bits = _QuantisedLinear, bits
-
-
-class _RoundedLinear(nn.Linear):
-    """Under autocast a layer in float32 computes with a copy of its weights in bfloat16."""
-
-    copies: list[Tensor] | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight.to(torch.bfloat16)
-        if self.copies is not None:
-            self.copies.append(weight)
-        bias = None if self.bias is None else self.bias.to(torch.bfloat16)
-        return functional.linear(x.to(torch.bfloat16), weight, bias)
-
-
-@contextmanager
-def rounded_copies(model: nn.Module) -> Iterator[None]:
-    """Keeps the copies that autocast makes of weights, as it does until a forward pass ends."""
-    layers = [layer for layer in model.modules() if isinstance(layer, _RoundedLinear)]
-    copies: list[Tensor] = []
-    for layer in layers:
-        layer.copies = copies
-    yield
-    for layer in layers:
-        layer.copies = None
-
-
-def _imitate_rounding(model: PreTrainedModel) -> None:
-    """Lets all layers but a critic's head be `_RoundedLinear`."""
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear) and name != "score":
-            layer.__class__ = _RoundedLinear
-
-
-def _imitate_autocast(model: PeftModel) -> None:
-    """Under autocast each adapter reads a copy of its input in bfloat16."""
-    for name, layer in model.named_modules():
-        if "lora_" in name and isinstance(layer, nn.Linear):
-            layer.to(torch.bfloat16)
-            layer.register_forward_pre_hook(lambda _, inputs: (inputs[0].clone(),))

@@ -5,8 +5,8 @@ on the spot); writes RUN/checkpoints/ and RUN/actor/. With --only_successes or -
 best episodes alone are cloned (%BC).
 
 A tiny actor knows nothing, so the founding recipe begins here: with a mixture of shortest paths
-and random chains it learns the form of a completion and a first notion of the state. On TRL's
-SFTTrainer; only the tokens of the completions are learnt.
+and random chains it learns the form of a completion and a first notion of the state. Only the
+tokens of the completions are learnt.
 """
 
 import math

@@ -106,9 +106,9 @@ def critic_trainer(
         training_arguments(
             config.training, run.path("checkpoints"), seed, report_to=config.run.report_to
         ),
-        EpisodeTable.from_trajectories(training, critic),
+        EpisodeTable(training, critic),
         run=run,
-        eval_table=EpisodeTable.from_trajectories(held_out, critic) if held_out else None,
+        eval_table=EpisodeTable(held_out, critic) if held_out else None,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import transformers
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
@@ -36,7 +35,6 @@ def training_arguments(
     seed: int,
     *,
     report_to: Iterable[str] = (),
-    arguments_class: type[TrainingArguments] = TrainingArguments,
     **more: Any,
 ) -> TrainingArguments:
     """The arguments of `transformers.Trainer` for our settings on the device at hand.
@@ -46,7 +44,6 @@ def training_arguments(
     Args:
         output_dir: folder of the `checkpoint-N/`.
         report_to: trackers beside the local metrics.jsonl.
-        arguments_class: a subclass for trainers that bring their own, such as TRL's.
         more: further arguments that the trainer in question fixes.
 
     Raises:
@@ -54,7 +51,7 @@ def training_arguments(
             has a value that transformers refuses.
     """
     on_cuda = device().type == "cuda"
-    known = arguments_class.__dataclass_fields__
+    known = TrainingArguments.__dataclass_fields__
     # Renamed in transformers 5.23; the old name warns where the new one is known.
     names = ("activation_checkpointing", "gradient_checkpointing")
     checkpointing = next(name for name in names if name in known)
@@ -75,7 +72,6 @@ def training_arguments(
         "save_total_limit": None,  # it rotates before the new checkpoint is verified
         "logging_nan_inf_filter": False,
         "report_to": list(report_to),
-        "bf16": False,  # TRL would switch it on
         "use_cpu": not on_cuda,
         "dataloader_pin_memory": on_cuda,
         "remove_unused_columns": False,
@@ -85,9 +81,7 @@ def training_arguments(
     }
     for name in settings.extra:
         if name not in known:
-            raise ConfigError(
-                f"training.extra.{name}: no such argument of {arguments_class.__name__}"
-            )
+            raise ConfigError(f"training.extra.{name}: no such argument of TrainingArguments")
         if name in fixed:
             raise ConfigError(
                 f"training.extra.{name}: set by the trainer itself or by a field of `training`"
@@ -101,7 +95,7 @@ def training_arguments(
         "per_device_eval_batch_size": settings.batch_size,
     }
     try:
-        arguments = arguments_class(**{**defaults, **fixed, **settings.extra})
+        arguments = TrainingArguments(**{**defaults, **fixed, **settings.extra})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"training.extra: refused by transformers: {error}") from error
     # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
@@ -110,25 +104,7 @@ def training_arguments(
     return arguments
 
 
-class RunTrainer(GuardedTrainer, transformers.Trainer):
-    """Base of the trainers whose `compute_loss` returns the mean over its batch."""
-
-    loss_is_scaled_for_ga = False
-
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor, None, None]:
-        """The loss of one batch; metrics go through `record`."""
-        with torch.no_grad():
-            loss = self.compute_loss(model, self._prepare_inputs(inputs))
-        return loss.detach(), None, None
-
-
-class UpdateMeanTrainer(RunTrainer):
+class UpdateMeanTrainer(GuardedTrainer, transformers.Trainer):
     """Base of the trainers whose loss is made of means over all items of an update.
 
     Which rows share a micro-batch or a process then makes no difference, however many tokens each
@@ -219,14 +195,12 @@ def save_result(
 
 
 def _restore_forward(trainer: Any) -> None:
-    """Undoes what accelerate (autocast) and TRL (fused head) put in the place of `forward`.
+    """Undoes what accelerate (autocast) puts in the place of `forward`.
 
-    Both are closures over this model: in a copy they would go on computing with the original.
+    It is a closure over this model: in a copy it would go on computing with the original.
     """
     model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     vars(model).pop("forward", None)
-    if isinstance(model, PeftModel):
-        vars(model.get_base_model()).pop("forward", None)
 
 
 def _check_conditions(trainer: Any, checkpoint: Path) -> None:

@@ -1,7 +1,7 @@
-"""Behaviour cloning: (prompt, completion) → an actor that answers alike, by TRL's SFTTrainer.
+"""Behaviour cloning: (prompt, completion) → an actor that answers alike.
 
-Only completions are learnt. Rows are token ids, so that TRL tokenises nothing: what the actor is
-asked later is, token for token, what it was trained on.
+Only completions are learnt. Rows are token ids: what the actor is asked later is, token for token,
+what it was trained on.
 """
 
 from __future__ import annotations
@@ -102,6 +102,10 @@ class CompletionCollator:
         return {**batch, **cut}
 
 
+class BehaviorCloningTrainer(GuardedTrainer, Trainer):
+    """Minimises the mean negative log-likelihood of the completions' tokens."""
+
+
 def behavior_cloning_trainer(
     model: PreTrainedModel,
     rows: Sequence[CloningRow],
@@ -114,51 +118,19 @@ def behavior_cloning_trainer(
     report_to: Sequence[str] = (),
     **kwargs: Any,
 ) -> Trainer:
-    """A guarded `SFTTrainer` over the rows; start it with `lactchain.trainers.base.train`.
+    """A trainer over the rows; start it with `lactchain.trainers.base.train`.
 
     Args: as of `training_arguments` and `GuardedTrainer`.
     """
-    from datasets import Dataset
-    from trl import SFTConfig, SFTTrainer
-
-    class BehaviorCloningTrainer(GuardedTrainer, SFTTrainer):
-        """TRL's trainer with checked steps and verified checkpoints."""
-
-        def compute_loss(self, *args: Any, **kwargs: Any) -> Tensor:
-            """Mean negative log-likelihood of the completions' tokens.
-
-            TRL's own has the same value, and two more metrics. But where there is no Triton it
-            scores all tokens of the prompts too, two thirds of the time of a tiny model with a
-            vocabulary of 1,500.
-            """
-            return Trainer.compute_loss(self, *args, **kwargs)
-
-    args = training_arguments(
-        settings,
-        output_dir,
-        seed,
-        report_to=report_to,
-        arguments_class=SFTConfig,
-        packing=False,
-        max_length=None,
-        loss_type="nll",
-        dataset_kwargs={"skip_prepare_dataset": True},
-    )
-    types = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
-    trainer = BehaviorCloningTrainer(
+    return BehaviorCloningTrainer(
         model=model,
-        args=args,
+        args=training_arguments(settings, output_dir, seed, report_to=report_to),
         data_collator=CompletionCollator(tokenizer),
-        train_dataset=Dataset.from_list(list(rows)),
+        train_dataset=rows,
         processing_class=tokenizer,
         run=run,
         **kwargs,
     )
-    # TRL rounds the adapter on a quantised base to 16 bits, in which small updates are lost.
-    for name, dtype in types.items():
-        parameter = model.get_parameter(name)
-        parameter.data = parameter.data.to(dtype)
-    return trainer
 
 
 def decision_rows(

@@ -9,7 +9,6 @@ from transformers import ProgressCallback, TrainerCallback, TrainerState
 
 from lactchain.checkpoints import prune_checkpoints
 from lactchain.manifests import write_manifest
-from lactchain.run import Run
 
 
 class GuardCallback(TrainerCallback):
@@ -40,10 +39,6 @@ class GuardCallback(TrainerCallback):
             control.should_evaluate = False
             control.should_training_stop = True
 
-    def on_prediction_step(self, args, state, control, **kwargs) -> None:
-        """Ends an evaluation at once, if a signal came."""
-        self.trainer.stop_if_asked()
-
     def on_save(self, args, state, control, **kwargs) -> None:
         """Declares a checkpoint valid once all processes wrote their part; then prunes old ones."""
         trainer = self.trainer
@@ -72,18 +67,6 @@ class ProgressBarCallback(ProgressCallback):
         """Shows the loss at the end of the bar."""
         if self.training_bar is not None and logs and "loss" in logs:
             self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3g}")
-
-
-class MetricsCallback(TrainerCallback):
-    """Sends what is logged to metrics.jsonl: `train/loss`, `eval/r2`, `rewards/margins`."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def on_log(self, args, state, control, logs: dict[str, float], **kwargs) -> None:
-        """Appends one record."""
-        metrics = {metric_key(name): value for name, value in logs.items()}
-        self.run.log(metrics, step=state.global_step)
 
 
 def metric_key(name: str) -> str:

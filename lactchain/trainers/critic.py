@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
@@ -33,69 +32,61 @@ from lactchain.types import Trajectory
 TARGETS_FILE = "targets.safetensors"
 
 
-@dataclass(frozen=True)
 class EpisodeTable:
-    """E episodes of up to T decisions as arrays (T, E), on top of U different inputs.
+    """The decisions of episodes that have a target: N rows, on top of U different texts.
+
+    A critic of chains has no value for the last state of a cut episode, in which no chain was
+    chosen: there the last decision gives the bootstrap instead, and is not trained on.
+
+    Args:
+        critic: reads the texts, and says under which discount rewards are summed.
 
     Attributes:
         inputs: token ids of the U different texts.
-        r_t: reward of each decision, discounted inside its chain.
-        discount_t: discount of the state after it, 0 where that is terminal.
-        input_tm1: which input each decision's text is.
-        input_t: which input the text after it is; any where the discount is 0.
-        cut_t: the episode was cut here, so that its return ends with the value of the text after.
-        is_row: which entries are decisions that have a target; the others are padding.
+        row_inputs: which input each row reads, (N,).
     """
 
-    inputs: list[list[int]]
-    r_t: Tensor
-    discount_t: Tensor
-    input_tm1: Tensor
-    input_t: Tensor
-    cut_t: Tensor
-    is_row: Tensor
-
-    @classmethod
-    def from_trajectories(
-        cls, trajectories: Sequence[Trajectory], critic: EmbeddingCritic
-    ) -> EpisodeTable:
-        """The rows of all decisions, as the critic reads them and under its discount.
-
-        A critic of chains has no value for the last state of a cut episode, in which no chain was
-        chosen: there the last decision gives the bootstrap instead, and is not trained on.
-        """
+    def __init__(self, trajectories: Sequence[Trajectory], critic: EmbeddingCritic) -> None:
+        self._discount = critic.gamma, critic.discount_per
+        self._episodes: list[tuple[Trajectory, list[int]]] = []
         texts: dict[str, int] = {}
-        columns = [_columns(t, critic, texts) for t in trajectories]
-        columns = [column for column in columns if len(column["r_t"])]
-        if not columns:
+        for trajectory in filter(len, trajectories):
+            chains = [action.text for action in trajectory.actions]
+            if critic.mode == "value":
+                read = critic.texts(trajectory.observations)
+            else:
+                read = critic.texts(trajectory.observations[:-1], chains)
+            inputs = [texts.setdefault(text, len(texts)) for text in read]
+            if critic.mode == "action_value" and not trajectory.terminated:
+                trajectory = _without_last(trajectory)
+            if len(trajectory):
+                self._episodes.append((trajectory, inputs))
+        if not self._episodes:
             raise ValueError("expected at least one decision with a target, got none")
-        arrays = {name: pad_sequence([c[name] for c in columns]) for name in columns[0]}
-        return cls(inputs=critic.tokenize(list(texts)), **arrays)
+        # By their time in the episode, and not episode by episode.
+        times = np.concatenate([np.arange(len(t)) for t, _ in self._episodes])
+        self._order = torch.from_numpy(times.argsort(kind="stable"))
+        inputs = np.concatenate([inputs[: len(t)] for t, inputs in self._episodes])
+        self.row_inputs = torch.from_numpy(inputs)[self._order]
+        self.inputs = critic.tokenize(list(texts))
 
     def __len__(self) -> int:
-        return int(self.is_row.sum())
+        return len(self.row_inputs)
 
     @property
     def needs_values(self) -> bool:
         """Whether the targets depend on the critic."""
-        return bool((self.cut_t & (self.discount_t > 0)).any())
-
-    def row_inputs(self) -> Tensor:
-        """Which input each row reads, (N,)."""
-        return self.input_tm1[self.is_row]
+        return any(not trajectory.terminated for trajectory, _ in self._episodes)
 
     def targets(self, values: Tensor) -> Tensor:
         """Monte-Carlo returns of the rows, (N,); cut episodes end with the inputs' values (U,)."""
-        v_t = values.double()[self.input_t]
-        returns, following = torch.empty_like(self.r_t), v_t[-1]
-        for t in reversed(range(len(returns))):
-            following = torch.where(self.cut_t[t], v_t[t], following)
-            following = returns[t] = self.r_t[t] + self.discount_t[t] * following
-        return returns[self.is_row]
+        final = values.double().numpy()
+        returns = [t.returns(*self._discount, final[inputs[-1]]) for t, inputs in self._episodes]
+        return torch.from_numpy(np.concatenate(returns))[self._order]
 
     def scores(self, values: Tensor) -> dict[str, float]:
         """How well the values of the inputs (U,) predict Monte-Carlo returns, over all rows."""
-        returns, predicted = self.targets(values), values.double()[self.row_inputs()]
+        returns, predicted = self.targets(values), values.double()[self.row_inputs]
         squared_error = (predicted - returns).square().mean()
         variance = returns.var(correction=0)
         return {
@@ -107,31 +98,9 @@ class EpisodeTable:
         }
 
 
-def _columns(
-    trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]
-) -> dict[str, Tensor]:
-    """One episode's columns, each (T,); new texts are added to `texts`."""
-    steps, of_chains = len(trajectory), critic.mode == "action_value"
-    read = critic.texts(
-        trajectory.observations[: steps if of_chains else steps + 1],
-        [action.text for action in trajectory.actions] if of_chains else None,
-    )
-    nodes = torch.tensor([texts.setdefault(text, len(texts)) for text in read])
-    rows = min(steps, len(nodes) - (not trajectory.terminated))
-    discount_t = torch.from_numpy(trajectory.chain_discounts(critic.gamma, critic.discount_per))
-    discount_t[-1:] *= not trajectory.terminated
-    cut_t = torch.zeros(rows, dtype=torch.bool)
-    cut_t[-1:] = not trajectory.terminated
-    after = torch.arange(1, rows + 1).clamp(max=len(nodes) - 1)
-    rewards = trajectory.chain_rewards(critic.gamma, critic.discount_per)
-    return {
-        "r_t": torch.from_numpy(rewards)[:rows].double(),
-        "discount_t": discount_t[:rows],
-        "input_tm1": nodes[:rows],
-        "input_t": nodes[after],
-        "cut_t": cut_t,
-        "is_row": torch.ones(rows, dtype=torch.bool),
-    }
+def _without_last(trajectory: Trajectory) -> Trajectory:
+    names = ("observations", "actions", "rewards", "infos")
+    return replace(trajectory, **{name: getattr(trajectory, name)[:-1] for name in names})
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
@@ -161,7 +130,7 @@ class RegressionRows(Dataset):
 
     def __init__(self, table: EpisodeTable) -> None:
         self.inputs = table.inputs
-        self._input_of, self._group = table.row_inputs().unique(return_inverse=True)
+        self._input_of, self._group = table.row_inputs.unique(return_inverse=True)
         self._counts = self._group.bincount().double()
         self.weights = (self._counts / self._counts.mean()).float()
         self.targets = torch.full((len(self),), math.nan)

@@ -1,8 +1,8 @@
 """Checked steps, verified checkpoints, exact resume, stops that lose nothing.
 
-`GuardedTrainer` is mixed in before `transformers.Trainer` (or a subclass of TRL's), which does the
-training. It adds what a long run needs: a step whose loss or gradient is not finite is never taken;
-a signal saves and stops; a checkpoint counts only once its manifest is written.
+`GuardedTrainer` is mixed in before `transformers.Trainer`, which does the training. It adds what a
+long run needs: a step whose loss or gradient is not finite is never taken; a signal saves and
+stops; a checkpoint counts only once its manifest is written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.provenance import provenance
 from lactchain.run import Run
-from lactchain.trainers.callbacks import GuardCallback, MetricsCallback, ProgressBarCallback
+from lactchain.trainers.callbacks import GuardCallback, ProgressBarCallback, metric_key
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -63,13 +63,12 @@ class GuardedTrainer:
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: RandomStates | None = None
-        self._windows = {True: MetricWindow(), False: MetricWindow()}
+        self._sums: dict[str, Tensor] = {}
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
             self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         self.add_callback(GuardCallback(self))
-        self.add_callback(MetricsCallback(run))
 
     @staticmethod
     def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
@@ -171,26 +170,28 @@ class GuardedTrainer:
             self._save_checkpoint(self.model_wrapped, None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluates, without a trace in the random state.
-
-        Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint does
-        not repeat the evaluation that came after it.
-        """
-        with torch.random.fork_rng(devices=[]):
-            return super().evaluate(*args, **kwargs)
-
     def record(self, **metrics: Tensor) -> None:
         """Adds numbers to the metrics of the current logging window, which logs their mean."""
-        self._windows[self.model.training].add(metrics)
+        for name, values in metrics.items():
+            values = values.detach().double()
+            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
+            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with the means over all processes of what was recorded since the last time."""
-        training = self.model.training
-        prefix = "" if training else "eval_"
-        means = self._windows[training].pop(self.accelerator)
-        logs |= {f"{prefix}{name}": mean for name, mean in means.items()}
+        """Logs, also to metrics.jsonl, with the means of what all processes recorded since then."""
+        logs |= self._means_of_window()
         super().log(logs, start_time)
+        metrics = {metric_key(name): value for name, value in logs.items()}
+        self.run.log(metrics, step=self.state.global_step)
+
+    def _means_of_window(self) -> dict[str, float]:
+        """The means over all processes of what was recorded; the window starts anew."""
+        if not self._sums:
+            return {}
+        totals = self.accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
+        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
+        self._sums = {}
+        return means
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""
@@ -257,26 +258,3 @@ def set_random_states(states: RandomStates) -> None:
     np.random.set_state(numpy)
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(cuda)
-
-
-class MetricWindow:
-    """Sums and counts of metrics since they were last logged, on the device that computed them."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, metrics: dict[str, Tensor]) -> None:
-        """Adds every entry of each tensor."""
-        for name, values in metrics.items():
-            values = values.detach().double()
-            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
-            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
-
-    def pop(self, accelerator: Any) -> dict[str, float]:
-        """The means over all processes; the window starts anew."""
-        if not self._sums:
-            return {}
-        totals = accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
-        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
-        self._sums = {}
-        return means

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 
 from lactchain.data.token_view import (
     TokenView,
@@ -164,7 +164,15 @@ class ILQLTrainer(TokenValueTrainer):
     def __init__(self, model: ValueModel, *args: Any, **kwargs: Any) -> None:
         model.start_target()
         super().__init__(model, *args, **kwargs)
-        self.add_callback(TargetCallback(model, self.settings.tau))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Spreads the target network as the model is by now, if it is at all."""
+        self.values.spread_target()
+
+    def update_taken(self) -> None:
+        """Moves the target network, before a checkpoint is written."""
+        super().update_taken()
+        self.values.update_target(self.settings.tau)
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
         """What followed one decision."""
@@ -186,22 +194,6 @@ class ILQLTrainer(TokenValueTrainer):
             values["v_next"][inputs["next"]],
             self.settings.expectile,
         )
-
-
-class TargetCallback(TrainerCallback):
-    """Moves the target network after each update, before a checkpoint is written."""
-
-    def __init__(self, model: ValueModel, tau: float) -> None:
-        self.model = model
-        self.tau = tau
-
-    def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """The model is sharded by now, if it is at all."""
-        self.model.spread_target()
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        """One Polyak step."""
-        self.model.update_target(self.tau)
 
 
 TRAINERS = {"mc": MonteCarloTrainer, "ilql": ILQLTrainer}

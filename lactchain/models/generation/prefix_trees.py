@@ -93,17 +93,9 @@ def prefix_trees(
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences begin alike with."""
+    pairs = zip(one, other, strict=False)
     shortest = min(len(one), len(other))
-    if one[:shortest] == other[:shortest]:
-        return shortest
-    low, high = 0, shortest  # a bisection compares slices, which is faster than token by token
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int, value: int) -> np.ndarray:
