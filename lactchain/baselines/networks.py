@@ -26,6 +26,9 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
 # scaled down).
 CONVOLUTIONS = ((16, 4, 2), (32, 3, 2))
 
+Shapes = dict[str, list[tuple[int, ...]]]
+"""Network → shapes of the arrays of one member, which lie one after the other."""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -206,15 +209,22 @@ class Parameters:
         self.flat.copy_(torch.as_tensor(state["flat"]))
 
     def _make_views(self, requires_grad: bool = True) -> None:
-        self.views: dict[str, list[Tensor]] = {}
-        start = 0
-        for name, shapes in self.shapes.items():
-            self.views[name] = []
-            for shape in shapes:
-                stop = start + math.prod(shape)
-                view = self.flat[:, start:stop].view(-1, *shape).detach()
-                self.views[name].append(view.requires_grad_(requires_grad))
-                start = stop
+        self.views: dict[str, list[Tensor]] = {
+            name: [view.detach().requires_grad_(requires_grad) for view in views]
+            for name, views in unflatten(self.flat, self.shapes).items()
+        }
+
+
+def unflatten(flat: Any, layout: Shapes) -> dict[str, list[Any]]:
+    """The arrays of each network, (P, *shape), as views of a tensor or an array (P, K)."""
+    networks, start = {}, 0
+    for name, shapes in layout.items():
+        networks[name] = []
+        for shape in shapes:
+            stop = start + math.prod(shape)
+            networks[name].append(flat[:, start:stop].reshape(-1, *shape))
+            start = stop
+    return networks
 
 
 def _layers(parameters: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -36,7 +36,8 @@ class Adam:
     def __init__(
         self, parameters: Parameters, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
     ) -> None:
-        self.parameters, self.eps, self.betas = parameters, eps, betas
+        self.parameters, self.shapes = parameters, parameters.shapes
+        self.eps, self.betas = eps, betas
         self.mean = torch.zeros_like(parameters.flat)
         self.square = torch.zeros_like(parameters.flat)
         self.steps = np.zeros(len(parameters.flat))
