@@ -7,7 +7,7 @@ its own learning rate, clipping and count of steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Network, Parameters
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
 from lactchain.tunable import tunables
+
+BETAS = 0.9, 0.999
+"""Decay of Adam's moments."""
 
 
 class Adam:
@@ -33,11 +36,8 @@ class Adam:
         diverged: (P,), members that have met a gradient that is not finite.
     """
 
-    def __init__(
-        self, parameters: Parameters, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
-    ) -> None:
-        self.parameters, self.shapes = parameters, parameters.shapes
-        self.eps, self.betas = eps, betas
+    def __init__(self, parameters: Parameters, eps: float = 1e-8) -> None:
+        self.parameters, self.shapes, self.eps = parameters, parameters.shapes, eps
         self.mean = torch.zeros_like(parameters.flat)
         self.square = torch.zeros_like(parameters.flat)
         self.steps = np.zeros(len(parameters.flat))
@@ -49,8 +49,8 @@ class Adam:
         learning_rate: np.ndarray,
         max_grad_norm: np.ndarray | None = None,
         active: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """One update; returns the gradients' norms before clipping (P,).
+    ) -> None:
+        """One update.
 
         Args:
             gradient: (P, K).
@@ -71,10 +71,9 @@ class Adam:
             self._update(gradient, learning_rate, moves)
         else:
             self._update_some(gradient, learning_rate, moves)
-        return norms
 
     def _update(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
-        beta1, beta2 = self.betas
+        beta1, beta2 = BETAS
         self.steps += moves
         steps = np.maximum(self.steps, 1)  # of a member that has not begun
         root = np.sqrt(1.0 - beta2**steps)
@@ -108,6 +107,10 @@ class Adam:
 
 class Population:
     """P members of one algorithm. A subclass says what they learn with, and how.
+
+    Those that learn from transitions have `update(batch, weights, left)`: one step of all members
+    on (P, B, …), of which `weights` (P, B) say what each row counts, with learning rates times
+    `left`; metrics, each (P,).
 
     Args:
         configs: one config for each member. Tunable fields may differ from member to member; all
@@ -196,6 +199,21 @@ class Population:
         """What annealing leaves of learning rates, a factor."""
         return 1.0 - progress if self.config.anneal else 1.0
 
+    def _new_replay(self) -> ReplayBuffer:
+        size = self.config.buffer_size
+        return ReplayBuffer(self.num_members, size, self.observation_space, self.action_space)
+
+    def _round(
+        self, sample: Callable[[int, np.random.Generator], Batch], progress: float
+    ) -> list[dict[str, np.ndarray]]:
+        """A round of `num_updates` updates; the metrics of each."""
+        weights = row_weights(self.hyper["batch_size"])
+        size, left = weights.shape[1], self._left(progress)
+        return [
+            self.update(sample(size, self.rng), weights, left)
+            for _ in range(self.config.num_updates)
+        ]
+
     def _descend(self, losses: Tensor, left: float, active: np.ndarray | None = None) -> None:
         """One step of `optimizer` down the members' losses (P,)."""
         gradient = self.parameters.gradient(losses.sum())
@@ -248,6 +266,11 @@ def row_weights(batch_sizes: np.ndarray) -> Tensor:
     sizes = batch_sizes.astype(np.int64)
     present = np.arange(sizes.max()) < sizes[:, None]
     return torch.from_numpy((present / sizes[:, None]).astype(np.float32))
+
+
+def mean_metrics(records: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean of each metric, (P,)."""
+    return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
 
 
 def _column(values: np.ndarray) -> Tensor:

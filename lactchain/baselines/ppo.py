@@ -64,7 +64,7 @@ class PPO(Population):
     def _initial(self) -> dict[str, list[np.ndarray]]:
         values = {"actor": self.actor.initial(self.rng), "critic": self.critic.initial(self.rng)}
         if not self.is_discrete:
-            values["log_std"] = [np.full((1, self.num_outputs), self.config.initial_log_std)]
+            values["log_std"] = [np.zeros((1, self.num_outputs))]
         return values
 
     def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:

@@ -100,8 +100,6 @@ class PPOConfig(AgentConfig):
     """Rows of a minibatch, at most num_envs * num_steps."""
     num_epochs: AtLeast1 = tunable(10, 1, 20, integer=True)
     """Passes over the rows of a rollout."""
-    initial_log_std: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
     reward_scale: Positive = 1.0
     """Factor on rewards where they are learnt from; figures are of unscaled ones."""
 
@@ -149,8 +147,6 @@ class DDPGConfig(ReplayConfig):
 
     hidden: tuple[AtLeast1, ...] = (256, 256)
     buffer_size: AtLeast1 = 200_000
-    num_critics: Literal[1, 2] = 1
-    """2: targets take the smaller of two estimates (Fujimoto et al. 2018)."""
     learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     actor_learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     """Step size of Adam, for the actor."""
@@ -210,8 +206,6 @@ class LoopConfig(Bounded):
     """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""
     keep_checkpoints: AtLeast1 = 2
     """Checkpoints to keep; older ones go when a newer one is verified."""
-    target_return: float | None = None
-    """Mean return of an evaluation that ends the run early; null: none does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,8 +282,6 @@ class TrainCQLConfig(TrainAgentConfig):
     """A run of CQL."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_cql")
-    environment: WorldConfig = WorldConfig()
-    """What the data are of, and what the result is evaluated in."""
     agent: CQLConfig = CQLConfig()
     loop: LoopConfig = LoopConfig(total_steps=10_000, log_every_steps=500, eval_every_steps=2_500)
     data: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +188,8 @@ class Training:
         return isinstance(self.source, TransitionData)
 
     def _is_over(self) -> bool:
-        target = self.loop.target_return
-        reached = target is not None and self.best_return >= target
         asked = (self.run.directory / "stop").exists()
-        return self.steps >= self.loop.total_steps or reached or asked
+        return asked or self.steps >= self.loop.total_steps
 
     def _learn(self) -> None:
         metrics = self.agent.advance(self.source, min(self.steps / self.loop.total_steps, 1.0))
@@ -305,11 +303,17 @@ def read_agent(directory: str | Path) -> Any:
     if about["agent"] not in classes:
         raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
     config_class, agent_class = classes[about["agent"]]
-    config = config_class(**about["config"] | {"hidden": tuple(about["config"]["hidden"])})
+    config = config_of(config_class, about["config"])
     agent = agent_class([config], *spaces_of(WorldConfig(**about["environment"])))
     for name, weights in state["weights"].items():
         agent.parts[name].load_state_dict({"flat": weights[None]})
     return agent
+
+
+def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
+    """An agent's config from the plain values of its fields, those of older versions left out."""
+    known = {item.name: stored[item.name] for item in fields(config_class) if item.name in stored}
+    return config_class(**known | {"hidden": tuple(stored["hidden"])})
 
 
 def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> TransitionData:

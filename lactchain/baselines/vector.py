@@ -48,20 +48,12 @@ def make_vector_env(
     return gym.make_vec(id, num_envs, mode, vector_kwargs, **kwargs)
 
 
-def make_resumable_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
-    """`make_vector_env` whose `unwrapped` has `get_state()`, as arrays and what JSON can hold.
-
-    `set_state(state)` puts it back, and it goes on alike. Batches do so by themselves.
-    """
-    envs = make_vector_env(id, num_envs, **kwargs)
-    if hasattr(envs.unwrapped, "get_state"):
-        return envs
-    envs.close()
-    return ResumableLoop(id, num_envs, **kwargs)
-
-
 class ResumableLoop(SyncVectorEnv):
-    """Copies in a loop; to be put back, each plays its episode up to where it was again."""
+    """Copies in a loop; to be put back, each plays its episode up to where it was again.
+
+    `get_state()` gives arrays and what JSON can hold, as batches do by themselves; after
+    `set_state(state)` it goes on alike.
+    """
 
     def __init__(self, id: str, num_envs: int, **kwargs: Any) -> None:
         copies = [lambda: EpisodeRecord(gym.make(id, **kwargs))] * num_envs
@@ -81,8 +73,7 @@ class ResumableLoop(SyncVectorEnv):
 class EpisodeRecord(gym.Wrapper):
     """Remembers how the episode began and what was played, so that it can be played again.
 
-    Right for environments whose episode is a function of `np_random` at the reset and of the
-    actions, as Gymnasium asks.
+    An episode is a function of `np_random` at the reset and of the actions, as Gymnasium asks.
     """
 
     def __init__(self, env: gym.Env) -> None:

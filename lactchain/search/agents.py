@@ -14,7 +14,7 @@ from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.training import AGENTS
+from lactchain.baselines.training import AGENTS, config_of
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
 from lactchain.search.evolution import Child, Individual
@@ -200,12 +200,12 @@ class AgentSpecies:
 
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Learnt]:
         """The config and the state that `encode` was given."""
-        config = body["config"] | {"hidden": tuple(body["config"]["hidden"])}
+        config = config_of(type(self.config), body["config"])
         shapes = {
             part: {name: [tuple(shape) for shape in layout] for name, layout in networks.items()}
             for part, networks in body["shapes"].items()
         }
-        return type(self.config)(**config), Learnt(body["parts"], shapes, body["num_updates"])
+        return config, Learnt(body["parts"], shapes, body["num_updates"])
 
     def facts(self, champion: Individual) -> dict[str, Any]:
         """What a summary says of the champion beside its tunables."""
