@@ -57,12 +57,9 @@ class Tunable:
 def tunable(
     default: float, low: float, high: float, *, log: bool = False, integer: bool = False
 ) -> Any:
-    """A config field that a search may set within [low, high].
+    """A config field that a search may set within [low, high]; its default may lie outside.
 
     Args:
-        default: its value where none is given; it may lie outside of the range.
-        low: least value of a search.
-        high: greatest value of a search.
         log: whether factors matter rather than differences.
         integer: whether only whole numbers make sense.
     """

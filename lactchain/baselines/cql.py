@@ -9,7 +9,6 @@ brought to mean 0 and deviation 1 by the data's own statistics (Fujimoto & Gu 20
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +24,11 @@ from lactchain.functional.value_losses import cql_penalty, regression_loss
 class CQL(QPopulation):
     """P members with a `CQLConfig` each that learn from one data set."""
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
+        super()._make_parts()
         shape = (1, *self.inputs.shape)
         units = {"mean": [np.zeros(shape)], "deviation": [np.ones(shape)]}
         self.units = Parameters([units for _ in self.configs]).copy()
-        return super()._make_parts() | {"units": self.units}
 
     def act(self, observations: np.ndarray, greedy: bool = True) -> np.ndarray:
         """The best actions (P, N) for observations (P, N, …); there is nothing to explore."""

@@ -6,8 +6,6 @@ for targets alone. Exploration is Gaussian noise on the actions, drawn for each 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -23,7 +21,7 @@ from lactchain.errors import ConfigError
 class DDPG(Population):
     """P members with a `DDPGConfig` each that learn off-policy."""
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
             raise ConfigError(f"DDPG: expected Box actions, got {self.action_space}")
         config, width, rng = self.config, int(np.prod(self.action_space.shape)), self.rng
@@ -34,15 +32,6 @@ class DDPG(Population):
         self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
         self.actor_optimizer, self.critic_optimizer = Adam(self.actors), Adam(self.critics)
         self.replay = self._new_replay()
-        return {
-            "actors": self.actors,
-            "critics": self.critics,
-            "target_actors": self.target_actors,
-            "target_critics": self.target_critics,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "replay": self.replay,
-        }
 
     def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions (P, N, …) in [−1, 1] for observations (P, N, …); greedy: without noise."""

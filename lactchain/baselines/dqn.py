@@ -11,8 +11,6 @@ running average of the weights instead (Polyak & Juditsky 1992); learning does n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,20 +24,15 @@ from lactchain.functional.value_losses import regression_loss
 class DQN(QPopulation):
     """P members with a `DQNConfig` each that learn off-policy."""
 
-    def _make_parts(self) -> dict[str, Any]:
-        parts, config = super()._make_parts(), self.config
-        self.reward_scale, self.double = config.reward_scale, config.double
+    def _make_parts(self) -> None:
+        super()._make_parts()
+        self.reward_scale, self.double = self.config.reward_scale, self.config.double
         self.replay = self._new_replay()
-        parts["replay"] = self.replay
-        if config.average_weights:
-            parts["average"] = self.parameters.copy()
-        return parts
+        if self.config.average_weights:
+            self.average = self.parameters.copy()
 
     def act(
-        self,
-        observations: np.ndarray,
-        greedy: bool = False,
-        epsilon: float | np.ndarray = 0.0,
+        self, observations: np.ndarray, greedy: bool = False, epsilon: float | np.ndarray = 0.0
     ) -> np.ndarray:
         """Actions (P, N) for observations (P, N, …), the best ones if greedy.
 
@@ -88,7 +81,7 @@ class DQN(QPopulation):
         if self.config.average_weights:
             # At first the plain mean of all weights so far: the initial ones should not linger.
             share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
-            self.parts["average"].move_towards(self.parameters, share)
+            self.average.move_towards(self.parameters, share)
         return {
             "train/loss": loss.detach().numpy(),
             "train/q": (q_data.detach() * weights).sum(1).numpy(),

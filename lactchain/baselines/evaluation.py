@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -43,13 +44,7 @@ class Evaluation:
     num_env_steps: int
 
     def summary(self, member: int = 0, success_return: float | None = None) -> dict[str, float]:
-        """Mean, deviation and length of one member's episodes.
-
-        Args:
-            member: whose.
-            success_return: return from which an episode is a success; with it there is a rate of
-                successes too.
-        """
+        """Mean, deviation and length of one member's episodes; how many return `success_return`."""
         returns = self.returns[member]
         figures = {
             "episode_return": float(returns.mean()),
@@ -62,23 +57,17 @@ class Evaluation:
 
 
 def evaluate_members(
-    act: Act,
-    id: str,
-    num_members: int = 1,
-    num_episodes: int = 50,
-    seed: int = 0,
-    **kwargs: Any,
+    act: Act, id: str, num_members: int = 1, num_episodes: int = 50, seed: int = 0, **kwargs: Any
 ) -> Evaluation:
     """Plays an episode from each of the seeds seed, seed + 1, …, with every member.
 
     Args:
         act: observations (P, N, …) to actions (P, N, …), such as
             `lambda observations: agent.act(observations, greedy=True)`.
-        id: a Gymnasium id.
+        id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_episodes: E.
         seed: of the first episode.
-        kwargs: arguments of the environment.
 
     Raises:
         Interrupted: the process was asked to stop.
@@ -107,14 +96,8 @@ def evaluate_members(
 
 def evaluate_agent(agent: Any, world: WorldConfig, num_episodes: int, seed: int) -> Evaluation:
     """Plays greedy episodes with every member of a `Population`; see `evaluate_members`."""
-    return evaluate_members(
-        lambda observations: agent.act(observations, greedy=True),
-        world.id,
-        agent.num_members,
-        num_episodes,
-        seed,
-        **world.kwargs,
-    )
+    act = partial(agent.act, greedy=True)
+    return evaluate_members(act, world.id, agent.num_members, num_episodes, seed, **world.kwargs)
 
 
 def evaluate_run(

@@ -45,11 +45,10 @@ class MemberEnvs:
     """P·N copies of an environment, seen as (P, N).
 
     Args:
-        id: a Gymnasium id.
+        id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_envs: N, copies of each member.
         seed: of the first reset; copy i of all starts from seed + i.
-        kwargs: arguments of the environment.
 
     Attributes:
         observations: (P, N, …), where the next step begins.

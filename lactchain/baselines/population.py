@@ -1,8 +1,8 @@
 """P members of one algorithm, trained as one batched computation with settings of their own.
 
 `Population` is what all agents share: configs, spaces, random numbers, what is saved; `QPopulation`
-what DQN and CQL share. `Adam` updates all members in a few operations, each with
-its own learning rate, clipping and count of steps.
+what DQN and CQL share. `Adam` updates all members in a few operations, each with its own learning
+rate, clipping and count of steps.
 """
 
 from __future__ import annotations
@@ -50,13 +50,9 @@ class Adam:
         max_grad_norm: np.ndarray | None = None,
         active: np.ndarray | None = None,
     ) -> None:
-        """One update.
+        """One update by gradients (P, K) at learning rates (P,), clipped to norms (P,) if given.
 
-        Args:
-            gradient: (P, K).
-            learning_rate: (P,).
-            max_grad_norm: (P,); None: no clipping.
-            active: (P,), members that update; the others stay as they are. None: all.
+        Of `active` members (P,); the others stay as they are. None: all update.
         """
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)
         asked = np.ones(len(norms), dtype=bool) if active is None else active
@@ -115,8 +111,7 @@ class Population:
     Args:
         configs: one config for each member. Tunable fields may differ from member to member; all
             others must agree, since they shape the one computation.
-        observation_space: of a single environment.
-        action_space: of a single environment.
+        observation_space: of a single environment, as `action_space`.
         seed: of everything random in the population.
 
     Attributes:
@@ -150,10 +145,12 @@ class Population:
                 raise ConfigError(f"{name}: expected one value for all members, got {values}")
         self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in known}
         self._columns = {name: _column(values) for name, values in self.hyper.items()}
-        self.parts: dict[str, Any] = self._make_parts()
+        self._make_parts()
+        kinds = (Parameters, Adam, ReplayBuffer)
+        self.parts = {n: part for n, part in vars(self).items() if isinstance(part, kinds)}
 
-    def _make_parts(self) -> dict[str, Any]:
-        """Makes networks, optimisers and stores, and names what is to be saved."""
+    def _make_parts(self) -> None:
+        """Makes networks, optimisers and stores; those that are attributes are saved."""
         raise NotImplementedError
 
     def advance(self, source: Any, progress: float = 0.0) -> dict[str, np.ndarray]:
@@ -223,16 +220,11 @@ class Population:
 
 
 class QPopulation(Population):
-    """Members that act by the best of their Q-values, for discrete actions: DQN and CQL.
-
-    Attributes:
-        reward_scale: factor on rewards.
-        double: whether the online network chooses the action that the target network values.
-    """
+    """Members that act by the best of their Q-values, for discrete actions: DQN and CQL."""
 
     reward_scale, double = 1.0, True
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
         name, space, config = type(self).__name__, self.action_space, self.config
         if not (isinstance(space, spaces.Discrete) and space.start == 0):
             raise ConfigError(f"{name}: expected Discrete actions from 0, got {space}")
@@ -240,7 +232,6 @@ class QPopulation(Population):
         self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
         self.target = self.parameters.copy()
         self.optimizer = Adam(self.parameters)
-        return {"parameters": self.parameters, "target": self.target, "optimizer": self.optimizer}
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as the network sees them."""

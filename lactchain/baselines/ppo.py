@@ -33,9 +33,7 @@ class Rollout:
     Attributes:
         inputs: (T, P, N, *features), observations as the networks see them.
         actions: (T, P, N, …), as sampled.
-        rewards: (T, P, N).
-        terminated: (T, P, N).
-        truncated: (T, P, N).
+        rewards: (T, P, N), as `terminated` and `truncated`.
         last_inputs: (P, N, *features), where the next rollout begins.
         final_inputs: one (features) for each truncated step, in the order of `truncated.nonzero()`.
     """
@@ -52,14 +50,13 @@ class Rollout:
 class PPO(Population):
     """P members with a `PPOConfig` each that learn on-policy."""
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
         self.is_discrete = isinstance(self.action_space, spaces.Discrete)
         config, self.num_outputs = self.config, _num_outputs(self.action_space)
         self.actor = Network(self.inputs, config.hidden, self.num_outputs, config.activation, 0.01)
         self.critic = Network(self.inputs, config.hidden, 1, config.activation, 1.0)
         self.parameters = Parameters([self._initial() for _ in self.configs])
         self.optimizer = Adam(self.parameters, eps=1e-5)
-        return {"parameters": self.parameters, "optimizer": self.optimizer}
 
     def _initial(self) -> dict[str, list[np.ndarray]]:
         values = {"actor": self.actor.initial(self.rng), "critic": self.critic.initial(self.rng)}

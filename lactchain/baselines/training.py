@@ -19,12 +19,7 @@ import numpy as np
 from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
-from lactchain.baselines.evaluation import (
-    FINAL_SEED,
-    Evaluation,
-    evaluate_agent,
-    success_return,
-)
+from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate_agent, success_return
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
@@ -39,12 +34,7 @@ from lactchain.baselines.settings import (
     TrainCQLConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import (
-    load_checkpoint,
-    load_state,
-    save_checkpoint,
-    save_state,
-)
+from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
 from lactchain.baselines.transitions import (
     TransitionData,
     read_offline,
@@ -83,13 +73,9 @@ def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
 
 
 class Training:
-    """One run in progress.
+    """One run in progress: who learns, what from, and what evaluations have found.
 
-    Attributes:
-        agent: who learns.
-        source: what from: copies of the environment, or recorded transitions.
-        best_return: the best mean return of an evaluation so far.
-        evaluations: of each evaluation, its step and every member's mean return.
+    The source is copies of the environment, or recorded transitions.
     """
 
     def __init__(self, config: TrainAgentConfig, run: Run) -> None:
@@ -97,14 +83,13 @@ class Training:
         world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
         self.agent = agent_class(config.member_configs(), *spaces_of(world), seed)
         self.source: Any
-        if isinstance(config, TrainCQLConfig):
+        self._is_offline = isinstance(config, TrainCQLConfig)
+        if self._is_offline:
             self.source = _offline_data(config, run)
             _check_spaces(self.source, self.agent)
         else:
-            num_envs = config.agent.num_envs
-            self.source = MemberEnvs(
-                world.id, self.agent.num_members, num_envs, seed, **world.kwargs
-            )
+            sizes = self.agent.num_members, config.agent.num_envs
+            self.source = MemberEnvs(world.id, *sizes, seed, **world.kwargs)
         self.best_return = -np.inf
         self.evaluations: list[dict[str, Any]] = []
         self._logged = self._saved = 0
@@ -116,7 +101,7 @@ class Training:
     @property
     def steps(self) -> int:
         """Environment steps of each member so far; updates, where nothing is played."""
-        if isinstance(self.source, TransitionData):
+        if self._is_offline:
             return self.agent.num_updates
         return self.source.num_env_steps // self.loop.num_members
 
@@ -182,10 +167,6 @@ class Training:
         self._logged, self._saved = state["logged"], self.steps
         self._episodes = [tuple(entry) for entry in state["episodes"]]
         self.run.truncate_metrics(self.steps)
-
-    @property
-    def _is_offline(self) -> bool:
-        return isinstance(self.source, TransitionData)
 
     def _is_over(self) -> bool:
         asked = (self.run.directory / "stop").exists()
@@ -276,11 +257,8 @@ class Training:
 
 def save_agent(directory: Path, agent: Population, member: int, world: WorldConfig) -> None:
     """Writes one member's weights, and what is needed to act with them, into a folder."""
-    weights = {
-        name: part.flat[member]
-        for name, part in agent.parts.items()
-        if isinstance(part, Parameters)
-    }
+    networks = {n: part for n, part in agent.parts.items() if isinstance(part, Parameters)}
+    weights = {name: part.flat[member] for name, part in networks.items()}
     about = {
         "agent": type(agent).__name__,
         "config": asdict(agent.configs[member]),

@@ -24,12 +24,11 @@ def make_vector_env(
     arrives empty.
 
     Args:
-        id: a Gymnasium id.
+        id: a Gymnasium id, whose arguments are in `kwargs`.
         num_envs: number of copies.
-        mode: one numpy batch, a loop in this process, or a process for each copy; None: a batch
-            where there is one that resets in the same step, else the loop. Processes pay only for
-            slow environments.
-        kwargs: arguments of the environment.
+        mode: one numpy batch, a loop in this process, or a process for each copy, which pays for
+            slow environments only; None: a batch that resets in the same step if there is one, else
+            the loop.
 
     Raises:
         ValueError: there is no such mode.

@@ -47,12 +47,9 @@ class Member(Protocol):
 
 @dataclass
 class Arena:
-    """Where agents are trained and judged; the one counter of environment steps of a search.
+    """Where agents are trained and judged, all by one seed.
 
-    Attributes:
-        world: the environment.
-        seed: of everything that happens here.
-        num_env_steps: steps of training and of selecting evaluations, of all members.
+    `num_env_steps` counts for the whole search: training and selecting evaluations of all members.
     """
 
     world: WorldConfig
@@ -95,8 +92,9 @@ class Arena:
                 if stop_requested():
                     raise Interrupted(stop_requested(), "stopped while members trained")
                 population.advance(joined, progress)
-            joined.pop_episodes()
             trained |= {place: take(population, row) for row, place in enumerate(places)}
+        for one in envs:
+            one.pop_episodes()
         self.num_env_steps += sum(one.num_env_steps for one in envs) - before
         return [trained[place] for place in range(len(members))]
 
@@ -133,15 +131,7 @@ class Arena:
 
 
 class AgentSpecies:
-    """Classic agents of one kind that evolve; see `lactchain.search.evolution.Species`.
-
-    Args:
-        config: what members begin with, but for what is drawn.
-        world: what they play.
-        space: what is drawn and mutated.
-        settings: sizes and rates.
-        seed: of training and episodes.
-    """
+    """Classic agents of one kind that evolve from a config; see `evolution.Species`."""
 
     def __init__(
         self,
@@ -152,10 +142,8 @@ class AgentSpecies:
         seed: int = 0,
     ) -> None:
         self.config, self.space, self.settings = config, space, settings
-        self.arena = Arena(world, seed)
-        self.envs = [
-            self.arena.make_envs(config, place) for place in range(settings.population_size)
-        ]
+        self.arena, places = Arena(world, seed), range(settings.population_size)
+        self.envs = [self.arena.make_envs(config, place) for place in places]
 
     @property
     def num_env_steps(self) -> int:

@@ -34,8 +34,6 @@ class Individual:
         id: number of the generation times the population's size plus the place.
         parent: id of the member that it comes from; None for newcomers.
         mutation: newcomer, elite (the fittest so far, unchanged), or a kind of mutation.
-        change: what changed: name → [before, after].
-        config: its config.
         state: what it has learnt, as its species holds it.
         fitness: mean return of the evaluation after it trained; the champion's, of all its
             evaluations.
@@ -122,15 +120,7 @@ class Species(Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """What a generation came to.
-
-    Attributes:
-        number: from 0.
-        members: evaluated, in the order of their places.
-        num_env_steps: counted so far.
-        champion: the fittest member so far, as it was when it was first evaluated.
-        certified: mean return of the champion over fresh episodes, where a target was met.
-    """
+    """What a generation came to: its evaluated members, and steps and champion so far."""
 
     number: int
     members: tuple[Individual, ...]
@@ -143,10 +133,7 @@ class Generation:
         return [
             {
                 "generation": self.number,
-                "id": member.id,
-                "parent": member.parent,
-                "mutation": member.mutation,
-                "change": dict(member.change),
+                **{key: getattr(member, key) for key in ("id", "parent", "mutation", "change")},
                 "fitness": _finite(member.fitness),
                 "parent_fitness": _finite(member.parent_fitness),
                 "gain": _finite(member.gain),
@@ -164,7 +151,7 @@ class Evolution:
         target: mean return at which a search is done; None: it goes through all generations.
         number: the next generation.
         members: its members, not trained yet.
-        champion: the fittest so far.
+        champion: the fittest so far, as it was when it was first evaluated.
         certified: mean return of the champion over fresh episodes, where the target was met.
     """
 
@@ -253,7 +240,7 @@ class Evolution:
 
     def _kind(self, rng: np.random.Generator) -> str:
         weights = [self.config.mutation.weights.get(kind, 0.0) for kind in MUTATIONS]
-        return str(rng.choice(MUTATIONS, p=np.array(weights) / sum(weights)))
+        return str(rng.choice([*MUTATIONS], p=np.array(weights) / sum(weights)))
 
     def _rng(self) -> np.random.Generator:
         """Chance of the coming generation, whatever happened before."""

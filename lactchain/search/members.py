@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from lactchain.baselines.member_envs import FinishedEpisode, MemberEnvs, Transition
+from lactchain.baselines.member_envs import MemberEnvs, Transition
 from lactchain.baselines.networks import Shapes, unflatten
 from lactchain.baselines.population import Population
 from lactchain.tunable import tunables
@@ -137,14 +137,6 @@ class JoinedEnvs:
             for name in Transition.__dataclass_fields__
         }
         return Transition(**columns)
-
-    def pop_episodes(self) -> list[FinishedEpisode]:
-        """The episodes that ended since this was last called."""
-        return [
-            replace(episode, member=place)
-            for place, member in enumerate(self.members)
-            for episode in member.pop_episodes()
-        ]
 
 
 def _row(value: Any, member: int) -> Any:

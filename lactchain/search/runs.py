@@ -30,12 +30,10 @@ KEEP_CHECKPOINTS = 2
 
 
 def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
-    """Generations until the target is met, or the last one is done; the summary.
+    """What a `SearchConfig` asks for: generations until the target is met, or the last one is done.
 
-    Args:
-        config: a `lactchain.stages.search.SearchConfig`.
-        run: where to.
-        species: what evolves.
+    Returns:
+        The summary.
     """
     evolution = Evolution(species, config.evolution, config.run.seed, config.target)
     resume(run, evolution)

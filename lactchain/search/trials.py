@@ -108,10 +108,7 @@ class Report:
     """An evaluation of a trial.
 
     Attributes:
-        trial: its number.
         steps: environment steps that it has trained.
-        config: its settings.
-        fitness: mean return.
         num_env_steps: all steps of all trials so far, with those of all evaluations.
         num_final_env_steps: the same without evaluations before a trial's end.
         is_final: whether the trial is over.
@@ -139,9 +136,6 @@ class Trials:
     """Trials of one sampler.
 
     Attributes:
-        sampler: who proposes settings.
-        config: sizes.
-        arena: trains, judges, counts.
         number: of trials that are over.
         num_interim_steps: steps of evaluations before a trial's end.
     """
