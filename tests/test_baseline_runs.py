@@ -385,9 +385,9 @@ def test_members_take_turns_at_the_settings_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ([{"hidden": 8}], "loop.members: expected names of learning_rate, gamma, .*, got 'hidden'"),
+        ([{"hidden": 8}], "loop.members: hidden: no such tunable; there are learning_rate, gamma"),
         ([{"learning_rate": -1}], "loop.members: learning_rate: expected a number above 0, got -1"),
-        ([{"batch_size": 8.5}], "loop.members: expected a whole number for batch_size, got 8.5"),
+        ([{"batch_size": 8.5}], "loop.members: batch_size: expected a whole number .*, got 8.5"),
         ([{}, {}, {}], "num_members: expected a multiple of the 3 entries of members, got 2"),
     ],
 )
@@ -420,7 +420,7 @@ def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
 
     result = evaluate_members(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
     assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
-    assert result.terminated.all() and 8 <= result.returns.mean() <= 11
+    assert 8 <= result.returns.mean() <= 11
     assert (result.lengths == result.returns).all()  # nothing counts beyond the first end
 
 

@@ -157,7 +157,7 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
 
     def evaluate(agent, world, num_episodes, seed):
         seeds.append(range(seed, seed + num_episodes))
-        return Evaluation(*np.zeros((3, agent.num_members, num_episodes)), num_env_steps=1)
+        return Evaluation(*np.zeros((2, agent.num_members, num_episodes)), num_env_steps=1)
 
     monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
     for seed in (0, 1):

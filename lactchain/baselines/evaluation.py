@@ -34,13 +34,11 @@ class Evaluation:
     Attributes:
         returns: (P, E), undiscounted.
         lengths: (P, E), steps.
-        terminated: (P, E), whether the episode ended by itself rather than by a time limit.
         num_env_steps: steps that were played to find out, of all copies.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
-    terminated: np.ndarray
     num_env_steps: int
 
     def summary(self, member: int = 0, success_return: float | None = None) -> dict[str, float]:
@@ -77,7 +75,7 @@ def evaluate_members(
     try:
         observations, _ = envs.reset(seed=list(range(seed, seed + num_episodes)) * num_members)
         returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        by_itself, playing = np.zeros(shape, dtype=bool), np.ones(shape, dtype=bool)
+        playing = np.ones(shape, dtype=bool)
         while playing.any():
             if stop_requested():
                 raise Interrupted(stop_requested(), "stopped in an evaluation")
@@ -86,10 +84,8 @@ def evaluate_members(
             observations, rewards, terminated, truncated, _ = envs.step(flat)
             returns += np.where(playing, rewards.reshape(shape), 0.0)
             lengths += playing
-            terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
-            by_itself |= playing & terminated
-            playing &= ~(terminated | truncated)
-        return Evaluation(returns, lengths, by_itself, int(lengths.sum()))
+            playing &= ~(terminated | truncated).reshape(shape)
+        return Evaluation(returns, lengths, int(lengths.sum()))
     finally:
         envs.close()
 

@@ -9,7 +9,7 @@ and episodes are summed from their first step to their last.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -32,8 +32,7 @@ class Transition(Batch):
     truncated: np.ndarray
 
 
-@dataclass(frozen=True)
-class FinishedEpisode:
+class FinishedEpisode(NamedTuple):
     """One finished episode: who played it, its undiscounted sum of rewards, and its steps."""
 
     member: int
@@ -112,7 +111,7 @@ class MemberEnvs:
             "num_env_steps": self.num_env_steps,
             "returns": self._returns,
             "lengths": self._lengths,
-            "episodes": [[e.member, e.episode_return, e.length] for e in self.episodes],
+            "episodes": self.episodes,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

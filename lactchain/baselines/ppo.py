@@ -75,7 +75,7 @@ class PPO(Population):
 
     def collect(self, envs: MemberEnvs) -> Rollout:
         """Plays `num_steps` steps in every copy."""
-        inputs, actions, steps, finals = [], [], [], []
+        inputs, actions, steps = [], [], []
         with torch.inference_mode():
             for _ in range(self.config.num_steps):
                 x = self.inputs.encode(envs.observations)
@@ -84,17 +84,14 @@ class PPO(Population):
                 inputs.append(x)
                 actions.append(sampled)
                 steps.append(step)
-                if step.truncated.any():
-                    finals.append(step.next_observations[step.truncated])
-            last_inputs = self.inputs.encode(envs.observations)
-            final = np.concatenate(finals) if finals else envs.observations[:0, 0]
+            final = np.concatenate([step.next_observations[step.truncated] for step in steps])
             return Rollout(
                 torch.stack(inputs),
                 torch.stack(actions),
                 torch.from_numpy(np.stack([step.rewards for step in steps])).float(),
                 torch.from_numpy(np.stack([step.terminated for step in steps])),
                 torch.from_numpy(np.stack([step.truncated for step in steps])),
-                last_inputs,
+                self.inputs.encode(envs.observations),
                 self.inputs.encode(final[None])[0],
             )
 

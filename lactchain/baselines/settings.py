@@ -4,7 +4,7 @@ Defaults are those of Stable-Baselines3 where it has the algorithm, unless said 
 files in configs/ hold what suits an environment.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from lactchain.bounds import (
@@ -17,8 +17,9 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
+from lactchain.errors import ConfigError
 from lactchain.settings import RunConfig, check
-from lactchain.tunable import tunable, tunables
+from lactchain.tunable import tunable, with_tunables
 
 
 @dataclass(frozen=True)
@@ -234,20 +235,11 @@ class TrainAgentConfig(Bounded):
             ValueError: a member's entry names no tunable of the agent, or a value that it refuses.
         """
         entries = self.loop.members or [{}]
-        own = [_with_settings(self.agent, entry) for entry in entries]
+        try:
+            own = [with_tunables(self.agent, entry, within=False) for entry in entries]
+        except ConfigError as error:
+            raise ValueError(f"loop.members: {error}") from error
         return own * (self.loop.num_members // len(own))
-
-
-def _with_settings(agent: Any, settings: dict[str, int | float]) -> Any:
-    known = tunables(type(agent))
-    for name, value in settings.items():
-        check(name in known, "loop.members", f"names of {', '.join(known)}", name)
-        whole = not known[name].integer or value == int(value)
-        check(whole, "loop.members", f"a whole number for {name}", value)
-    try:
-        return replace(agent, **settings)
-    except ValueError as error:
-        raise ValueError(f"loop.members: {error}") from error
 
 
 @dataclass(frozen=True)

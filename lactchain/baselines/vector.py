@@ -34,17 +34,14 @@ def make_vector_env(
         ValueError: there is no such mode.
         gymnasium.error.Error: there is no such environment, or it has no such mode.
     """
-    if mode is None:
-        batch = _batch(id, num_envs, kwargs)
-        if batch is not None:
-            return batch
-        mode = "sync"
-    vector_kwargs: dict[str, Any] = {}
+    if mode is None and (batch := _batch(id, num_envs, kwargs)) is not None:
+        return batch
+    mode, settings = mode or "sync", {}
     if mode != "vector_entry_point":
-        vector_kwargs["autoreset_mode"] = AutoresetMode.SAME_STEP
+        settings["autoreset_mode"] = AutoresetMode.SAME_STEP
     if mode == "async":
-        vector_kwargs["shared_memory"] = False
-    return gym.make_vec(id, num_envs, mode, vector_kwargs, **kwargs)
+        settings["shared_memory"] = False
+    return gym.make_vec(id, num_envs, mode, settings, **kwargs)
 
 
 class ResumableLoop(SyncVectorEnv):

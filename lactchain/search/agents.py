@@ -189,11 +189,7 @@ class AgentSpecies:
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Learnt]:
         """The config and the state that `encode` was given."""
         config = config_of(type(self.config), body["config"])
-        shapes = {
-            part: {name: [tuple(shape) for shape in layout] for name, layout in networks.items()}
-            for part, networks in body["shapes"].items()
-        }
-        return config, Learnt(body["parts"], shapes, body["num_updates"])
+        return config, Learnt(body["parts"], body["shapes"], body["num_updates"])
 
     def facts(self, champion: Individual) -> dict[str, Any]:
         """What a summary says of the champion beside its tunables."""

@@ -14,7 +14,6 @@ being 0.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from lactchain.baselines.networks import ACTIVATIONS
 from lactchain.errors import ConfigError
 from lactchain.search.evolution import Change, Child
 from lactchain.search.members import Arrays, Learnt, NetworkChange, change_networks
@@ -132,8 +132,7 @@ def mutate_parameters(
 
 def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> Child:
     """Another activation behind the same weights."""
-    hint = typing.get_type_hints(type(config))["activation"]
-    others = [name for name in typing.get_args(hint) if name != config.activation]
+    others = [name for name in ACTIVATIONS if name != config.activation]
     after = str(rng.choice(others))
     change = {"activation": [config.activation, after]}
     return Child(replace(config, activation=after), learnt, change)

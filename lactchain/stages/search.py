@@ -1,12 +1,8 @@
 """Searches hyper-parameters and architectures: evolution, random search, or Optuna's TPE.
 
 Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
-environment step of every member is counted, those of the evaluations that select among them.
-Writes RUN/lineage.jsonl (who came from whom by which mutation with what gain) or RUN/trials.jsonl,
-RUN/best/ (classic agents: the member that is returned, as it was evaluated) and RUN/summary.json.
-A generation or trial that was cut is done again, and comes out the same.
-
-Departures from AgileRL's evolution: see lactchain/search/evolution.py.
+environment step of every member is counted, those of the evaluations that select among them too.
+What a run leaves: see lactchain/search/runs.py; departures from AgileRL: evolution.py beside it.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,18 +72,11 @@ class SearchConfig:
     def __post_init__(self) -> None:
         given = [name for name in SUBJECTS if getattr(self, name) is not None]
         check(len(given) == 1, "ppo", f"exactly one of {', '.join(SUBJECTS)}", given)
-        check(
-            self.language is None or self.method == "evolution",
-            "method",
-            "evolution, for language actors",
-            self.method,
-        )
-        check(
-            self.language is None or self.evolution.elite == "champion",
-            "evolution.elite",
-            "champion, for language actors, of which only living ones and their parents are kept",
-            self.evolution.elite,
-        )
+        if self.language is not None:
+            method, elite = self.method, self.evolution.elite
+            check(method == "evolution", "method", "evolution, for language actors", method)
+            wanted = "champion, for language actors, of which only living ones and parents are kept"
+            check(elite == "champion", "evolution.elite", wanted, elite)
         if self.method == "tpe":
             there = find_spec("optuna") is not None
             how = "pip install -e '.[search]' first"
