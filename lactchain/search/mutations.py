@@ -69,7 +69,7 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
             config, {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
         )
 
-    return _first_accepted(draw)
+    return first_accepted(draw)
 
 
 def choose_networks(
@@ -112,7 +112,7 @@ def mutate_tunables(
         }
         return with_tunables(config, after), {name: [before[name], after[name]] for name in names}
 
-    return _first_accepted(draw)
+    return first_accepted(draw)
 
 
 def mutate_parameters(
@@ -201,7 +201,12 @@ def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
     return int(rng.choice(np.flatnonzero(allowed)))
 
 
-def _first_accepted(draw: Callable[[], Any]) -> Any:
+def first_accepted(draw: Callable[[], Any]) -> Any:
+    """What is drawn, again and again while the config class refuses it.
+
+    Raises:
+        ConfigError: it refuses whatever is drawn.
+    """
     for _ in range(ATTEMPTS - 1):
         with suppress(ConfigError):
             return draw()

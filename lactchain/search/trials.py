@@ -18,7 +18,12 @@ from lactchain.baselines.settings import WorldConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.search.agents import Arena
 from lactchain.search.evolution import Child
-from lactchain.search.mutations import ATTEMPTS, choose_networks, draw_config, searched_tunables
+from lactchain.search.mutations import (
+    choose_networks,
+    draw_config,
+    first_accepted,
+    searched_tunables,
+)
 from lactchain.search.settings import SpaceConfig, TrialsConfig
 from lactchain.tunable import tunable_values, with_tunables
 
@@ -38,12 +43,9 @@ class RandomSampler:
         """
         return draw_config(self.config, self.space, self.rng)
 
-    def report(self, step: int, fitness: float) -> bool:
-        """Takes an evaluation of the running trial; whether it should be given up."""
-        return False
-
-    def tell(self, fitness: float) -> None:
-        """Takes the result of the trial."""
+    def hear(self, step: int, fitness: float, is_last: bool) -> bool:
+        """Takes an evaluation of the running trial; whether that is over now, or given up."""
+        return is_last
 
 
 class TPESampler(RandomSampler):
@@ -65,42 +67,36 @@ class TPESampler(RandomSampler):
         )
         self.outcomes = optuna.trial.TrialState
         self.trial: Any = None
-        self.gave_up = False
 
     def ask(self) -> Any:
         """The config of the next trial; one that its class refuses counts for Optuna as failed."""
-        for attempt in range(1, ATTEMPTS + 1):
-            self.trial, self.gave_up = self.study.ask(), False
-            try:
-                return self._propose()
-            except ConfigError:
-                if attempt == ATTEMPTS:
-                    raise
-                self.study.tell(self.trial, state=self.outcomes.FAIL)
+        return first_accepted(self._propose)
 
     def _propose(self) -> Any:
+        self.trial = self.study.ask()
         config, values = choose_networks(self.config, self.space, self._choose), {}
         for name, wanted in searched_tunables(config, self.space.tunables).items():
             suggest = self.trial.suggest_int if wanted.integer else self.trial.suggest_float
             values[name] = suggest(name, wanted.low, wanted.high, log=wanted.log)
-        return with_tunables(config, values)
+        try:
+            return with_tunables(config, values)
+        except ConfigError:
+            self.study.tell(self.trial, state=self.outcomes.FAIL)
+            raise
 
     def _choose(self, name: str, options: Sequence[Any]) -> Any:
         texts = [str(option) for option in options]
         return options[texts.index(self.trial.suggest_categorical(name, texts))]
 
-    def report(self, step: int, fitness: float) -> bool:
-        """Whether the pruner gives the trial up."""
+    def hear(self, step: int, fitness: float, is_last: bool) -> bool:
+        """Takes an evaluation; the last is the objective, unless the pruner gives the trial up."""
         self.trial.report(fitness, step)
-        self.gave_up = bool(self.trial.should_prune())
-        return self.gave_up
-
-    def tell(self, fitness: float) -> None:
-        """The objective of the trial."""
-        if self.gave_up:  # Optuna takes the last report as its value
+        if self.trial.should_prune():  # Optuna takes the last report as its value
             self.study.tell(self.trial, state=self.outcomes.PRUNED)
-        else:
+            return True
+        if is_last:
             self.study.tell(self.trial, fitness)
+        return is_last
 
 
 @dataclass(frozen=True)
@@ -164,9 +160,8 @@ class Trials:
                 self.number += 1
                 if tunable_values(config) != record["tunables"]:
                     raise DataError(f"trial {record['trial']}: was of another seed or version")
-            self.sampler.report(record["steps"], record["fitness"])
-            if record["is_final"]:
-                self.sampler.tell(record["fitness"])
+            is_last = record["steps"] >= self.config.steps_per_trial
+            self.sampler.hear(record["steps"], record["fitness"], is_last)
             self.arena.num_env_steps = record["num_env_steps"]
             self.num_interim_steps = record["num_env_steps"] - record["num_final_env_steps"]
 
@@ -188,13 +183,11 @@ class Trials:
                 member = Child(config, state, {})
                 fitness, spent = self._judge(member)
                 steps = envs.num_env_steps
-                given_up = self.sampler.report(steps, fitness)
-                final = given_up or steps >= settings.steps_per_trial
+                final = self.sampler.hear(steps, fitness, steps >= settings.steps_per_trial)
                 self.num_interim_steps += 0 if final else spent
                 total = arena.num_env_steps
                 without = total - self.num_interim_steps
                 yield Report(self.number, steps, config, fitness, total, without, final, state)
-            self.sampler.tell(fitness)
 
     def _judge(self, member: Child) -> tuple[float, int]:
         """Fitness (the worst for members that diverged), and the steps that it took."""
