@@ -39,6 +39,9 @@ RENAMED = {
     "space.genes": "is now space.tunables",
     "mutation.gene_step": "is now evolution.mutation.tunable_step",
     "mutation.num_genes": "is now evolution.mutation.num_tunables",
+    "initial_log_std": f"{ENDED}: it is 0",
+    "num_critics": f"{ENDED}: there is one",
+    "target_return": f"{ENDED}; a file `stop` in the run folder ends a run early",
     "tiny.max_position_embeddings": f"{ENDED}: it is 2048",
 }
 """By a part of the key."""

@@ -57,12 +57,9 @@ class Tunable:
 def tunable(
     default: float, low: float, high: float, *, log: bool = False, integer: bool = False
 ) -> Any:
-    """A config field that a search may set within [low, high].
+    """A config field that a search may set within [low, high]; its default may lie outside.
 
     Args:
-        default: its value where none is given; it may lie outside of the range.
-        low: least value of a search.
-        high: greatest value of a search.
         log: whether factors matter rather than differences.
         integer: whether only whole numbers make sense.
     """
@@ -94,8 +91,8 @@ def tunable_values(config: Any) -> dict[str, float]:
     return values
 
 
-def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
-    """The config with some tunables set.
+def with_tunables(config: Config, values: Mapping[str, float], *, within: bool = True) -> Config:
+    """The config with some tunables set, to values within their ranges unless told otherwise.
 
     Raises:
         ConfigError: a name is no tunable, a value is out of its range or not whole, or the config
@@ -106,7 +103,8 @@ def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
         if name not in known:
             raise ConfigError(f"{name}: no such tunable; there are {', '.join(known)}")
         wanted = known[name]
-        if not wanted.low <= value <= wanted.high or (wanted.integer and value != int(value)):
+        outside = within and not wanted.low <= value <= wanted.high
+        if outside or (wanted.integer and value != int(value)):
             kind = "a whole number" if wanted.integer else "a number"
             raise ConfigError(
                 f"{name}: expected {kind} in [{wanted.low}, {wanted.high}], got {value!r}"

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import gymnasium as gym
 import numpy as np
@@ -64,7 +64,6 @@ CONFIGS = {
         environment=WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
         agent=DDPGConfig(
             num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, train_every_env_steps=8,
-            num_critics=2,
         ),
         loop=LOOP,
     ),
@@ -256,6 +255,11 @@ def test_the_best_weights_are_those_that_evaluated_best(finished):
     assert result.returns.mean() == best
 
 
+def test_an_agent_saved_with_settings_that_are_gone_is_read():
+    stored = asdict(CONFIGS["ddpg"].agent) | {"num_critics": 1, "hidden": [8]}
+    assert training.config_of(DDPGConfig, stored) == CONFIGS["ddpg"].agent
+
+
 def test_a_stop_file_ends_a_run_in_good_order(tmp_path, monkeypatch):
     run_dir, learn = tmp_path / "run", training.Training._learn
 
@@ -294,11 +298,6 @@ def test_a_run_folder_is_never_emptied(finished):
     with pytest.raises(ConfigError, match=r"agent.gamma was 0.99, now 0.5"):
         train_agent(placed(CONFIGS["ppo"], run_dir, agent=replace(CONFIGS["ppo"].agent, gamma=0.5)))
     assert {path.name for path in run_dir.iterdir()} >= before
-
-
-def test_a_target_ends_a_run_early(tmp_path):
-    loop = replace(LOOP, target_return=1.0)
-    assert train_agent(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))["num_steps"] == 160
 
 
 def test_trackers_are_told(tmp_path):
@@ -391,9 +390,9 @@ def test_members_take_turns_at_the_settings_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ([{"hidden": 8}], "loop.members: expected names of learning_rate, gamma, .*, got 'hidden'"),
+        ([{"hidden": 8}], "loop.members: hidden: no such tunable; there are learning_rate, gamma"),
         ([{"learning_rate": -1}], "loop.members: learning_rate: expected a number above 0, got -1"),
-        ([{"batch_size": 8.5}], "loop.members: expected a whole number for batch_size, got 8.5"),
+        ([{"batch_size": 8.5}], "loop.members: batch_size: expected a whole number .*, got 8.5"),
         ([{}, {}, {}], "num_members: expected a multiple of the 3 entries of members, got 2"),
     ],
 )
@@ -426,7 +425,7 @@ def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
 
     result = evaluate_members(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
     assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
-    assert result.terminated.all() and 8 <= result.returns.mean() <= 11
+    assert 8 <= result.returns.mean() <= 11
     assert (result.lengths == result.returns).all()  # nothing counts beyond the first end
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lactchain.baselines.classic_control import BATCHES
 from lactchain.baselines.member_envs import make_numeric_env
-from lactchain.baselines.vector import make_resumable_env, make_vector_env
+from lactchain.baselines.vector import make_vector_env
 
 
 def actions_of(envs, rng):
@@ -77,14 +77,14 @@ def test_continuous_actions_are_declared_and_rescaled_to_one():
     ],
 )
 def test_a_state_put_back_goes_on_alike(env_id, kwargs):
-    envs, rng = make_resumable_env(env_id, 3, **kwargs), np.random.default_rng(1)
+    envs, rng = make_numeric_env(env_id, 3, **kwargs), np.random.default_rng(1)
     envs.reset(seed=5)
     for _ in range(37):
         envs.step(actions_of(envs, rng))
     state = envs.unwrapped.get_state()
     plans = [actions_of(envs, rng) for _ in range(60)]
     first = [envs.step(plan)[:4] for plan in plans]
-    other = make_resumable_env(env_id, 3, **kwargs)
+    other = make_numeric_env(env_id, 3, **kwargs)
     other.unwrapped.set_state(state)
     for plan, expected in zip(plans, first, strict=True):
         for value, wanted in zip(other.step(plan)[:4], expected, strict=True):

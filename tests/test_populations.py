@@ -104,12 +104,11 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
     for _ in range(5):
         x = torch.randn(3, 4, 5)
         loss = network(parameters.views["net"], x).square().sum()
-        found = adam.step(parameters.gradient(loss), rates, norms)
+        adam.step(parameters.gradient(loss), rates, norms)
         for member, (net, optimizer) in enumerate(zip(nets, optimizers, strict=True)):
             optimizer.zero_grad()
             net(x[member]).square().sum().backward()
-            norm = nn.utils.clip_grad_norm_(net.parameters(), norms[member])
-            assert found[member] == pytest.approx(float(norm), rel=1e-4)
+            nn.utils.clip_grad_norm_(net.parameters(), norms[member])
             optimizer.step()
     for member, net in enumerate(nets):
         torch.testing.assert_close(

@@ -69,7 +69,7 @@ def test_each_member_has_its_own_discount():
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), BOX])
 def test_probabilities_and_entropies_are_those_of_torch(space):
-    agent = PPO([replace(LINEAR, initial_log_std=-0.3)] * 2, LINE, space)
+    agent = PPO([LINEAR] * 2, LINE, space)
     agent.parameters.flat.add_(0.1 * torch.randn_like(agent.parameters.flat))
     x = torch.randn(2, 5, 1)
     outputs = agent.actor(agent.parameters.views["actor"], x)
@@ -96,7 +96,7 @@ def test_sampled_actions_follow_the_probabilities():
 
 
 def test_all_continuous_actions_are_within_bounds_and_greedy_ones_repeat():
-    agent = PPO([replace(LINEAR, initial_log_std=1.0)], LINE, BOX)
+    agent = PPO([LINEAR], LINE, BOX)
     x = np.zeros((1, 500, 1), dtype=np.float32)
     actions = agent.act(x)
     assert actions.shape == (1, 500, 2) and actions.dtype == np.float32

@@ -15,6 +15,7 @@ from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
 from lactchain.search.agents import CERTIFYING_EPISODES, Arena
+from lactchain.search.evolution import Child
 from lactchain.search.members import JoinedEnvs, batches, join, take
 from lactchain.search.mutations import (
     check_tunables,
@@ -59,7 +60,7 @@ def trained(config, kind=PPO, num_members=1, seed=0):
 
 def outputs(kind, config, learnt, spaces):
     """What the networks and targets of a member say about some states, and actions."""
-    population = join(kind, [config], [learnt], *spaces, seed=0)
+    population = join(kind, [Child(config, learnt, {})], *spaces, seed=0)
     rng = np.random.default_rng(5)
     x = torch.from_numpy(rng.standard_normal((1, 50, *spaces[0].shape)).astype(np.float32))
     actions = torch.from_numpy(rng.uniform(-1, 1, (1, 50, 1)).astype(np.float32))
@@ -80,8 +81,8 @@ def outputs(kind, config, learnt, spaces):
 @pytest.mark.parametrize(("kind", "config"), AGENTS)
 def test_members_that_are_joined_again_are_what_they_were(kind, config):
     population, _, spaces = trained(config, kind, num_members=3)
-    learnt = [take(population, member) for member in (2, 0)]
-    again = join(kind, [config] * 2, learnt, *spaces, seed=1)
+    members = [Child(config, take(population, member), {}) for member in (2, 0)]
+    again = join(kind, members, *spaces, seed=1)
     for name, part in population.state_dict()["parts"].items():
         other = again.state_dict()["parts"][name]
         for key, value in part.items():
@@ -106,14 +107,16 @@ def test_members_are_batched_where_structure_and_whole_numbers_agree():
         replace(SMALL, batch_size=16),
         SMALL,
     ]
-    assert batches(configs, [take(trained(c)[0], 0) for c in configs]) == [[0, 1, 4], [2], [3]]
+    members = [Child(config, take(trained(config)[0], 0), {}) for config in configs]
+    assert batches(members) == [[0, 1, 4], [2], [3]]
 
 
 def test_members_whose_replay_is_filled_otherwise_are_batched_apart():
     population, envs, _ = trained(SMALL_DQN, DQN)
     early = take(population, 0)
     population.advance(envs)
-    assert batches([SMALL_DQN] * 3, [early, take(population, 0), early]) == [[0, 2], [1]]
+    states = [early, take(population, 0), early]
+    assert batches([Child(SMALL_DQN, state, {}) for state in states]) == [[0, 2], [1]]
 
 
 def test_joined_environments_play_what_they_would_play_alone():
@@ -127,8 +130,8 @@ def test_joined_environments_play_what_they_would_play_alone():
             expected = envs.step(actions[place : place + 1])
             for name, values in vars(expected).items():
                 np.testing.assert_array_equal(getattr(step, name)[place], values[0])
-    expected = [replace(e, member=n) for n, envs in enumerate(alone) for e in envs.pop_episodes()]
-    assert joined.pop_episodes() == expected and expected
+    for one, other in zip(alone, joined.members, strict=True):
+        assert one.episodes == other.episodes and one.episodes
 
 
 @pytest.mark.parametrize(("kind", "config"), AGENTS)
@@ -137,8 +140,10 @@ def test_a_generation_begins_with_all_that_the_last_one_ended_with(kind, config)
     arena = Arena(WorldConfig(world), seed=0)
     envs = [arena.make_envs(config, place) for place in range(2)]
     learnt = [arena.newborn(config, [0, place]) for place in range(2)]
-    learnt = arena.train([config] * 2, learnt, envs, 128, [0, 0])
-    again = arena.train([config] * 2, learnt, envs, 0, [0, 1])  # joined, and taken out
+    members = [Child(config, one, {}) for one in learnt]
+    learnt = arena.train(members, envs, 128, [0, 0])
+    members = [Child(config, one, {}) for one in learnt]
+    again = arena.train(members, envs, 0, [0, 1])  # joined, and taken out
     for one, other in zip(learnt, again, strict=True):
         for name, part in one.parts.items():
             for key, value in part.items():
@@ -152,15 +157,15 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
 
     def evaluate(agent, world, num_episodes, seed):
         seeds.append(range(seed, seed + num_episodes))
-        return Evaluation(*np.zeros((3, agent.num_members, num_episodes)), num_env_steps=1)
+        return Evaluation(*np.zeros((2, agent.num_members, num_episodes)), num_env_steps=1)
 
     monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
     for seed in (0, 1):
         arena = Arena(WorldConfig("CartPole-v1"), seed)
-        learnt = arena.newborn(SMALL, [0])
+        member = Child(SMALL, arena.newborn(SMALL, [0]), {})
         for generation in (0, 1, 999):
-            arena.judge([SMALL], [learnt], 10, arena.selecting_seed(generation))
-        arena.certify(SMALL, learnt)
+            arena.judge([member], 10, arena.selecting_seed(generation))
+        arena.certify(member)
         assert len(seeds[-1]) == CERTIFYING_EPISODES and arena.num_env_steps == 3
     assert len({start for episodes in seeds for start in episodes}) == sum(map(len, seeds))
 
@@ -179,7 +184,7 @@ def test_growth_leaves_the_function_as_it_is(kind, config, activation):
         assert sum(mutant.config.hidden) > sum(config.hidden)
         seen.add(len(mutant.config.hidden))
         before = outputs(kind, config, learnt, spaces)
-        after = outputs(kind, mutant.config, mutant.learnt, spaces)
+        after = outputs(kind, mutant.config, mutant.state, spaces)
         for one, other in zip(before, after, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     assert seen == ({2} if activation == "tanh" else {2, 3})
@@ -192,10 +197,10 @@ def test_growth_keeps_the_moments_and_new_weights_have_none():
         mutant = mutate_architecture(config, learnt, GROW, rng)
         seen.add(len(mutant.config.hidden))
         for key in ("mean", "square"):
-            old, new = learnt.parts["optimizer"][key], mutant.learnt.parts["optimizer"][key]
+            old, new = learnt.parts["optimizer"][key], mutant.state.parts["optimizer"][key]
             assert new.size > old.size and np.count_nonzero(new) == np.count_nonzero(old)
             assert new.sum() == pytest.approx(old.sum(), rel=1e-5)
-        assert mutant.learnt.parts["optimizer"]["steps"] == learnt.parts["optimizer"]["steps"]
+        assert mutant.state.parts["optimizer"]["steps"] == learnt.parts["optimizer"]["steps"]
     assert seen == {2, 3}
 
 
@@ -203,7 +208,7 @@ def test_grown_members_go_on_learning_in_their_new_units():
     population, envs, spaces = trained(SMALL)
     rng = np.random.default_rng(0)
     mutant = mutate_architecture(SMALL, take(population, 0), GROW, rng)
-    grown = join(PPO, [mutant.config], [mutant.learnt], *spaces, seed=0)
+    grown = join(PPO, [mutant], *spaces, seed=0)
     before = grown.parameters.flat.clone()
     for _ in range(2):
         grown.advance(envs)
@@ -217,7 +222,7 @@ def test_shrinking_gives_a_smaller_network_and_leaves_the_parent_alone():
     for _ in range(12):
         mutant = mutate_architecture(SMALL, learnt, CUT, rng)
         seen.add(mutant.config.hidden)
-        outputs(PPO, mutant.config, mutant.learnt, spaces)
+        outputs(PPO, mutant.config, mutant.state, spaces)
     assert seen == {(8,), (6, 6), (8, 5)}
     assert np.array_equal(learnt.parts["parameters"]["flat"], before)
 
@@ -228,7 +233,7 @@ def test_moments_are_cut_as_the_weights_they_belong_to_and_those_of_a_merged_lay
     for _ in range(12):
         mutant = mutate_architecture(SMALL, learnt, CUT, rng)
         weights, moments = (
-            mutant.learnt.parts[part][name].ravel()
+            mutant.state.parts[part][name].ravel()
             for part, name in (("parameters", "flat"), ("optimizer", "mean"))
         )
         merged = len(mutant.config.hidden) < len(SMALL.hidden)
@@ -250,15 +255,15 @@ def test_noise_is_relative_to_the_weights_and_spares_the_optimiser():
     population, _, _ = trained(SMALL)
     learnt = take(population, 0)
     mutant = mutate_parameters(SMALL, learnt, MutationConfig(noise=0.1), np.random.default_rng(0))
-    old, new = (one.parts["parameters"]["flat"] for one in (learnt, mutant.learnt))
+    old, new = (one.parts["parameters"]["flat"] for one in (learnt, mutant.state))
     assert 0.05 < np.std(new - old) / np.std(old) < 0.2
     for key, moments in learnt.parts["optimizer"].items():
-        assert np.array_equal(mutant.learnt.parts["optimizer"][key], moments)
+        assert np.array_equal(mutant.state.parts["optimizer"][key], moments)
 
 
 def test_another_activation_leaves_the_weights():
     mutant = mutate_activation(SMALL, "learnt", np.random.default_rng(0))
-    assert mutant.config.activation in ("relu", "elu") and mutant.learnt == "learnt"
+    assert mutant.config.activation in ("relu", "elu") and mutant.state == "learnt"
 
 
 def test_a_tunable_moves_on_its_scale_within_its_range():

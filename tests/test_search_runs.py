@@ -342,9 +342,10 @@ def test_optuna_hears_what_became_of_every_trial():
     sampler = trials.TPESampler(PPO, SPACE, seed=0, prune=True)
     for number in range(6):
         sampler.ask()
-        given_up = sampler.report(64, -1.0 if number == 5 else float(number))
-        sampler.tell(10.0 * number)
-    assert given_up
+        given_up = sampler.hear(64, -1.0 if number == 5 else float(number), is_last=False)
+        assert given_up == (number == 5)
+        if not given_up:
+            assert sampler.hear(128, 10.0 * number, is_last=True)
     heard = [trial for trial in sampler.study.trials if trial.state != optuna.trial.TrialState.FAIL]
     assert [trial.value for trial in heard] == [0.0, 10.0, 20.0, 30.0, 40.0, -1.0]
     assert heard[-1].state == optuna.trial.TrialState.PRUNED

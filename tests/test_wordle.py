@@ -6,7 +6,8 @@ from exact_returns import wordle_return
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lactchain.baselines.vector import make_resumable_env, make_vector_env
+from lactchain.baselines.member_envs import make_numeric_env
+from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.settings import EnvironmentConfig
@@ -409,7 +410,7 @@ def test_a_batch_goes_on_with_a_game_as_one_environment_does():
         envs.reset(options={"copy": 1})
 
 
-@pytest.mark.parametrize("make", [make_vector_env, make_resumable_env])
+@pytest.mark.parametrize("make", [make_vector_env, make_numeric_env])
 def test_many_games_take_the_arguments_of_one(make):
     envs = make("lactchain/Wordle-v0", 2, words=WORDS, require_words=False, letters_apart=False)
     assert envs.reset(seed=0)[0].shape == (2, 131)

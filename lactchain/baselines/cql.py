@@ -8,14 +8,14 @@ brought to mean 0 and deviation 1 by the data's own statistics (Fujimoto & Gu 20
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lactchain.baselines.networks import Parameters
-from lactchain.baselines.population import QPopulation, row_weights
+from lactchain.baselines.population import QPopulation, mean_metrics
 from lactchain.baselines.replay import Batch
 from lactchain.baselines.transitions import TransitionData
 from lactchain.functional.value_losses import cql_penalty, regression_loss
@@ -24,11 +24,11 @@ from lactchain.functional.value_losses import cql_penalty, regression_loss
 class CQL(QPopulation):
     """P members with a `CQLConfig` each that learn from one data set."""
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
+        super()._make_parts()
         shape = (1, *self.inputs.shape)
         units = {"mean": [np.zeros(shape)], "deviation": [np.ones(shape)]}
         self.units = Parameters([units for _ in self.configs]).copy()
-        return super()._make_parts() | {"units": self.units}
 
     def act(self, observations: np.ndarray, greedy: bool = True) -> np.ndarray:
         """The best actions (P, N) for observations (P, N, …); there is nothing to explore."""
@@ -39,18 +39,10 @@ class CQL(QPopulation):
         """One iteration: `num_updates` updates on random transitions, whose actions are legal."""
         if self.num_updates == 0:
             self._measure(data)
-        weights = row_weights(self.hyper["batch_size"])
-        records = []
-        for _ in range(self.config.num_updates):
-            batch = data.sample(self.num_members, weights.shape[1], self.rng)
-            records.append(self.update(batch, weights, self._left(progress)))
-        return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
+        return mean_metrics(self._round(partial(data.sample, self.num_members), progress))
 
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
-        """One step of all members on transitions (P, B, …); metrics, each (P,).
-
-        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
-        """
+        """One step of all members; see `Population`."""
         actions = torch.from_numpy(batch.actions)
         q = self.values(self.encode(batch.observations))
         q_data = q.gather(-1, actions[..., None])[..., 0]

@@ -1,13 +1,10 @@
 """DDPG: a deterministic actor that climbs its critic, for continuous actions.
 
-Source: Lillicrap et al. 2015; two critics, of which targets take the smaller (Fujimoto et al.
-2018), as an option. The actor is trained through the online critic; target networks serve for
-targets alone. Exploration is Gaussian noise on the actions, drawn for each copy by itself.
+Source: Lillicrap et al. 2015. The actor is trained through the online critic; target networks serve
+for targets alone. Exploration is Gaussian noise on the actions, drawn for each copy by itself.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,39 +13,25 @@ from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
-from lactchain.baselines.population import Adam, Population, row_weights
-from lactchain.baselines.replay import Batch, ReplayBuffer
+from lactchain.baselines.population import Adam, Population, mean_metrics
+from lactchain.baselines.replay import Batch
 from lactchain.errors import ConfigError
 
 
 class DDPG(Population):
     """P members with a `DDPGConfig` each that learn off-policy."""
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
             raise ConfigError(f"DDPG: expected Box actions, got {self.action_space}")
         config, width, rng = self.config, int(np.prod(self.action_space.shape)), self.rng
         self.actor = Network(self.inputs, config.hidden, width, config.activation, 0.01)
         self.critic = Network(self.inputs, config.hidden, 1, config.activation, num_extra=width)
-        names = [f"q{n}" for n in range(config.num_critics)]
         self.actors = Parameters([{"pi": self.actor.initial(rng)} for _ in self.configs])
-        self.critics = Parameters(
-            [{name: self.critic.initial(rng) for name in names} for _ in self.configs]
-        )
+        self.critics = Parameters([{"q0": self.critic.initial(rng)} for _ in self.configs])
         self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
         self.actor_optimizer, self.critic_optimizer = Adam(self.actors), Adam(self.critics)
-        self.replay = ReplayBuffer(
-            self.num_members, config.buffer_size, self.observation_space, self.action_space
-        )
-        return {
-            "actors": self.actors,
-            "critics": self.critics,
-            "target_actors": self.target_actors,
-            "target_critics": self.target_critics,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "replay": self.replay,
-        }
+        self.replay = self._new_replay()
 
     def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions (P, N, …) in [−1, 1] for observations (P, N, …); greedy: without noise."""
@@ -61,16 +44,11 @@ class DDPG(Population):
         return actions.reshape(*actions.shape[:2], *self.action_space.shape)
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
-        """One iteration: some steps in every copy, then the round of updates."""
+        """One iteration: some steps in every copy, then a round of updates; their mean metrics."""
         self.collect(envs)
         if self.replay.total < self.config.learning_starts:
             return {}
-        weights = row_weights(self.hyper["batch_size"])
-        records = []
-        for _ in range(self.config.num_updates):
-            batch = self.replay.sample(weights.shape[1], self.rng)
-            records.append(self.update(batch, weights, self._left(progress)))
-        return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
+        return mean_metrics(self._round(self.replay.sample, progress))
 
     def collect(self, envs: MemberEnvs) -> None:
         """Plays `train_every_env_steps` steps of each member into the replay buffer."""
@@ -83,10 +61,7 @@ class DDPG(Population):
             self.replay.add(envs.step(actions))
 
     def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
-        """One step of all critics and actors on transitions (P, B, …); metrics, each (P,).
-
-        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
-        """
+        """One step of all members; see `Population`."""
         x = self.inputs.encode(batch.observations)
         critic_loss = self.critic_loss(x, batch, weights)
         gradient = self.critics.gradient(critic_loss.sum())
@@ -104,24 +79,21 @@ class DDPG(Population):
         }
 
     def critic_loss(self, x: Tensor, batch: Batch, weights: Tensor) -> Tensor:
-        """Mean squared error of all critics against the targets, (P,)."""
-        targets = self.targets(batch)
+        """Mean squared error of the critic against the targets, (P,)."""
         actions = torch.from_numpy(batch.actions).flatten(2).float()
-        values = self.values(self.critics, x, actions)
-        return sum(((value - targets).square() * weights).sum(1) for value in values)
+        error = self.values(self.critics, x, actions) - self.targets(batch)
+        return (error.square() * weights).sum(1)
 
     def actor_loss(self, x: Tensor, weights: Tensor) -> Tensor:
         """−Q(s, π(s)) under the online critic, (P,)."""
-        actions = self.policy(self.actors, x)
-        value = self.critic(self.critics.views["q0"], x, actions)[..., 0]
+        value = self.values(self.critics, x, self.policy(self.actors, x))
         return -(value * weights).sum(1)
 
     def targets(self, batch: Batch) -> Tensor:
-        """Targets r + γ(1 − terminated) min_i Q'_i(s', π'(s')), (P, B)."""
+        """Targets r + γ(1 − terminated) Q'(s', π'(s')), (P, B)."""
         with torch.no_grad():
             x = self.inputs.encode(batch.next_observations)
-            values = self.values(self.target_critics, x, self.policy(self.target_actors, x))
-            worth = values[0] if len(values) == 1 else torch.minimum(*values)
+            worth = self.values(self.target_critics, x, self.policy(self.target_actors, x))
             alive = torch.from_numpy(~batch.terminated).float()
             rewards = self.column("reward_scale") * torch.from_numpy(batch.rewards)
             return rewards + self.column("gamma") * alive * worth
@@ -130,6 +102,6 @@ class DDPG(Population):
         """π(s), (P, B, D) in (−1, 1)."""
         return self.actor(actors.views["pi"], x).tanh()
 
-    def values(self, critics: Parameters, x: Tensor, actions: Tensor) -> list[Tensor]:
-        """Q_i(s, a) of each critic, (P, B) each."""
-        return [self.critic(views, x, actions)[..., 0] for views in critics.views.values()]
+    def values(self, critics: Parameters, x: Tensor, actions: Tensor) -> Tensor:
+        """Q(s, a), (P, B)."""
+        return self.critic(critics.views["q0"], x, actions)[..., 0]

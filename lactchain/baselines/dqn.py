@@ -11,44 +11,32 @@ running average of the weights instead (Polyak & Juditsky 1992); learning does n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.population import QPopulation, row_weights
-from lactchain.baselines.replay import Batch, ReplayBuffer
+from lactchain.baselines.population import QPopulation
+from lactchain.baselines.replay import Batch
 from lactchain.functional.value_losses import regression_loss
 
 
 class DQN(QPopulation):
     """P members with a `DQNConfig` each that learn off-policy."""
 
-    def _make_parts(self) -> dict[str, Any]:
-        parts, config = super()._make_parts(), self.config
-        self.reward_scale, self.double = config.reward_scale, config.double
-        self.replay = ReplayBuffer(
-            self.num_members, config.buffer_size, self.observation_space, self.action_space
-        )
-        parts["replay"] = self.replay
-        if config.average_weights:
-            parts["average"] = self.parameters.copy()
-        return parts
+    def _make_parts(self) -> None:
+        super()._make_parts()
+        self.reward_scale, self.double = self.config.reward_scale, self.config.double
+        self.replay = self._new_replay()
+        if self.config.average_weights:
+            self.average = self.parameters.copy()
 
     def act(
-        self,
-        observations: np.ndarray,
-        greedy: bool = False,
-        epsilon: float | np.ndarray = 0.0,
+        self, observations: np.ndarray, greedy: bool = False, epsilon: float | np.ndarray = 0.0
     ) -> np.ndarray:
-        """Actions (P, N) for observations (P, N, …).
+        """Actions (P, N) for observations (P, N, …), the best ones if greedy.
 
-        Args:
-            observations: what the members see.
-            greedy: take the best actions; else explore at the rate `epsilon`.
-            epsilon: probability of a random action, a number or one for each member (P, 1).
+        Else a share `epsilon` of them is random: a number, or one for each member (P, 1).
         """
         with torch.inference_mode():
             acting = self.parts.get("average", self.parameters) if greedy else self.parameters
@@ -71,13 +59,7 @@ class DQN(QPopulation):
         metrics = {"train/exploration": self.exploration(progress)[:, 0]}
         if self.replay.total < self.config.learning_starts:
             return metrics
-        weights = row_weights(self.hyper["batch_size"])
-        for _ in range(self.config.num_updates):
-            batch = self.replay.sample(weights.shape[1], self.rng)
-            losses, q_data = self.update(batch, weights, self._left(progress))
-        metrics["train/loss"] = losses.numpy()
-        metrics["train/q"] = (q_data * weights).sum(1).numpy()
-        return metrics
+        return metrics | self._round(self.replay.sample, progress)[-1]
 
     def collect(self, envs: MemberEnvs, progress: float) -> None:
         """Plays `train_every_env_steps` steps of each member into the replay buffer."""
@@ -86,11 +68,8 @@ class DQN(QPopulation):
             epsilon = 1.0 if starting else self.exploration(progress)
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One step of all members on transitions (P, B, …); losses (P,), values of the data (P, B).
-
-        `weights` (P, B) say what each transition counts, `left` is a factor on learning rates.
-        """
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
+        """One step of all members; see `Population`."""
         x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]
         targets = self.targets(batch)
@@ -102,5 +81,8 @@ class DQN(QPopulation):
         if self.config.average_weights:
             # At first the plain mean of all weights so far: the initial ones should not linger.
             share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
-            self.parts["average"].move_towards(self.parameters, share)
-        return loss.detach(), q_data.detach()
+            self.average.move_towards(self.parameters, share)
+        return {
+            "train/loss": loss.detach().numpy(),
+            "train/q": (q_data.detach() * weights).sum(1).numpy(),
+        }

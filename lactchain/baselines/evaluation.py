@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -33,23 +34,15 @@ class Evaluation:
     Attributes:
         returns: (P, E), undiscounted.
         lengths: (P, E), steps.
-        terminated: (P, E), whether the episode ended by itself rather than by a time limit.
         num_env_steps: steps that were played to find out, of all copies.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
-    terminated: np.ndarray
     num_env_steps: int
 
     def summary(self, member: int = 0, success_return: float | None = None) -> dict[str, float]:
-        """Mean, deviation and length of one member's episodes.
-
-        Args:
-            member: whose.
-            success_return: return from which an episode is a success; with it there is a rate of
-                successes too.
-        """
+        """Mean, deviation and length of one member's episodes; how many return `success_return`."""
         returns = self.returns[member]
         figures = {
             "episode_return": float(returns.mean()),
@@ -62,23 +55,17 @@ class Evaluation:
 
 
 def evaluate_members(
-    act: Act,
-    id: str,
-    num_members: int = 1,
-    num_episodes: int = 50,
-    seed: int = 0,
-    **kwargs: Any,
+    act: Act, id: str, num_members: int = 1, num_episodes: int = 50, seed: int = 0, **kwargs: Any
 ) -> Evaluation:
     """Plays an episode from each of the seeds seed, seed + 1, …, with every member.
 
     Args:
         act: observations (P, N, …) to actions (P, N, …), such as
             `lambda observations: agent.act(observations, greedy=True)`.
-        id: a Gymnasium id.
+        id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_episodes: E.
         seed: of the first episode.
-        kwargs: arguments of the environment.
 
     Raises:
         Interrupted: the process was asked to stop.
@@ -88,7 +75,7 @@ def evaluate_members(
     try:
         observations, _ = envs.reset(seed=list(range(seed, seed + num_episodes)) * num_members)
         returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        by_itself, playing = np.zeros(shape, dtype=bool), np.ones(shape, dtype=bool)
+        playing = np.ones(shape, dtype=bool)
         while playing.any():
             if stop_requested():
                 raise Interrupted(stop_requested(), "stopped in an evaluation")
@@ -97,24 +84,16 @@ def evaluate_members(
             observations, rewards, terminated, truncated, _ = envs.step(flat)
             returns += np.where(playing, rewards.reshape(shape), 0.0)
             lengths += playing
-            terminated, truncated = terminated.reshape(shape), truncated.reshape(shape)
-            by_itself |= playing & terminated
-            playing &= ~(terminated | truncated)
-        return Evaluation(returns, lengths, by_itself, int(lengths.sum()))
+            playing &= ~(terminated | truncated).reshape(shape)
+        return Evaluation(returns, lengths, int(lengths.sum()))
     finally:
         envs.close()
 
 
 def evaluate_agent(agent: Any, world: WorldConfig, num_episodes: int, seed: int) -> Evaluation:
     """Plays greedy episodes with every member of a `Population`; see `evaluate_members`."""
-    return evaluate_members(
-        lambda observations: agent.act(observations, greedy=True),
-        world.id,
-        agent.num_members,
-        num_episodes,
-        seed,
-        **world.kwargs,
-    )
+    act = partial(agent.act, greedy=True)
+    return evaluate_members(act, world.id, agent.num_members, num_episodes, seed, **world.kwargs)
 
 
 def evaluate_run(

@@ -9,7 +9,7 @@ and episodes are summed from their first step to their last.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -18,30 +18,22 @@ from gymnasium.wrappers.vector import RescaleAction
 
 from lactchain.baselines.replay import Batch
 from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.vector import make_resumable_env
+from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.errors import ConfigError, NonFiniteError
 
 
 @dataclass(frozen=True)
 class Transition(Batch):
-    """One step of all copies; every array is (P, N, …), successors are those before any reset.
+    """One step of all copies, (P, N, …); successors are those before any reset.
 
-    Attributes:
-        truncated: the episode was cut; the successor keeps its value.
+    The successor of an episode that was cut (`truncated`) keeps its value.
     """
 
     truncated: np.ndarray
 
 
-@dataclass(frozen=True)
-class FinishedEpisode:
-    """One finished episode.
-
-    Attributes:
-        member: who played it.
-        episode_return: undiscounted sum of rewards.
-        length: steps.
-    """
+class FinishedEpisode(NamedTuple):
+    """One finished episode: who played it, its undiscounted sum of rewards, and its steps."""
 
     member: int
     episode_return: float
@@ -52,19 +44,15 @@ class MemberEnvs:
     """P·N copies of an environment, seen as (P, N).
 
     Args:
-        id: a Gymnasium id.
+        id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_envs: N, copies of each member.
         seed: of the first reset; copy i of all starts from seed + i.
-        kwargs: arguments of the environment.
 
     Attributes:
         observations: (P, N, …), where the next step begins.
         num_env_steps: steps of all copies of all members so far.
         episodes: those that ended since they were last taken by `pop_episodes`.
-
-    Raises:
-        ConfigError: there is no such environment, or it does not take these arguments.
     """
 
     def __init__(
@@ -123,7 +111,7 @@ class MemberEnvs:
             "num_env_steps": self.num_env_steps,
             "returns": self._returns,
             "lengths": self._lengths,
-            "episodes": [[e.member, e.episode_return, e.length] for e in self.episodes],
+            "episodes": self.episodes,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -155,7 +143,10 @@ def make_numeric_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
     Raises:
         ConfigError: the actions have no bounds.
     """
-    envs = make_resumable_env(id, num_envs, **kwargs)
+    envs = make_vector_env(id, num_envs, **kwargs)
+    if not hasattr(envs.unwrapped, "get_state"):
+        envs.close()
+        envs = ResumableLoop(id, num_envs, **kwargs)
     space = envs.single_action_space
     if not isinstance(space, spaces.Box):
         return envs

@@ -26,6 +26,9 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
 # scaled down).
 CONVOLUTIONS = ((16, 4, 2), (32, 3, 2))
 
+Shapes = dict[str, list[tuple[int, ...]]]
+"""Network → shapes of the arrays of one member, which lie one after the other."""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -55,13 +58,11 @@ class Inputs:
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
             sizes = tuple(space.nvec.tolist())
             return cls("one_hot", (sum(sizes),), sizes=sizes)
-        if isinstance(space, spaces.MultiBinary):
-            return cls("vector", (math.prod(space.shape),))
-        if isinstance(space, spaces.Box):
-            if len(space.shape) == 3 and space.dtype == np.uint8:
-                last = space.shape[2] < space.shape[0]
-                shape = (space.shape[2], *space.shape[:2]) if last else space.shape
-                return cls("image", shape, channels_last=last)
+        if isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8:
+            last = space.shape[2] < space.shape[0]
+            shape = (space.shape[2], *space.shape[:2]) if last else space.shape
+            return cls("image", shape, channels_last=last)
+        if isinstance(space, spaces.Box | spaces.MultiBinary):
             return cls("vector", (math.prod(space.shape),))
         raise ConfigError(
             "observation space: expected Box, Discrete from 0, MultiDiscrete or MultiBinary, "
@@ -88,13 +89,8 @@ class Inputs:
 class Network:
     """An MLP, behind convolutions if it sees images, for any number of members.
 
-    Args:
-        inputs: what it sees.
-        hidden: units of the hidden layers.
-        num_outputs: units of the last layer, which has no activation.
-        activation: a name in `ACTIVATIONS`.
-        output_gain: scale of the last layer's initial weight.
-        num_extra: further numbers that reach the first fully connected layer, such as actions.
+    Its last layer has no activation, and an initial weight of scale `output_gain`; `num_extra`
+    further numbers, such as actions, reach the first fully connected layer.
 
     Attributes:
         shapes: of the parameters of one member: weight and bias of each layer in turn; weights are
@@ -134,12 +130,9 @@ class Network:
     def __call__(
         self, parameters: Sequence[Tensor], x: Tensor, extra: Tensor | None = None
     ) -> Tensor:
-        """Outputs (P, B, num_outputs) of inputs (P, B, *inputs.shape).
+        """Outputs (P, B, num_outputs) of inputs (P, B, *inputs.shape) and extra (P, B, num_extra).
 
-        Args:
-            parameters: each (P, *shape), in the order of `shapes`.
-            x: what `Inputs.encode` gives.
-            extra: (P, B, num_extra), if the network takes any.
+        Parameters are each (P, *shape), in the order of `shapes`.
         """
         layers, members, batch = _layers(parameters), *x.shape[:2]
         for (weight, bias), (_, _, stride) in zip(layers, self.convolutions, strict=False):
@@ -206,15 +199,22 @@ class Parameters:
         self.flat.copy_(torch.as_tensor(state["flat"]))
 
     def _make_views(self, requires_grad: bool = True) -> None:
-        self.views: dict[str, list[Tensor]] = {}
-        start = 0
-        for name, shapes in self.shapes.items():
-            self.views[name] = []
-            for shape in shapes:
-                stop = start + math.prod(shape)
-                view = self.flat[:, start:stop].view(-1, *shape).detach()
-                self.views[name].append(view.requires_grad_(requires_grad))
-                start = stop
+        self.views: dict[str, list[Tensor]] = {
+            name: [view.detach().requires_grad_(requires_grad) for view in views]
+            for name, views in unflatten(self.flat, self.shapes).items()
+        }
+
+
+def unflatten(flat: Any, layout: Shapes) -> dict[str, list[Any]]:
+    """The arrays of each network, (P, *shape), as views of a tensor or an array (P, K)."""
+    networks, start = {}, 0
+    for name, shapes in layout.items():
+        networks[name] = []
+        for shape in shapes:
+            stop = start + math.prod(shape)
+            networks[name].append(flat[:, start:stop].reshape(-1, *shape))
+            start = stop
+    return networks
 
 
 def _layers(parameters: Sequence[Any]) -> list[tuple[Any, Any]]:

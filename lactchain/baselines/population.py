@@ -1,13 +1,13 @@
 """P members of one algorithm, trained as one batched computation with settings of their own.
 
 `Population` is what all agents share: configs, spaces, random numbers, what is saved; `QPopulation`
-what DQN and CQL share. `Adam` updates all members in a few operations, each with
-its own learning rate, clipping and count of steps.
+what DQN and CQL share. `Adam` updates all members in a few operations, each with its own learning
+rate, clipping and count of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Network, Parameters
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
 from lactchain.tunable import tunables
+
+BETAS = 0.9, 0.999
+"""Decay of Adam's moments."""
 
 
 class Adam:
@@ -33,10 +36,8 @@ class Adam:
         diverged: (P,), members that have met a gradient that is not finite.
     """
 
-    def __init__(
-        self, parameters: Parameters, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
-    ) -> None:
-        self.parameters, self.eps, self.betas = parameters, eps, betas
+    def __init__(self, parameters: Parameters, eps: float = 1e-8) -> None:
+        self.parameters, self.shapes, self.eps = parameters, parameters.shapes, eps
         self.mean = torch.zeros_like(parameters.flat)
         self.square = torch.zeros_like(parameters.flat)
         self.steps = np.zeros(len(parameters.flat))
@@ -48,14 +49,10 @@ class Adam:
         learning_rate: np.ndarray,
         max_grad_norm: np.ndarray | None = None,
         active: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """One update; returns the gradients' norms before clipping (P,).
+    ) -> None:
+        """One update by gradients (P, K) at learning rates (P,), clipped to norms (P,) if given.
 
-        Args:
-            gradient: (P, K).
-            learning_rate: (P,).
-            max_grad_norm: (P,); None: no clipping.
-            active: (P,), members that update; the others stay as they are. None: all.
+        Of `active` members (P,); the others stay as they are. None: all update.
         """
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)
         asked = np.ones(len(norms), dtype=bool) if active is None else active
@@ -70,10 +67,9 @@ class Adam:
             self._update(gradient, learning_rate, moves)
         else:
             self._update_some(gradient, learning_rate, moves)
-        return norms
 
     def _update(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
-        beta1, beta2 = self.betas
+        beta1, beta2 = BETAS
         self.steps += moves
         steps = np.maximum(self.steps, 1)  # of a member that has not begun
         root = np.sqrt(1.0 - beta2**steps)
@@ -108,11 +104,14 @@ class Adam:
 class Population:
     """P members of one algorithm. A subclass says what they learn with, and how.
 
+    Those that learn from transitions have `update(batch, weights, left)`: one step of all members
+    on (P, B, …), of which `weights` (P, B) say what each row counts, with learning rates times
+    `left`; metrics, each (P,).
+
     Args:
         configs: one config for each member. Tunable fields may differ from member to member; all
             others must agree, since they shape the one computation.
-        observation_space: of a single environment.
-        action_space: of a single environment.
+        observation_space: of a single environment, as `action_space`.
         seed: of everything random in the population.
 
     Attributes:
@@ -146,10 +145,12 @@ class Population:
                 raise ConfigError(f"{name}: expected one value for all members, got {values}")
         self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in known}
         self._columns = {name: _column(values) for name, values in self.hyper.items()}
-        self.parts: dict[str, Any] = self._make_parts()
+        self._make_parts()
+        kinds = (Parameters, Adam, ReplayBuffer)
+        self.parts = {n: part for n, part in vars(self).items() if isinstance(part, kinds)}
 
-    def _make_parts(self) -> dict[str, Any]:
-        """Makes networks, optimisers and stores, and names what is to be saved."""
+    def _make_parts(self) -> None:
+        """Makes networks, optimisers and stores; those that are attributes are saved."""
         raise NotImplementedError
 
     def advance(self, source: Any, progress: float = 0.0) -> dict[str, np.ndarray]:
@@ -195,6 +196,21 @@ class Population:
         """What annealing leaves of learning rates, a factor."""
         return 1.0 - progress if self.config.anneal else 1.0
 
+    def _new_replay(self) -> ReplayBuffer:
+        size = self.config.buffer_size
+        return ReplayBuffer(self.num_members, size, self.observation_space, self.action_space)
+
+    def _round(
+        self, sample: Callable[[int, np.random.Generator], Batch], progress: float
+    ) -> list[dict[str, np.ndarray]]:
+        """A round of `num_updates` updates; the metrics of each."""
+        weights = row_weights(self.hyper["batch_size"])
+        size, left = weights.shape[1], self._left(progress)
+        return [
+            self.update(sample(size, self.rng), weights, left)
+            for _ in range(self.config.num_updates)
+        ]
+
     def _descend(self, losses: Tensor, left: float, active: np.ndarray | None = None) -> None:
         """One step of `optimizer` down the members' losses (P,)."""
         gradient = self.parameters.gradient(losses.sum())
@@ -204,16 +220,11 @@ class Population:
 
 
 class QPopulation(Population):
-    """Members that act by the best of their Q-values, for discrete actions: DQN and CQL.
-
-    Attributes:
-        reward_scale: factor on rewards.
-        double: whether the online network chooses the action that the target network values.
-    """
+    """Members that act by the best of their Q-values, for discrete actions: DQN and CQL."""
 
     reward_scale, double = 1.0, True
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
         name, space, config = type(self).__name__, self.action_space, self.config
         if not (isinstance(space, spaces.Discrete) and space.start == 0):
             raise ConfigError(f"{name}: expected Discrete actions from 0, got {space}")
@@ -221,7 +232,6 @@ class QPopulation(Population):
         self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
         self.target = self.parameters.copy()
         self.optimizer = Adam(self.parameters)
-        return {"parameters": self.parameters, "target": self.target, "optimizer": self.optimizer}
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as the network sees them."""
@@ -247,6 +257,11 @@ def row_weights(batch_sizes: np.ndarray) -> Tensor:
     sizes = batch_sizes.astype(np.int64)
     present = np.arange(sizes.max()) < sizes[:, None]
     return torch.from_numpy((present / sizes[:, None]).astype(np.float32))
+
+
+def mean_metrics(records: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The mean of each metric, (P,)."""
+    return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
 
 
 def _column(values: np.ndarray) -> Tensor:

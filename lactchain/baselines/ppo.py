@@ -33,9 +33,7 @@ class Rollout:
     Attributes:
         inputs: (T, P, N, *features), observations as the networks see them.
         actions: (T, P, N, …), as sampled.
-        rewards: (T, P, N).
-        terminated: (T, P, N).
-        truncated: (T, P, N).
+        rewards: (T, P, N), as `terminated` and `truncated`.
         last_inputs: (P, N, *features), where the next rollout begins.
         final_inputs: one (features) for each truncated step, in the order of `truncated.nonzero()`.
     """
@@ -52,19 +50,18 @@ class Rollout:
 class PPO(Population):
     """P members with a `PPOConfig` each that learn on-policy."""
 
-    def _make_parts(self) -> dict[str, Any]:
+    def _make_parts(self) -> None:
         self.is_discrete = isinstance(self.action_space, spaces.Discrete)
         config, self.num_outputs = self.config, _num_outputs(self.action_space)
         self.actor = Network(self.inputs, config.hidden, self.num_outputs, config.activation, 0.01)
         self.critic = Network(self.inputs, config.hidden, 1, config.activation, 1.0)
         self.parameters = Parameters([self._initial() for _ in self.configs])
         self.optimizer = Adam(self.parameters, eps=1e-5)
-        return {"parameters": self.parameters, "optimizer": self.optimizer}
 
     def _initial(self) -> dict[str, list[np.ndarray]]:
         values = {"actor": self.actor.initial(self.rng), "critic": self.critic.initial(self.rng)}
         if not self.is_discrete:
-            values["log_std"] = [np.full((1, self.num_outputs), self.config.initial_log_std)]
+            values["log_std"] = [np.zeros((1, self.num_outputs))]
         return values
 
     def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
@@ -78,7 +75,7 @@ class PPO(Population):
 
     def collect(self, envs: MemberEnvs) -> Rollout:
         """Plays `num_steps` steps in every copy."""
-        inputs, actions, steps, finals = [], [], [], []
+        inputs, actions, steps = [], [], []
         with torch.inference_mode():
             for _ in range(self.config.num_steps):
                 x = self.inputs.encode(envs.observations)
@@ -87,17 +84,14 @@ class PPO(Population):
                 inputs.append(x)
                 actions.append(sampled)
                 steps.append(step)
-                if step.truncated.any():
-                    finals.append(step.next_observations[step.truncated])
-            last_inputs = self.inputs.encode(envs.observations)
-            final = np.concatenate(finals) if finals else envs.observations[:0, 0]
+            final = np.concatenate([step.next_observations[step.truncated] for step in steps])
             return Rollout(
                 torch.stack(inputs),
                 torch.stack(actions),
                 torch.from_numpy(np.stack([step.rewards for step in steps])).float(),
                 torch.from_numpy(np.stack([step.terminated for step in steps])),
                 torch.from_numpy(np.stack([step.truncated for step in steps])),
-                last_inputs,
+                self.inputs.encode(envs.observations),
                 self.inputs.encode(final[None])[0],
             )
 

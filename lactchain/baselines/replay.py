@@ -31,11 +31,7 @@ FIELDS = tuple(Batch.__dataclass_fields__)
 class ReplayBuffer:
     """The newest `capacity` transitions of each member.
 
-    Args:
-        num_members: P.
-        capacity: transitions of each member.
-        observation_space: of a single environment.
-        action_space: of a single environment.
+    The spaces are those of a single environment.
 
     Attributes:
         size: transitions that each member holds.

@@ -4,7 +4,7 @@ Defaults are those of Stable-Baselines3 where it has the algorithm, unless said 
 files in configs/ hold what suits an environment.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from lactchain.bounds import (
@@ -17,8 +17,9 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
+from lactchain.errors import ConfigError
 from lactchain.settings import RunConfig, check
-from lactchain.tunable import tunable, tunables
+from lactchain.tunable import tunable, with_tunables
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,6 @@ class PPOConfig(AgentConfig):
     """Rows of a minibatch, at most num_envs * num_steps."""
     num_epochs: AtLeast1 = tunable(10, 1, 20, integer=True)
     """Passes over the rows of a rollout."""
-    initial_log_std: float = 0.0
-    """Logarithm of the initial deviation of continuous actions."""
     reward_scale: Positive = 1.0
     """Factor on rewards where they are learnt from; figures are of unscaled ones."""
 
@@ -149,8 +148,6 @@ class DDPGConfig(ReplayConfig):
 
     hidden: tuple[AtLeast1, ...] = (256, 256)
     buffer_size: AtLeast1 = 200_000
-    num_critics: Literal[1, 2] = 1
-    """2: targets take the smaller of two estimates (Fujimoto et al. 2018)."""
     learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     actor_learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     """Step size of Adam, for the actor."""
@@ -210,8 +207,6 @@ class LoopConfig(Bounded):
     """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""
     keep_checkpoints: AtLeast1 = 2
     """Checkpoints to keep; older ones go when a newer one is verified."""
-    target_return: float | None = None
-    """Mean return of an evaluation that ends the run early; null: none does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -240,20 +235,11 @@ class TrainAgentConfig(Bounded):
             ValueError: a member's entry names no tunable of the agent, or a value that it refuses.
         """
         entries = self.loop.members or [{}]
-        own = [_with_settings(self.agent, entry) for entry in entries]
+        try:
+            own = [with_tunables(self.agent, entry, within=False) for entry in entries]
+        except ConfigError as error:
+            raise ValueError(f"loop.members: {error}") from error
         return own * (self.loop.num_members // len(own))
-
-
-def _with_settings(agent: Any, settings: dict[str, int | float]) -> Any:
-    known = tunables(type(agent))
-    for name, value in settings.items():
-        check(name in known, "loop.members", f"names of {', '.join(known)}", name)
-        whole = not known[name].integer or value == int(value)
-        check(whole, "loop.members", f"a whole number for {name}", value)
-    try:
-        return replace(agent, **settings)
-    except ValueError as error:
-        raise ValueError(f"loop.members: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -288,8 +274,6 @@ class TrainCQLConfig(TrainAgentConfig):
     """A run of CQL."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_cql")
-    environment: WorldConfig = WorldConfig()
-    """What the data are of, and what the result is evaluated in."""
     agent: CQLConfig = CQLConfig()
     loop: LoopConfig = LoopConfig(total_steps=10_000, log_every_steps=500, eval_every_steps=2_500)
     data: str | None = None

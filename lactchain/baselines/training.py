@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,7 @@ import numpy as np
 from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
-from lactchain.baselines.evaluation import (
-    FINAL_SEED,
-    Evaluation,
-    evaluate_agent,
-    success_return,
-)
+from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate_agent, success_return
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
@@ -39,12 +34,7 @@ from lactchain.baselines.settings import (
     TrainCQLConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import (
-    load_checkpoint,
-    load_state,
-    save_checkpoint,
-    save_state,
-)
+from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
 from lactchain.baselines.transitions import (
     TransitionData,
     read_offline,
@@ -83,13 +73,9 @@ def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
 
 
 class Training:
-    """One run in progress.
+    """One run in progress: who learns, what from, and what evaluations have found.
 
-    Attributes:
-        agent: who learns.
-        source: what from: copies of the environment, or recorded transitions.
-        best_return: the best mean return of an evaluation so far.
-        evaluations: of each evaluation, its step and every member's mean return.
+    The source is copies of the environment, or recorded transitions.
     """
 
     def __init__(self, config: TrainAgentConfig, run: Run) -> None:
@@ -97,14 +83,13 @@ class Training:
         world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
         self.agent = agent_class(config.member_configs(), *spaces_of(world), seed)
         self.source: Any
-        if isinstance(config, TrainCQLConfig):
+        self._is_offline = isinstance(config, TrainCQLConfig)
+        if self._is_offline:
             self.source = _offline_data(config, run)
             _check_spaces(self.source, self.agent)
         else:
-            num_envs = config.agent.num_envs
-            self.source = MemberEnvs(
-                world.id, self.agent.num_members, num_envs, seed, **world.kwargs
-            )
+            sizes = self.agent.num_members, config.agent.num_envs
+            self.source = MemberEnvs(world.id, *sizes, seed, **world.kwargs)
         self.best_return = -np.inf
         self.evaluations: list[dict[str, Any]] = []
         self._logged = self._saved = 0
@@ -116,7 +101,7 @@ class Training:
     @property
     def steps(self) -> int:
         """Environment steps of each member so far; updates, where nothing is played."""
-        if isinstance(self.source, TransitionData):
+        if self._is_offline:
             return self.agent.num_updates
         return self.source.num_env_steps // self.loop.num_members
 
@@ -183,15 +168,9 @@ class Training:
         self._episodes = [tuple(entry) for entry in state["episodes"]]
         self.run.truncate_metrics(self.steps)
 
-    @property
-    def _is_offline(self) -> bool:
-        return isinstance(self.source, TransitionData)
-
     def _is_over(self) -> bool:
-        target = self.loop.target_return
-        reached = target is not None and self.best_return >= target
         asked = (self.run.directory / "stop").exists()
-        return self.steps >= self.loop.total_steps or reached or asked
+        return asked or self.steps >= self.loop.total_steps
 
     def _learn(self) -> None:
         metrics = self.agent.advance(self.source, min(self.steps / self.loop.total_steps, 1.0))
@@ -278,11 +257,8 @@ class Training:
 
 def save_agent(directory: Path, agent: Population, member: int, world: WorldConfig) -> None:
     """Writes one member's weights, and what is needed to act with them, into a folder."""
-    weights = {
-        name: part.flat[member]
-        for name, part in agent.parts.items()
-        if isinstance(part, Parameters)
-    }
+    networks = {n: part for n, part in agent.parts.items() if isinstance(part, Parameters)}
+    weights = {name: part.flat[member] for name, part in networks.items()}
     about = {
         "agent": type(agent).__name__,
         "config": asdict(agent.configs[member]),
@@ -305,11 +281,17 @@ def read_agent(directory: str | Path) -> Any:
     if about["agent"] not in classes:
         raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
     config_class, agent_class = classes[about["agent"]]
-    config = config_class(**about["config"] | {"hidden": tuple(about["config"]["hidden"])})
+    config = config_of(config_class, about["config"])
     agent = agent_class([config], *spaces_of(WorldConfig(**about["environment"])))
     for name, weights in state["weights"].items():
         agent.parts[name].load_state_dict({"flat": weights[None]})
     return agent
+
+
+def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
+    """An agent's config from the plain values of its fields, those of older versions left out."""
+    known = {item.name: stored[item.name] for item in fields(config_class) if item.name in stored}
+    return config_class(**known | {"hidden": tuple(stored["hidden"])})
 
 
 def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> TransitionData:

@@ -60,13 +60,10 @@ class TransitionData(Batch):
 
 @dataclass(frozen=True)
 class RecordedEpisode:
-    """One episode of T steps as other libraries store it.
+    """One episode of T steps as other libraries store it: actions (T, …), rewards (T,).
 
-    Attributes:
-        observations: (T + 1, …), or (T, …) where the last one was not recorded.
-        actions: (T, …).
-        rewards: (T,).
-        terminated: whether the last state is terminal.
+    Observations are (T + 1, …), or (T, …) where the last one was not recorded; `terminated` says
+    that the last state is terminal.
     """
 
     observations: np.ndarray
@@ -76,11 +73,7 @@ class RecordedEpisode:
 
 
 def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes") -> TransitionData:
-    """Transitions of episodes, none of which reaches into the next.
-
-    Args:
-        episodes: in the order of recording.
-        source: what an error names.
+    """Transitions of episodes, none of which reaches into the next; errors name the `source`.
 
     Raises:
         DataError: an episode's lengths do not fit together, or there is no transition.

@@ -24,44 +24,32 @@ def make_vector_env(
     arrives empty.
 
     Args:
-        id: a Gymnasium id.
+        id: a Gymnasium id, whose arguments are in `kwargs`.
         num_envs: number of copies.
-        mode: one numpy batch, a loop in this process, or a process for each copy; None: a batch
-            where there is one that resets in the same step, else the loop. Processes pay only for
-            slow environments.
-        kwargs: arguments of the environment.
+        mode: one numpy batch, a loop in this process, or a process for each copy, which pays for
+            slow environments only; None: a batch that resets in the same step if there is one, else
+            the loop.
 
     Raises:
         ValueError: there is no such mode.
         gymnasium.error.Error: there is no such environment, or it has no such mode.
     """
-    if mode is None:
-        batch = _batch(id, num_envs, kwargs)
-        if batch is not None:
-            return batch
-        mode = "sync"
-    vector_kwargs: dict[str, Any] = {}
+    if mode is None and (batch := _batch(id, num_envs, kwargs)) is not None:
+        return batch
+    mode, settings = mode or "sync", {}
     if mode != "vector_entry_point":
-        vector_kwargs["autoreset_mode"] = AutoresetMode.SAME_STEP
+        settings["autoreset_mode"] = AutoresetMode.SAME_STEP
     if mode == "async":
-        vector_kwargs["shared_memory"] = False
-    return gym.make_vec(id, num_envs, mode, vector_kwargs, **kwargs)
-
-
-def make_resumable_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
-    """`make_vector_env` whose `unwrapped` has `get_state()`, as arrays and what JSON can hold.
-
-    `set_state(state)` puts it back, and it goes on alike. Batches do so by themselves.
-    """
-    envs = make_vector_env(id, num_envs, **kwargs)
-    if hasattr(envs.unwrapped, "get_state"):
-        return envs
-    envs.close()
-    return ResumableLoop(id, num_envs, **kwargs)
+        settings["shared_memory"] = False
+    return gym.make_vec(id, num_envs, mode, settings, **kwargs)
 
 
 class ResumableLoop(SyncVectorEnv):
-    """Copies in a loop; to be put back, each plays its episode up to where it was again."""
+    """Copies in a loop; to be put back, each plays its episode up to where it was again.
+
+    `get_state()` gives arrays and what JSON can hold, as batches do by themselves; after
+    `set_state(state)` it goes on alike.
+    """
 
     def __init__(self, id: str, num_envs: int, **kwargs: Any) -> None:
         copies = [lambda: EpisodeRecord(gym.make(id, **kwargs))] * num_envs
@@ -81,8 +69,7 @@ class ResumableLoop(SyncVectorEnv):
 class EpisodeRecord(gym.Wrapper):
     """Remembers how the episode began and what was played, so that it can be played again.
 
-    Right for environments whose episode is a function of `np_random` at the reset and of the
-    actions, as Gymnasium asks.
+    An episode is a function of `np_random` at the reset and of the actions, as Gymnasium asks.
     """
 
     def __init__(self, env: gym.Env) -> None:

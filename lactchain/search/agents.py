@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -14,7 +14,7 @@ from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.training import AGENTS
+from lactchain.baselines.training import AGENTS, config_of
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
 from lactchain.search.evolution import Child, Individual
@@ -38,14 +38,18 @@ def agent_class(config: Any) -> type[Population]:
     return next(agent for kind, agent in AGENTS.items() if isinstance(config, kind))
 
 
+class Member(Protocol):
+    """Whoever is trained and judged: an individual, a child, a report of a trial."""
+
+    config: Any
+    state: Learnt
+
+
 @dataclass
 class Arena:
-    """Where agents are trained and judged; the one counter of environment steps of a search.
+    """Where agents are trained and judged, all by one seed.
 
-    Attributes:
-        world: the environment.
-        seed: of everything that happens here.
-        num_env_steps: steps of training and of selecting evaluations, of all members.
+    `num_env_steps` counts for the whole search: training and selecting evaluations of all members.
     """
 
     world: WorldConfig
@@ -64,13 +68,11 @@ class Arena:
 
     def newborn(self, config: Any, seed: Sequence[int]) -> Learnt:
         """The state of a member that has not trained yet."""
-        population = agent_class(config)([config], *self.spaces, seed=list(seed))
-        return take(population, 0)
+        return take(agent_class(config)([config], *self.spaces, seed=list(seed)), 0)
 
     def train(
         self,
-        configs: Sequence[Any],
-        learnt: Sequence[Learnt],
+        members: Sequence[Member],
         envs: Sequence[MemberEnvs],
         num_steps: int,
         seed: Sequence[int],
@@ -81,46 +83,36 @@ class Arena:
         Raises:
             Interrupted: the process was asked to stop.
         """
-        trained: list[Learnt | None] = [None] * len(configs)
+        trained: dict[int, Learnt] = {}
         before = sum(one.num_env_steps for one in envs)
-        for places, population in self._populations(configs, learnt, seed):
+        for places, population in self._populations(members, seed):
             joined = JoinedEnvs([envs[place] for place in places])
             goal = joined.members[0].num_env_steps + num_steps
             while joined.members[0].num_env_steps < goal:
                 if stop_requested():
                     raise Interrupted(stop_requested(), "stopped while members trained")
                 population.advance(joined, progress)
-            joined.pop_episodes()
-            for row, place in enumerate(places):
-                trained[place] = take(population, row)
+            trained |= {place: take(population, row) for row, place in enumerate(places)}
+        for one in envs:
+            one.pop_episodes()
         self.num_env_steps += sum(one.num_env_steps for one in envs) - before
-        return trained
+        return [trained[place] for place in range(len(members))]
 
     def judge(
-        self,
-        configs: Sequence[Any],
-        learnt: Sequence[Learnt],
-        num_episodes: int,
-        seed: int,
-        counts: bool = True,
+        self, members: Sequence[Member], num_episodes: int, seed: int, counts: bool = True
     ) -> list[float]:
         """Mean returns of greedy episodes; NaN for members whose gradients were not finite."""
-        returns = np.zeros(len(configs))
-        for places, population in self._populations(configs, learnt, [0]):
+        returns = np.zeros(len(members))
+        for places, population in self._populations(members, [0]):
             evaluation = evaluate_agent(population, self.world, num_episodes, seed)
             returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
             self.num_env_steps += counts * evaluation.num_env_steps
         return returns.tolist()
 
-    def certify(self, config: Any, learnt: Learnt) -> float:
+    def certify(self, member: Member) -> float:
         """Mean return of many episodes that nothing was selected by; they are not counted."""
         seed = self._seed(CERTIFYING_SEEDS)
-        return self.judge([config], [learnt], CERTIFYING_EPISODES, seed, counts=False)[0]
-
-    def prove(self, agent: Any) -> float:
-        """The same for an agent that was read from a folder."""
-        seed = self._seed(CERTIFYING_SEEDS)
-        return float(evaluate_agent(agent, self.world, CERTIFYING_EPISODES, seed).returns.mean())
+        return self.judge([member], CERTIFYING_EPISODES, seed, counts=False)[0]
 
     def selecting_seed(self, number: int) -> int:
         """Where the episodes of a selecting evaluation start; other ones each time."""
@@ -130,24 +122,16 @@ class Arena:
         return (10_000_000 * self.seed + kind + offset) % 2**32
 
     def _populations(
-        self, configs: Sequence[Any], learnt: Sequence[Learnt], seed: Sequence[int]
+        self, members: Sequence[Member], seed: Sequence[int]
     ) -> Iterator[tuple[list[int], Population]]:
         """The members as populations of those that fit together, with their places."""
-        for places in batches(configs, learnt):
-            own, known = [configs[place] for place in places], [learnt[place] for place in places]
-            yield places, join(agent_class(own[0]), own, known, *self.spaces, [*seed, places[0]])
+        for places in batches(members):
+            own = [members[place] for place in places]
+            yield places, join(agent_class(own[0].config), own, *self.spaces, [*seed, places[0]])
 
 
 class AgentSpecies:
-    """Classic agents of one kind that evolve; see `lactchain.search.evolution.Species`.
-
-    Args:
-        config: what members begin with, but for what is drawn.
-        world: what they play.
-        space: what is drawn and mutated.
-        settings: sizes and rates.
-        seed: of training and episodes.
-    """
+    """Classic agents of one kind that evolve from a config; see `evolution.Species`."""
 
     def __init__(
         self,
@@ -158,10 +142,8 @@ class AgentSpecies:
         seed: int = 0,
     ) -> None:
         self.config, self.space, self.settings = config, space, settings
-        self.arena = Arena(world, seed)
-        self.envs = [
-            self.arena.make_envs(config, place) for place in range(settings.population_size)
-        ]
+        self.arena, places = Arena(world, seed), range(settings.population_size)
+        self.envs = [self.arena.make_envs(config, place) for place in places]
 
     @property
     def num_env_steps(self) -> int:
@@ -171,38 +153,29 @@ class AgentSpecies:
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
         config, change = first_config(self.config, self.space, self.settings, place, rng)
-        return config, self.arena.newborn(config, [self.arena.seed, place]), change
+        return Child(config, self.arena.newborn(config, [self.arena.seed, place]), change)
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
         """A generation's training."""
-        return self.arena.train(
-            [member.config for member in members],
-            [member.state for member in members],
-            self.envs,
-            self.settings.steps_per_generation,
-            [self.arena.seed, generation],
-            generation / self.settings.num_generations,
-        )
+        settings, seed = self.settings, [self.arena.seed, generation]
+        progress = generation / settings.num_generations
+        return self.arena.train(members, self.envs, settings.steps_per_generation, seed, progress)
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """Mean returns over the same episodes for all."""
-        return self.arena.judge(
-            [member.config for member in members],
-            [member.state for member in members],
-            self.settings.num_episodes,
-            self.arena.selecting_seed(generation),
-        )
+        seed = self.arena.selecting_seed(generation)
+        return self.arena.judge(members, self.settings.num_episodes, seed)
 
     def certify(self, member: Individual) -> float:
         """Mean return over fresh episodes, which are not counted."""
-        return self.arena.certify(member.config, member.state)
+        return self.arena.certify(member)
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant of any of the kinds."""
         settings, config, learnt = self.settings.mutation, parent.config, parent.state
         if kind == "hyper":
             config, change = mutate_tunables(config, self.space, settings, rng)
-            return config, learnt, change
+            return Child(config, learnt, change)
         if kind == "activation":
             return mutate_activation(config, learnt, rng)
         if kind == "parameters":
@@ -215,12 +188,8 @@ class AgentSpecies:
 
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Learnt]:
         """The config and the state that `encode` was given."""
-        config = body["config"] | {"hidden": tuple(body["config"]["hidden"])}
-        shapes = {
-            part: {name: [tuple(shape) for shape in layout] for name, layout in networks.items()}
-            for part, networks in body["shapes"].items()
-        }
-        return type(self.config)(**config), Learnt(body["parts"], shapes, body["num_updates"])
+        config = config_of(type(self.config), body["config"])
+        return config, Learnt(body["parts"], body["shapes"], body["num_updates"])
 
     def facts(self, champion: Individual) -> dict[str, Any]:
         """What a summary says of the champion beside its tunables."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,8 +34,6 @@ class Individual:
         id: number of the generation times the population's size plus the place.
         parent: id of the member that it comes from; None for newcomers.
         mutation: newcomer, elite (the fittest so far, unchanged), or a kind of mutation.
-        change: what changed: name → [before, after].
-        config: its config.
         state: what it has learnt, as its species holds it.
         fitness: mean return of the evaluation after it trained; the champion's, of all its
             evaluations.
@@ -46,12 +44,17 @@ class Individual:
     id: int
     parent: int | None
     mutation: str
-    change: Mapping[str, Any]
+    change: Change
     config: Any
     state: Any
     fitness: float | None = None
     parent_fitness: float | None = None
     num_evaluations: int = 0
+
+    @property
+    def gain(self) -> float | None:
+        """How much fitter it is than its parent was; None for newcomers."""
+        return None if self.parent is None else self.fitness - self.parent_fitness
 
     def judged(self, fitness: float) -> Individual:
         """The same after one more evaluation."""
@@ -60,8 +63,16 @@ class Individual:
         return replace(self, fitness=mean, num_evaluations=count + 1)
 
 
-Child = tuple[Any, Any, Mapping[str, Any]]
-"""Config and state of a new member, and what was changed: name → [before, after]."""
+Change = Mapping[str, Any]
+"""What changed: name → [before, after]."""
+
+
+class Child(NamedTuple):
+    """A new member before it has trained."""
+
+    config: Any
+    state: Any
+    change: Change
 
 
 class Species(Protocol):
@@ -94,6 +105,12 @@ class Species(Protocol):
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Any]:
         """The config and the state that `encode` was given."""
 
+    def facts(self, champion: Individual) -> dict[str, Any]:
+        """What a summary says of the champion beside its tunables."""
+
+    def close(self) -> None:
+        """Lets go of environments."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the next generation depends on beside the members: environments, counts."""
 
@@ -103,15 +120,7 @@ class Species(Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """What a generation came to.
-
-    Attributes:
-        number: from 0.
-        members: evaluated, in the order of their places.
-        num_env_steps: counted so far.
-        champion: the fittest member so far, as it was when it was first evaluated.
-        certified: mean return of the champion over fresh episodes, where a target was met.
-    """
+    """What a generation came to: its evaluated members, and steps and champion so far."""
 
     number: int
     members: tuple[Individual, ...]
@@ -124,13 +133,10 @@ class Generation:
         return [
             {
                 "generation": self.number,
-                "id": member.id,
-                "parent": member.parent,
-                "mutation": member.mutation,
-                "change": dict(member.change),
+                **{key: getattr(member, key) for key in ("id", "parent", "mutation", "change")},
                 "fitness": _finite(member.fitness),
                 "parent_fitness": _finite(member.parent_fitness),
-                "gain": _finite(_gain(member)),
+                "gain": _finite(member.gain),
                 "num_env_steps": self.num_env_steps,
             }
             for member in self.members
@@ -142,13 +148,10 @@ class Evolution:
     """A population of one species under selection.
 
     Attributes:
-        species: what evolves.
-        config: sizes and rates.
-        seed: of all that is drawn here.
         target: mean return at which a search is done; None: it goes through all generations.
         number: the next generation.
         members: its members, not trained yet.
-        champion: the fittest so far.
+        champion: the fittest so far, as it was when it was first evaluated.
         certified: mean return of the champion over fresh episodes, where the target was met.
     """
 
@@ -163,13 +166,8 @@ class Evolution:
 
     def __iter__(self) -> Iterator[Generation]:
         """Generations, until the target is certified or the last one is done."""
-        while not self.done:
+        while self.certified is None and self.number < self.config.num_generations:
             yield self.advance()
-
-    @property
-    def done(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self.certified is not None or self.number >= self.config.num_generations
 
     def advance(self) -> Generation:
         """Trains, judges and replaces the members."""
@@ -242,7 +240,7 @@ class Evolution:
 
     def _kind(self, rng: np.random.Generator) -> str:
         weights = [self.config.mutation.weights.get(kind, 0.0) for kind in MUTATIONS]
-        return str(rng.choice(MUTATIONS, p=np.array(weights) / sum(weights)))
+        return str(rng.choice([*MUTATIONS], p=np.array(weights) / sum(weights)))
 
     def _rng(self) -> np.random.Generator:
         """Chance of the coming generation, whatever happened before."""
@@ -276,6 +274,16 @@ class Evolution:
         return Individual(config=config, state=state, **record)
 
 
+def ancestors(member: Individual, lineage: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The member and those that it comes from, the newcomer last, by the records of a lineage."""
+    by_id = {line["id"]: line for line in lineage}
+    chain, id = [], member.id
+    while id is not None:
+        chain.append({key: by_id[id][key] for key in ("id", "mutation", "change", "fitness")})
+        id = by_id[id]["parent"]
+    return chain
+
+
 def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """What each kind of mutation has brought, from the records of a lineage.
 
@@ -295,11 +303,6 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         }
         for kind, values in sorted(gains.items())
     }
-
-
-def _gain(member: Individual) -> float | None:
-    """How much fitter a member is than its parent was; None for newcomers."""
-    return None if member.parent is None else member.fitness - member.parent_fitness
 
 
 def _finite(value: float | None) -> float | None:

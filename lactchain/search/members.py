@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from lactchain.baselines.member_envs import FinishedEpisode, MemberEnvs, Transition
-from lactchain.baselines.networks import Parameters
-from lactchain.baselines.population import Adam, Population
+from lactchain.baselines.member_envs import MemberEnvs, Transition
+from lactchain.baselines.networks import Shapes, unflatten
+from lactchain.baselines.population import Population
 from lactchain.tunable import tunables
 
 Arrays = list[np.ndarray]
 """Weight and bias of each layer in turn, of one member; convolutions come first."""
-Shapes = dict[str, list[tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -46,85 +45,67 @@ def take(population: Population, member: int) -> Learnt:
         name: {key: _row(value, member) for key, value in part.items()}
         for name, part in state["parts"].items()
     }
-    return Learnt(parts, _shapes(population), state["num_updates"])
+    shapes = {n: part.shapes for n, part in population.parts.items() if hasattr(part, "shapes")}
+    return Learnt(parts, shapes, state["num_updates"])
 
 
 def join(
     kind: type[Population],
-    configs: Sequence[Any],
-    learnt: Sequence[Learnt],
+    members: Sequence[Any],
     observation_space: spaces.Space,
     action_space: spaces.Space,
     seed: int | Sequence[int],
 ) -> Population:
-    """A population of members that were taken out of others; see `batches` for who fits whom."""
+    """A population of members, each with a `config` and a `state`, that `batches` finds to fit."""
+    configs, states = zip(*((member.config, member.state) for member in members), strict=True)
     population = kind(configs, observation_space, action_space, seed)
-    population.num_updates = learnt[0].num_updates
+    population.num_updates = states[0].num_updates
     for name, part in population.parts.items():
-        rows = {key: [one.parts[name][key] for one in learnt] for key in learnt[0].parts[name]}
+        rows = {key: [state.parts[name][key] for state in states] for key in states[0].parts[name]}
         part.load_state_dict({key: _joined(values) for key, values in rows.items()})
     return population
 
 
-def _shapes(population: Population) -> dict[str, Shapes]:
-    """The shapes of what lies flat in a population's parts."""
-    shapes = {}
-    for name, part in population.parts.items():
-        if isinstance(part, Adam):
-            part = part.parameters
-        if isinstance(part, Parameters):
-            shapes[name] = part.shapes
-    return shapes
-
-
-def batches(configs: Sequence[Any], learnt: Sequence[Learnt]) -> list[list[int]]:
-    """Places of members that can be trained in one batch at no loss.
+def batches(members: Sequence[Any]) -> list[list[int]]:
+    """Places of members, each with a `config` and a `state`, that train in one batch at no loss.
 
     They agree in every field that is not tunable, in whole numbers (members with other sizes of
     batch or numbers of epochs would wait for each other), and in how much they have stored.
     """
     found: dict[tuple, list[int]] = {}
-    for place, (config, one) in enumerate(zip(configs, learnt, strict=True)):
-        declared = tunables(type(config))
+    for place, member in enumerate(members):
+        declared = tunables(type(member.config))
         fields = tuple(
             (name, value)
-            for name, value in vars(config).items()
+            for name, value in vars(member.config).items()
             if name not in declared or declared[name].integer
         )
-        found.setdefault((fields, _extent(one)), []).append(place)
+        stored = tuple(
+            value.shape if isinstance(value, np.ndarray) else value
+            for part in member.state.parts.values()
+            for value in part.values()
+        )
+        found.setdefault((fields, stored), []).append(place)
     return list(found.values())
 
 
-def _extent(learnt: Learnt) -> tuple:
-    """Shapes of what a member holds, and the numbers that a batch must share."""
-    return tuple(
-        value.shape if isinstance(value, np.ndarray) else value
-        for part in learnt.parts.values()
-        for value in part.values()
-    )
+NetworkChange = Callable[[Arrays, bool], Arrays]
+"""Arrays of a network, or what an optimiser knows about them (the second says so) → new ones."""
 
 
-def change_networks(
-    learnt: Learnt,
-    parameters: Callable[[Arrays], Arrays],
-    moments: Callable[[Arrays], Arrays],
-) -> Learnt:
-    """The member with other networks.
-
-    Args:
-        learnt: is left as it is.
-        parameters: arrays of a network → its new arrays; targets are networks too.
-        moments: the same for what an optimiser knows about these arrays.
-    """
+def change_networks(learnt: Learnt, change: NetworkChange) -> Learnt:
+    """The member with other networks, targets too; `learnt` is left as it is."""
     parts, shapes = dict(learnt.parts), dict(learnt.shapes)
     for name, layout in learnt.shapes.items():
         entries = dict(parts[name])
-        flat = "flat" in entries
-        for key in ("flat",) if flat else ("mean", "square"):
-            networks = _unflatten(entries[key][0], layout)
-            change = parameters if flat else moments
+        moments = "flat" not in entries
+        for key in ("mean", "square") if moments else ("flat",):
+            networks = {
+                network: [array[0] for array in arrays]
+                for network, arrays in unflatten(entries[key], layout).items()
+            }
             # A single array, such as a log-deviation, is no network.
-            changed = {n: change(a) if len(a) > 1 else a for n, a in networks.items()}
+            changed = {n: change(a, moments) if len(a) > 1 else a for n, a in networks.items()}
             rows = [array.ravel() for arrays in changed.values() for array in arrays]
             entries[key] = np.concatenate(rows)[None]
             shapes[name] = {n: [a.shape for a in arrays] for n, arrays in changed.items()}
@@ -157,14 +138,6 @@ class JoinedEnvs:
         }
         return Transition(**columns)
 
-    def pop_episodes(self) -> list[FinishedEpisode]:
-        """The episodes that ended since this was last called."""
-        return [
-            replace(episode, member=place)
-            for place, member in enumerate(self.members)
-            for episode in member.pop_episodes()
-        ]
-
 
 def _row(value: Any, member: int) -> Any:
     """A member's own copy (1, …) out of an array (P, …); a number is the same for all."""
@@ -175,15 +148,3 @@ def _row(value: Any, member: int) -> Any:
 
 def _joined(values: Sequence[Any]) -> Any:
     return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
-
-
-def _unflatten(flat: np.ndarray, layout: Shapes) -> dict[str, Arrays]:
-    networks: dict[str, Arrays] = {}
-    start = 0
-    for name, shapes in layout.items():
-        networks[name] = []
-        for shape in shapes:
-            stop = start + int(np.prod(shape))
-            networks[name].append(flat[start:stop].reshape(shape))
-            start = stop
-    return networks

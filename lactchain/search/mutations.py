@@ -14,33 +14,22 @@ being 0.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from lactchain.baselines.networks import ACTIVATIONS
 from lactchain.errors import ConfigError
-from lactchain.search.members import Arrays, Learnt, change_networks
+from lactchain.search.evolution import Change, Child
+from lactchain.search.members import Arrays, Learnt, NetworkChange, change_networks
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.tunable import Tunable, tunable_values, tunables, with_tunables
 
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
-
-Change = dict[str, list[Any]]
-"""What changed: name → [before, after]."""
-
-
-class Mutant(NamedTuple):
-    """A child before it has trained."""
-
-    config: Any
-    learnt: Learnt
-    change: Change
 
 
 def check_tunables(config: Any, names: Sequence[str]) -> None:
@@ -72,12 +61,7 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     Raises:
         ConfigError: the config class refuses whatever is drawn.
     """
-    if space.architectures:
-        place = int(rng.integers(len(space.architectures)))
-        config = replace(config, hidden=tuple(space.architectures[place]))
-    if space.activations:
-        place = int(rng.integers(len(space.activations)))
-        config = replace(config, activation=space.activations[place])
+    config = choose_networks(config, space, lambda _, options: options[rng.integers(len(options))])
     ranges = searched_tunables(config, space.tunables)
 
     def draw() -> Any:
@@ -85,7 +69,22 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
             config, {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
         )
 
-    return _first_accepted(draw)
+    return first_accepted(draw)
+
+
+def choose_networks(
+    config: Any, space: SpaceConfig, choose: Callable[[str, Sequence[Any]], Any]
+) -> Any:
+    """A config whose architecture and activation are chosen, where the space offers some.
+
+    Args:
+        choose: one of some options, given the name of the field.
+    """
+    if space.architectures:
+        config = replace(config, hidden=tuple(choose("hidden", space.architectures)))
+    if space.activations:
+        config = replace(config, activation=choose("activation", space.activations))
+    return config
 
 
 def first_config(
@@ -113,117 +112,113 @@ def mutate_tunables(
         }
         return with_tunables(config, after), {name: [before[name], after[name]] for name in names}
 
-    return _first_accepted(draw)
+    return first_accepted(draw)
 
 
 def mutate_parameters(
     config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
-) -> Mutant:
+) -> Child:
     """Gaussian noise on all weights of all networks; target networks follow their originals."""
     seed = int(rng.integers(2**63))
 
-    def disturb(arrays: Arrays) -> Arrays:
+    def disturb(arrays: Arrays, moments: bool) -> Arrays:
+        if moments:
+            return arrays
         noise = np.random.default_rng(seed)
-        return [a + _like(a, settings.noise * _size(a), noise) for a in arrays]
+        return [a + _noise(a.shape, settings.noise, a, noise) for a in arrays]
 
-    changed = change_networks(learnt, disturb, list)
-    return Mutant(config, changed, {"noise": [0.0, settings.noise]})
+    return Child(config, change_networks(learnt, disturb), {"noise": [0.0, settings.noise]})
 
 
-def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> Mutant:
+def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> Child:
     """Another activation behind the same weights."""
-    hint = typing.get_type_hints(type(config))["activation"]
-    others = [name for name in typing.get_args(hint) if name != config.activation]
+    others = [name for name in ACTIVATIONS if name != config.activation]
     after = str(rng.choice(others))
-    return Mutant(
-        replace(config, activation=after), learnt, {"activation": [config.activation, after]}
-    )
+    change = {"activation": [config.activation, after]}
+    return Child(replace(config, activation=after), learnt, change)
 
 
 def mutate_architecture(
     config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
-) -> Mutant | None:
+) -> Child | None:
     """More units or a layer, which leaves the function as it is; or fewer."""
     if not config.hidden:
         return None
     ways = _growths(config, settings) if rng.random() < settings.growth_share else _cuts(config)
     if not ways:
         return None
-    hidden, parameters, moments = ways[rng.integers(len(ways))](rng)
-    changed = change_networks(learnt, parameters, moments)
-    change = {"hidden": [list(config.hidden), list(hidden)]}
-    return Mutant(replace(config, hidden=hidden), changed, change)
+    hidden, change = ways[rng.integers(len(ways))](rng)
+    changes = {"hidden": [list(config.hidden), list(hidden)]}
+    return Child(replace(config, hidden=hidden), change_networks(learnt, change), changes)
 
 
-Way = Callable[[np.random.Generator], tuple[tuple[int, ...], Callable, Callable]]
+Way = Callable[[np.random.Generator], tuple[tuple[int, ...], NetworkChange]]
+"""Draws an architecture, and what leads to it."""
 
 
 def _growths(config: Any, settings: MutationConfig) -> list[Way]:
-    ways = []
-    if min(config.hidden) < settings.max_units:
-        ways.append(lambda rng: _more_units(config.hidden, settings.max_units, rng))
-    if len(config.hidden) < settings.max_layers and config.activation in DEEPENABLE:
+    hidden, most, ways = config.hidden, settings.max_units, []
+    if min(hidden) < most:
+        ways.append(lambda rng: _more_units(hidden, most, rng))
+    if len(hidden) < settings.max_layers and config.activation in DEEPENABLE:
         shift = DEEPENABLE[config.activation]
-        deeper = (*config.hidden, config.hidden[-1])
-        ways.append(
-            lambda _: (
-                deeper,
-                lambda a: add_hidden_layer(a, shift),
-                lambda a: add_hidden_layer(a, None),
-            )
-        )
+        deeper = (*hidden, hidden[-1])
+        ways.append(lambda _: (deeper, lambda a, moments: add_hidden_layer(a, shift, moments)))
     return ways
 
 
 def _cuts(config: Any) -> list[Way]:
-    ways = []
-    if max(config.hidden) > 1:
-        ways.append(lambda rng: _fewer_units(config.hidden, rng))
-    if len(config.hidden) > 1:
-        merged = config.hidden[:-1], merge_layer, partial(merge_layer, moments=True)
-        ways.append(lambda _: merged)
+    hidden, ways = config.hidden, []
+    if max(hidden) > 1:
+        ways.append(lambda rng: _fewer_units(hidden, rng))
+    if len(hidden) > 1:
+        ways.append(lambda _: (hidden[:-1], merge_layer))
     return ways
 
 
-def _more_units(hidden: tuple[int, ...], most: int, rng: np.random.Generator):
+def _more_units(
+    hidden: tuple[int, ...], most: int, rng: np.random.Generator
+) -> tuple[tuple[int, ...], NetworkChange]:
     """Half as many units again in one layer."""
     place = _pick([width < most for width in hidden], rng)
     count = min(max(hidden[place] // 2, 1), most - hidden[place])
     layer, seed = len(hidden) - place, int(rng.integers(2**63))
     wider = (*hidden[:place], hidden[place] + count, *hidden[place + 1 :])
-    return (
-        wider,
-        lambda a: add_units(a, layer, count, np.random.default_rng(seed)),
-        lambda a: add_units(a, layer, count, None),
-    )
+    return wider, lambda a, moments: add_units(a, layer, count, None if moments else seed)
 
 
-def _fewer_units(hidden: tuple[int, ...], rng: np.random.Generator):
+def _fewer_units(
+    hidden: tuple[int, ...], rng: np.random.Generator
+) -> tuple[tuple[int, ...], NetworkChange]:
     """A quarter of a layer's units less."""
     place = _pick([width > 1 for width in hidden], rng)
     kept = hidden[place] - max(hidden[place] // 4, 1)
-    layer = len(hidden) - place
     narrower = (*hidden[:place], kept, *hidden[place + 1 :])
-    return narrower, lambda a: keep_units(a, layer, kept), lambda a: keep_units(a, layer, kept)
+    return narrower, lambda a, _: keep_units(a, len(hidden) - place, kept)
 
 
 def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
     return int(rng.choice(np.flatnonzero(allowed)))
 
 
-def _first_accepted(draw: Callable[[], Any]) -> Any:
+def first_accepted(draw: Callable[[], Any]) -> Any:
+    """What is drawn, again and again while the config class refuses it.
+
+    Raises:
+        ConfigError: it refuses whatever is drawn.
+    """
     for _ in range(ATTEMPTS - 1):
         with suppress(ConfigError):
             return draw()
     return draw()
 
 
-def _size(array: np.ndarray) -> float:
-    return float(np.sqrt(np.square(array).mean()))
-
-
-def _like(array: np.ndarray, scale: float, rng: np.random.Generator) -> np.ndarray:
-    return (scale * rng.standard_normal(array.shape)).astype(array.dtype)
+def _noise(
+    shape: tuple[int, ...], scale: float, like: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Noise whose deviation is `scale` root mean squares of an array."""
+    size = float(np.sqrt(np.square(like).mean()))
+    return (scale * size * rng.standard_normal(shape)).astype(like.dtype)
 
 
 # --- networks, given as weight (in, out) and bias (1, out) of each layer of one member ------------
@@ -232,32 +227,29 @@ DEEPENABLE = {"relu": 0.0, "elu": 1.0}
 """Activations f with f(h + shift) = h + shift for all h that they can give, and the shift."""
 
 
-def add_units(
-    arrays: Sequence[np.ndarray], layer: int, count: int, rng: np.random.Generator | None
-) -> Arrays:
+def add_units(arrays: Arrays, layer: int, count: int, seed: int | None) -> Arrays:
     """The network with more units in a hidden layer, counted from the last layer backwards.
 
     Args:
         arrays: weight and bias of each layer.
         layer: 1 for the last hidden layer, 2 for the one before it.
         count: new units.
-        rng: draws their incoming weights, of the size of the others; None: zeros, for moments.
+        seed: of their incoming weights, of the size of the others; None: zeros, for moments.
     """
     grown = list(arrays)
     w, b, following = _places(arrays, layer)
     weight, bias = arrays[w], arrays[b]
     incoming = np.zeros((weight.shape[0], count), dtype=weight.dtype)
-    if rng is not None:
-        scale = float(np.sqrt(np.square(weight).mean()))
-        incoming += (scale * rng.standard_normal(incoming.shape)).astype(weight.dtype)
+    if seed is not None:
+        incoming = _noise(incoming.shape, 1.0, weight, np.random.default_rng(seed))
+    outgoing = np.zeros((count, arrays[following].shape[1]), dtype=weight.dtype)
     grown[w] = np.concatenate([weight, incoming], axis=1)
     grown[b] = np.concatenate([bias, np.zeros((1, count), dtype=bias.dtype)], axis=1)
-    outgoing = np.zeros((count, arrays[following].shape[1]), dtype=weight.dtype)
     grown[following] = np.concatenate([arrays[following], outgoing])
     return grown
 
 
-def keep_units(arrays: Sequence[np.ndarray], layer: int, count: int) -> Arrays:
+def keep_units(arrays: Arrays, layer: int, count: int) -> Arrays:
     """The network with the first units of a hidden layer only; `layer` as for `add_units`.
 
     Optimisers and targets must lose the units that their networks lose, so the choice does not
@@ -270,34 +262,31 @@ def keep_units(arrays: Sequence[np.ndarray], layer: int, count: int) -> Arrays:
     return smaller
 
 
-def add_hidden_layer(arrays: Sequence[np.ndarray], shift: float | None) -> Arrays:
+def add_hidden_layer(arrays: Arrays, shift: float, moments: bool) -> Arrays:
     """The network with one more hidden layer, of as many units, before the last layer.
 
     Args:
         arrays: weight and bias of each layer.
-        shift: of the activation, see `DEEPENABLE`; it is added before and taken away behind. None:
-            the new layer is of zeros, for moments.
+        shift: of the activation, see `DEEPENABLE`; it is added before and taken away behind.
+        moments: whether these are moments: those of the new layer are zeros.
     """
     *before, weight, bias = arrays
     width, kind = weight.shape[0], weight.dtype
-    if shift is None:
+    if moments:
         return [*before, np.zeros((width, width), kind), np.zeros((1, width), kind), weight, bias]
     shifts = np.full((1, width), shift, kind)
     return [*before, np.eye(width, dtype=kind), shifts, weight, bias - shifts @ weight]
 
 
-def merge_layer(arrays: Sequence[np.ndarray], moments: bool = False) -> Arrays:
-    """The network without its last hidden layer, which is multiplied into the last one.
-
-    The moments of what is multiplied are zeros.
-    """
+def merge_layer(arrays: Arrays, moments: bool) -> Arrays:
+    """The network without its last hidden layer, which is multiplied into the last one."""
     *before, w1, b1, w2, b2 = arrays
     if moments:
         return [*before, np.zeros((w1.shape[0], w2.shape[1]), w2.dtype), np.zeros_like(b2)]
     return [*before, w1 @ w2, b1 @ w2 + b2]
 
 
-def _places(arrays: Sequence[np.ndarray], layer: int) -> tuple[int, int, int]:
+def _places(arrays: Arrays, layer: int) -> tuple[int, int, int]:
     """Where the weight and the bias of a hidden layer are, and the next layer's weight."""
     following = len(arrays) - 2 * layer
     return following - 2, following - 1, following

@@ -11,20 +11,91 @@ A generation, or a trial, that was cut is done again, and comes out the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
-from lactchain.baselines.training import save_agent
+from lactchain.baselines.training import read_agent, save_agent
 from lactchain.files import append_json_lines, read_json_lines, write_json_lines
 from lactchain.run import Run
-from lactchain.search.agents import agent_class
-from lactchain.search.evolution import Evolution, Generation, Individual
-from lactchain.search.members import Learnt, join
+from lactchain.search.agents import Member, agent_class
+from lactchain.search.evolution import Child, Evolution, Generation, Species, ancestors, credit
+from lactchain.search.members import join, take
+from lactchain.search.trials import trials_of
+from lactchain.tunable import tunable_values
 
 KEEP_CHECKPOINTS = 2
+
+
+def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
+    """What a `SearchConfig` asks for: generations until the target is met, or the last one is done.
+
+    Returns:
+        The summary.
+    """
+    evolution = Evolution(species, config.evolution, config.run.seed, config.target)
+    resume(run, evolution)
+    for generation in evolution:
+        record_generation(run, generation)
+        if config.language is None:
+            save_best(run, config.environment, evolution.champion)
+        save(run, evolution)  # last: what is done again writes the rest again
+        if stopped(run):
+            break
+    champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
+    outcome = species.certify(champion)
+    species.close()
+    return {
+        "method": "evolution",
+        "seed": config.run.seed,
+        "num_generations": evolution.number,
+        "num_env_steps": species.num_env_steps,
+        "target_met": None if config.target is None else evolution.certified is not None,
+        "best/fitness": champion.fitness,
+        "best/episode_return": outcome,
+        "best/tunables": tunable_values(champion.config),
+        "best/ancestors": ancestors(champion, lineage),
+        "credit": credit(lineage),
+    } | species.facts(champion)
+
+
+def try_out(config: Any, run: Run) -> dict[str, Any]:
+    """Trials until the target is met, or the last one is done; the summary. See `evolve`."""
+    seed, path = config.run.seed, run.path("trials.jsonl")
+    trials = trials_of(
+        config.method, config.subject, config.environment, config.space, config.trials, seed
+    )
+    lines = whole_trials(read_json_lines(path))
+    write_json_lines(path, lines)
+    trials.replay(lines)
+    run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
+    best = max(lines, key=lambda line: line["fitness"], default=None)
+    met = best is not None and best["certified"]
+    for report in trials if not met else ():
+        met = config.target is not None and trials.certify(report, config.target)
+        line = {**report.record(), "certified": met}
+        if best is None or met or report.fitness > best["fitness"]:
+            best = line
+            save_best(run, config.environment, report)
+        append_json_lines(path, [line])
+        metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
+        run.log(metrics, step=report.num_env_steps)
+        if met or stopped(run):
+            break
+    agent = read_agent(run.directory / "best")
+    return {
+        "method": config.method,
+        "seed": seed,
+        "num_trials": trials.number,
+        "num_env_steps": trials.arena.num_env_steps,
+        "target_met": None if config.target is None else met,
+        "best/fitness": best["fitness"],
+        "best/episode_return": trials.arena.certify(Child(agent.config, take(agent, 0), {})),
+        "best/tunables": best["tunables"],
+        "best/trial": best["trial"],
+    }
 
 
 def record_generation(run: Run, generation: Generation) -> None:
@@ -65,20 +136,9 @@ def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line["trial"] in over]
 
 
-def ancestors(member: Individual, lineage: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The member and those that it comes from, the newcomer last."""
-    by_id = {line["id"]: line for line in lineage}
-    chain, id = [], member.id
-    while id is not None:
-        chain.append({key: by_id[id][key] for key in ("id", "mutation", "change", "fitness")})
-        id = by_id[id]["parent"]
-    return chain
-
-
-def save_best(run: Run, world: WorldConfig, config: Any, learnt: Learnt) -> None:
+def save_best(run: Run, world: WorldConfig, member: Member) -> None:
     """Writes the agent that the search would return now."""
-    spaces = spaces_of(world)
-    agent = join(agent_class(config), [config], [learnt], *spaces, seed=0)
+    agent = join(agent_class(member.config), [member], *spaces_of(world), seed=0)
     save_agent(run.path("best"), agent, 0, world)
 
 

@@ -6,22 +6,21 @@ from typing import Literal
 from lactchain.bounds import AtLeast1, Bounded, Positive, Share
 from lactchain.settings import check
 
-MUTATIONS = ("none", "architecture", "parameters", "activation", "hyper")
+MUTATIONS = {
+    "none": 0.2,
+    "architecture": 0.1,
+    "parameters": 0.2,
+    "activation": 0.05,
+    "hyper": 0.45,
+}
+"""Kinds of mutation, and how often each is drawn by default."""
 
 
 @dataclass(frozen=True)
 class MutationConfig(Bounded):
     """What may happen to a child, and how strongly. Weights need not add up to 1."""
 
-    weights: dict[str, float] = field(
-        default_factory=lambda: {
-            "none": 0.2,
-            "architecture": 0.1,
-            "parameters": 0.2,
-            "activation": 0.05,
-            "hyper": 0.45,
-        }
-    )
+    weights: dict[str, float] = field(default_factory=MUTATIONS.copy)
     """How often each kind is drawn. none; architecture: units or a layer more (the function stays)
     or fewer; parameters: Gaussian noise on the weights; activation: another; hyper: tunables."""
     tunable_step: Positive = 0.15
@@ -40,9 +39,9 @@ class MutationConfig(Bounded):
     def __post_init__(self) -> None:
         super().__post_init__()
         weights = self.weights
-        known = weights.keys() <= set(MUTATIONS)
+        known = weights.keys() <= MUTATIONS.keys()
         sound = known and all(w >= 0 for w in weights.values()) and sum(weights.values()) > 0
-        check(sound, "weights", f"weights of at least 0 for some of {MUTATIONS}", weights)
+        check(sound, "weights", f"weights of at least 0 for some of {(*MUTATIONS,)}", weights)
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,8 @@ class EvolutionConfig(Bounded):
         super().__post_init__()
         size, rivals = self.population_size, self.tournament_size
         check(size >= 2, "population_size", "at least 2, or there is no choice", size)
-        check(
-            1 <= rivals <= size,
-            "tournament_size",
-            f"at least 1 and at most population_size = {size}",
-            rivals,
-        )
+        fits, wanted = 1 <= rivals <= size, f"at least 1 and at most population_size = {size}"
+        check(fits, "tournament_size", wanted, rivals)
 
 
 @dataclass(frozen=True)

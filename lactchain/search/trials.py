@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,13 @@ import numpy as np
 from lactchain.baselines.settings import WorldConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.search.agents import Arena
-from lactchain.search.mutations import ATTEMPTS, draw_config, searched_tunables
+from lactchain.search.evolution import Child
+from lactchain.search.mutations import (
+    choose_networks,
+    draw_config,
+    first_accepted,
+    searched_tunables,
+)
 from lactchain.search.settings import SpaceConfig, TrialsConfig
 from lactchain.tunable import tunable_values, with_tunables
 
@@ -37,12 +43,9 @@ class RandomSampler:
         """
         return draw_config(self.config, self.space, self.rng)
 
-    def report(self, step: int, fitness: float) -> bool:
-        """Takes an evaluation of the running trial; whether it should be given up."""
-        return False
-
-    def tell(self, fitness: float) -> None:
-        """Takes the result of the trial."""
+    def hear(self, step: int, fitness: float, is_last: bool) -> bool:
+        """Takes an evaluation of the running trial; whether that is over now, or given up."""
+        return is_last
 
 
 class TPESampler(RandomSampler):
@@ -64,46 +67,36 @@ class TPESampler(RandomSampler):
         )
         self.outcomes = optuna.trial.TrialState
         self.trial: Any = None
-        self.gave_up = False
 
     def ask(self) -> Any:
         """The config of the next trial; one that its class refuses counts for Optuna as failed."""
-        for attempt in range(1, ATTEMPTS + 1):
-            self.trial, self.gave_up = self.study.ask(), False
-            try:
-                return self._propose()
-            except ConfigError:
-                if attempt == ATTEMPTS:
-                    raise
-                self.study.tell(self.trial, state=self.outcomes.FAIL)
+        return first_accepted(self._propose)
 
     def _propose(self) -> Any:
-        config = self.config
-        if self.space.architectures:
-            names = [str(hidden) for hidden in self.space.architectures]
-            chosen = names.index(self.trial.suggest_categorical("hidden", names))
-            config = replace(config, hidden=tuple(self.space.architectures[chosen]))
-        if self.space.activations:
-            chosen = self.trial.suggest_categorical("activation", self.space.activations)
-            config = replace(config, activation=chosen)
-        values = {}
+        self.trial = self.study.ask()
+        config, values = choose_networks(self.config, self.space, self._choose), {}
         for name, wanted in searched_tunables(config, self.space.tunables).items():
             suggest = self.trial.suggest_int if wanted.integer else self.trial.suggest_float
             values[name] = suggest(name, wanted.low, wanted.high, log=wanted.log)
-        return with_tunables(config, values)
+        try:
+            return with_tunables(config, values)
+        except ConfigError:
+            self.study.tell(self.trial, state=self.outcomes.FAIL)
+            raise
 
-    def report(self, step: int, fitness: float) -> bool:
-        """Whether the pruner gives the trial up."""
+    def _choose(self, name: str, options: Sequence[Any]) -> Any:
+        texts = [str(option) for option in options]
+        return options[texts.index(self.trial.suggest_categorical(name, texts))]
+
+    def hear(self, step: int, fitness: float, is_last: bool) -> bool:
+        """Takes an evaluation; the last is the objective, unless the pruner gives the trial up."""
         self.trial.report(fitness, step)
-        self.gave_up = bool(self.trial.should_prune())
-        return self.gave_up
-
-    def tell(self, fitness: float) -> None:
-        """The objective of the trial."""
-        if self.gave_up:  # Optuna takes the last report as its value
+        if self.trial.should_prune():  # Optuna takes the last report as its value
             self.study.tell(self.trial, state=self.outcomes.PRUNED)
-        else:
+            return True
+        if is_last:
             self.study.tell(self.trial, fitness)
+        return is_last
 
 
 @dataclass(frozen=True)
@@ -111,14 +104,11 @@ class Report:
     """An evaluation of a trial.
 
     Attributes:
-        trial: its number.
         steps: environment steps that it has trained.
-        config: its settings.
-        fitness: mean return.
         num_env_steps: all steps of all trials so far, with those of all evaluations.
         num_final_env_steps: the same without evaluations before a trial's end.
         is_final: whether the trial is over.
-        learnt: what the agent has learnt.
+        state: what the agent has learnt.
     """
 
     trial: int
@@ -128,12 +118,12 @@ class Report:
     num_env_steps: int
     num_final_env_steps: int
     is_final: bool
-    learnt: Any
+    state: Any
 
     def record(self) -> dict[str, Any]:
         """The report as plain values, but for what was learnt."""
         record = {**vars(self), "tunables": tunable_values(self.config)}
-        del record["config"], record["learnt"]
+        del record["config"], record["state"]
         return record | {"hidden": list(self.config.hidden), "activation": self.config.activation}
 
 
@@ -142,9 +132,6 @@ class Trials:
     """Trials of one sampler.
 
     Attributes:
-        sampler: who proposes settings.
-        config: sizes.
-        arena: trains, judges, counts.
         number: of trials that are over.
         num_interim_steps: steps of evaluations before a trial's end.
     """
@@ -173,44 +160,40 @@ class Trials:
                 self.number += 1
                 if tunable_values(config) != record["tunables"]:
                     raise DataError(f"trial {record['trial']}: was of another seed or version")
-            self.sampler.report(record["steps"], record["fitness"])
-            if record["is_final"]:
-                self.sampler.tell(record["fitness"])
+            is_last = record["steps"] >= self.config.steps_per_trial
+            self.sampler.hear(record["steps"], record["fitness"], is_last)
             self.arena.num_env_steps = record["num_env_steps"]
             self.num_interim_steps = record["num_env_steps"] - record["num_final_env_steps"]
 
     def certify(self, report: Report, target: float) -> bool:
         """Whether an agent that seems to meet the target does so in fresh, uncounted episodes."""
-        if report.fitness < target:
-            return False
-        return self.arena.certify(report.config, report.learnt) >= target
+        return report.fitness >= target and self.arena.certify(report) >= target
 
     def _trial(self) -> Iterator[Report]:
-        config, settings = self.sampler.ask(), self.config
-        with closing(self.arena.make_envs(config, self.number)) as envs:
-            learnt = self.arena.newborn(config, [self.arena.seed, self.number])
+        config, settings, arena = self.sampler.ask(), self.config, self.arena
+        with closing(arena.make_envs(config, self.number)) as envs:
+            member = Child(config, arena.newborn(config, [arena.seed, self.number]), {})
             final = False
             while not final:
                 steps = envs.num_env_steps
                 asked = min(settings.steps_per_report, settings.steps_per_trial - steps)
-                seed = [self.arena.seed, self.number, steps]
+                seed = [arena.seed, self.number, steps]
                 progress = steps / settings.steps_per_trial
-                [learnt] = self.arena.train([config], [learnt], [envs], asked, seed, progress)
-                fitness, spent = self._judge(config, learnt)
+                [state] = arena.train([member], [envs], asked, seed, progress)
+                member = Child(config, state, {})
+                fitness, spent = self._judge(member)
                 steps = envs.num_env_steps
-                given_up = self.sampler.report(steps, fitness)
-                final = given_up or steps >= settings.steps_per_trial
+                final = self.sampler.hear(steps, fitness, steps >= settings.steps_per_trial)
                 self.num_interim_steps += 0 if final else spent
-                total = self.arena.num_env_steps
+                total = arena.num_env_steps
                 without = total - self.num_interim_steps
-                yield Report(self.number, steps, config, fitness, total, without, final, learnt)
-            self.sampler.tell(fitness)
+                yield Report(self.number, steps, config, fitness, total, without, final, state)
 
-    def _judge(self, config: Any, learnt: Any) -> tuple[float, int]:
+    def _judge(self, member: Child) -> tuple[float, int]:
         """Fitness (the worst for members that diverged), and the steps that it took."""
         before = self.arena.num_env_steps
         seed = self.arena.selecting_seed(self.number)
-        [fitness] = self.arena.judge([config], [learnt], self.config.num_episodes, seed)
+        [fitness] = self.arena.judge([member], self.config.num_episodes, seed)
         return float(np.nan_to_num(fitness, nan=-1e9)), self.arena.num_env_steps - before
 
 

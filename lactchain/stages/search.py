@@ -1,12 +1,8 @@
 """Searches hyper-parameters and architectures: evolution, random search, or Optuna's TPE.
 
 Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
-environment step of every member is counted, those of the evaluations that select among them.
-Writes RUN/lineage.jsonl (who came from whom by which mutation with what gain) or RUN/trials.jsonl,
-RUN/best/ (classic agents: the member that is returned, as it was evaluated) and RUN/summary.json.
-A generation or trial that was cut is done again, and comes out the same.
-
-Departures from AgileRL's evolution: see lactchain/search/evolution.py.
+environment step of every member is counted, those of the evaluations that select among them too.
+What a run leaves: see lactchain/search/runs.py; departures from AgileRL: evolution.py beside it.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +14,6 @@ from typing import Any, Literal
 from lactchain import distributed
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
-from lactchain.files import append_json_lines, read_json_lines, write_json_lines
 from lactchain.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
@@ -26,7 +21,6 @@ from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.running import Phases, run_stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
-from lactchain.tunable import tunable_values
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
 
@@ -78,18 +72,11 @@ class SearchConfig:
     def __post_init__(self) -> None:
         given = [name for name in SUBJECTS if getattr(self, name) is not None]
         check(len(given) == 1, "ppo", f"exactly one of {', '.join(SUBJECTS)}", given)
-        check(
-            self.language is None or self.method == "evolution",
-            "method",
-            "evolution, for language actors",
-            self.method,
-        )
-        check(
-            self.language is None or self.evolution.elite == "champion",
-            "evolution.elite",
-            "champion, for language actors, of which only living ones and their parents are kept",
-            self.evolution.elite,
-        )
+        if self.language is not None:
+            method, elite = self.method, self.evolution.elite
+            check(method == "evolution", "method", "evolution, for language actors", method)
+            wanted = "champion, for language actors, of which only living ones and parents are kept"
+            check(elite == "champion", "evolution.elite", wanted, elite)
         if self.method == "tpe":
             there = find_spec("optuna") is not None
             how = "pip install -e '.[search]' first"
@@ -128,90 +115,21 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     """What a config asks for."""
-    from lactchain.search.mutations import check_tunables
-
-    check_tunables(config.subject, config.space.tunables)
-    is_evolution = config.method == "evolution"
-    return evolve(config, run, stages) if is_evolution else try_out(config, run)
-
-
-def evolve(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
-    """Generations until the target is met, or the last one is done."""
     from lactchain.search import runs
     from lactchain.search.agents import AgentSpecies
-    from lactchain.search.evolution import Evolution, credit
+    from lactchain.search.mutations import check_tunables
     from lactchain.stages.language_actors import LanguageSpecies
 
-    seed, settings = config.run.seed, config.evolution
+    check_tunables(config.subject, config.space.tunables)
+    if config.method != "evolution":
+        return runs.try_out(config, run)
+    space, settings = config.space, config.evolution
     if config.language is not None:
-        species = LanguageSpecies(config.language, config.space, settings, run, stages)
+        species = LanguageSpecies(config.language, space, settings, run, stages)
     else:
-        species = AgentSpecies(config.subject, config.environment, config.space, settings, seed)
-    evolution = Evolution(species, settings, seed, config.target)
-    runs.resume(run, evolution)
-    while not evolution.done:
-        runs.record_generation(run, evolution.advance())
-        if config.language is None:
-            best = evolution.champion
-            runs.save_best(run, config.environment, best.config, best.state)
-        runs.save(run, evolution)  # last: what is done again writes the rest again
-        if runs.stopped(run):
-            break
-    champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
-    outcome = species.certify(champion)
-    species.close()
-    return {
-        "method": "evolution",
-        "seed": seed,
-        "num_generations": evolution.number,
-        "num_env_steps": species.num_env_steps,
-        "target_met": None if config.target is None else evolution.certified is not None,
-        "best/fitness": champion.fitness,
-        "best/episode_return": outcome,
-        "best/tunables": tunable_values(champion.config),
-        "best/ancestors": runs.ancestors(champion, lineage),
-        "credit": credit(lineage),
-    } | species.facts(champion)
-
-
-def try_out(config: SearchConfig, run: Run) -> dict[str, Any]:
-    """Trials until the target is met, or the last one is done."""
-    from lactchain.baselines.training import read_agent
-    from lactchain.search import runs
-    from lactchain.search.trials import trials_of
-
-    seed, path = config.run.seed, run.path("trials.jsonl")
-    trials = trials_of(
-        config.method, config.subject, config.environment, config.space, config.trials, seed
-    )
-    lines = runs.whole_trials(read_json_lines(path))
-    write_json_lines(path, lines)
-    trials.replay(lines)
-    run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
-    best = max(lines, key=lambda line: line["fitness"], default=None)
-    met = best is not None and best["certified"]
-    for report in trials if not met else ():
-        met = config.target is not None and trials.certify(report, config.target)
-        line = {**report.record(), "certified": met}
-        if best is None or met or report.fitness > best["fitness"]:
-            best = line
-            runs.save_best(run, config.environment, report.config, report.learnt)
-        append_json_lines(path, [line])
-        metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
-        run.log(metrics, step=report.num_env_steps)
-        if met or runs.stopped(run):
-            break
-    return {
-        "method": config.method,
-        "seed": seed,
-        "num_trials": trials.number,
-        "num_env_steps": trials.arena.num_env_steps,
-        "target_met": None if config.target is None else met,
-        "best/fitness": best["fitness"],
-        "best/episode_return": trials.arena.prove(read_agent(run.directory / "best")),
-        "best/tunables": best["tunables"],
-        "best/trial": best["trial"],
-    }
+        world, seed = config.environment, config.run.seed
+        species = AgentSpecies(config.subject, world, space, settings, seed)
+    return runs.evolve(config, run, species)
 
 
 def memory(config: SearchConfig) -> Phases:
