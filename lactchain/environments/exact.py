@@ -262,3 +262,20 @@ def _distances(model: TabularModel) -> np.ndarray:
         if (shorter == distances).all():
             return distances
         distances = shorter
+
+
+def solution_lengths(model: TabularModel, gamma: float, longest: int = 1000) -> np.ndarray:
+    """Actions (N,) that an optimal player of single actions takes to the end, in expectation.
+
+    Infinite where that is `longest` and more, as where nothing leads to an end.
+    """
+    values = np.zeros(len(model.terminal))
+    values[model.non_terminal] = optimal_values(model, gamma)
+    targets = model.probability * (model.reward + gamma * values[model.next_state])
+    best = targets.sum(axis=2).argmax(axis=1)
+    rows = np.arange(len(best))
+    successors, shares = model.next_state[rows, best], model.probability[rows, best]
+    lengths = np.zeros(len(best))
+    for _ in range(longest):
+        lengths = np.where(model.terminal, 0.0, 1 + (shares * lengths[successors]).sum(axis=1))
+    return np.where(lengths < longest - 1, lengths, np.inf)[model.non_terminal]

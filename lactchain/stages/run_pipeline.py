@@ -2,21 +2,23 @@
 
 Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
 their own scripts make them, RUN/actor and RUN/critic, the last of them, RUN/summary.json and
-RUN/report.html. Killed, it goes on where it was.
+RUN/report.html. Killed, it goes on where it was. Settings that are null follow from the world, by
+the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
 
 Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
 """
 
+import logging
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
-from lactchain.files import atomic_write
+from lactchain.files import atomic_write, read_json, write_json
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -36,6 +38,7 @@ from lactchain.settings import (
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.sizing import RULES, fill, is_null, measure_world, with_values
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -51,6 +54,8 @@ FIGURES_OF_ROUNDS = (
     "sampled_invalid_rate",
 )
 SEEDS_PER_ROUND = 1000
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
+    config = sized(config, run)
     rounds = Rounds(config, run)
     if config.warm_start is not None:
         rounds.warm_start()
@@ -123,6 +129,30 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
             break
     rounds.gather_results()
     return rounds.summary()
+
+
+def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfig:
+    """The configuration with numbers that follow from the world in the place of nulls.
+
+    A run keeps them, so that it goes on with the same ones.
+    """
+    if not any(is_null(config, rule.key) for rule in RULES):
+        return config
+    path = None if run is None else run.path("sizes.json")
+    if path is not None and path.is_file():
+        return with_values(config, read_json(path)["settings"])
+    world = measure_world(config.environment, config.run.seed)
+    config, choices = fill(config, world, distributed.world_size())
+    if run is not None:
+        log.info("%s: %s", config.environment.id, world)
+        for choice in choices:
+            log.info("%s", choice)
+        distributed.barrier()  # no process looks for a file that another one is about to write
+        if distributed.is_main():
+            settings = {choice.key: choice.value for choice in choices}
+            write_json(path, {"world": asdict(world), "settings": settings})
+        distributed.barrier()
+    return config
 
 
 class Rounds:
@@ -319,6 +349,7 @@ def memory(config: RunPipelineConfig) -> Phases:
     """The phases of a round, with the adapter that is there from the second one on."""
     from lactchain.budget import TO_BE_TRAINED, ranking
 
+    config = sized(config)
     actor, critic = config.actor, config.critic.config
     all_trained = actor.lora is None and actor.adapter is None
     if actor.dtype == "auto" and (all_trained or config.warm_start is not None):
