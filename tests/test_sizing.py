@@ -1,12 +1,10 @@
 """Settings that follow from the world: what is measured, the rules, and what a run keeps."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from key_corridor import KeyCorridor
 from script_setups import build_weights, config_of, run_here
 
 from lactchain.config import parse
@@ -21,7 +19,6 @@ from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.sizing import (
     BY_PLAY,
     RULES,
-    WorldSize,
     fill,
     gamma_of,
     is_null,

@@ -2,8 +2,8 @@
 
 Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
 their own scripts make them, RUN/actor and RUN/critic of the round that is the result,
-RUN/summary.json and RUN/report.html. Killed, it goes on where it was. Settings that are null follow from the world, by
-the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
+RUN/summary.json and RUN/report.html. Killed, it goes on where it was. Settings that are null follow
+from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
 
 Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
@@ -54,6 +54,8 @@ FIGURES_OF_ROUNDS = (
     "sampled_invalid_rate",
 )
 SEEDS_PER_ROUND = 1000
+PATIENCE = 4
+"""Rounds without a better return than before, after which a run ends."""
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +104,6 @@ class RunPipelineConfig(Bounded):
     nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
-    patience: AtLeast1 = 4
-    """Rounds without a better return than before after which the run ends. Its result is the round
-    that met the target, or else the one with the best return."""
     target: dict[str, float] | None = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
@@ -243,10 +242,10 @@ class Rounds:
     def stand_still(self) -> bool:
         """Whether none of the last rounds has earned more than those before."""
         returns = [figures["episode_return"] for figures in self.evaluations]
-        earlier, late = returns[: -self.config.patience], returns[-self.config.patience :]
+        earlier, late = returns[: -PATIENCE], returns[-PATIENCE :]
         if len(earlier) < 2 or max(late) > max(earlier):
             return False
-        log.info("no better return in %d rounds: the run ends", self.config.patience)
+        log.info("no better return in %d rounds: the run ends", PATIENCE)
         return True
 
     def result(self) -> int:

@@ -125,7 +125,6 @@ def gamma_of(path_length: float) -> float:
     return round(min(0.99, max(0.8, 1 - 1 / max(path_length, 1.0))), 3)
 
 
-
 class Rule(NamedTuple):
     """How a setting follows from the world.
 
@@ -165,6 +164,7 @@ LONGEST_CHAIN = 20
 ROWS_OF_AN_ACTION = 13
 """Passes of SimPO over each action of each state's solution in a round. A tiny actor learns the
 pairs of the 4x4 grid in 900 updates of 64, and not in 300."""
+
 
 def target_of(world: WorldSize) -> dict[str, float]:
     """Figures that end the rounds: nearly all that can be had, and hardly a completion wrong."""
@@ -226,9 +226,7 @@ RULES = (
     ),
     Rule(
         "critic.training.batch_size",
-        lambda world, config, processes: _share(
-            _clamped(world.num_states / 8, 8, 240), processes
-        ),
+        lambda world, config, processes: _share(_clamped(world.num_states / 8, 8, 240), processes),
         "an eighth of the states, 240 at most, over all processes",
     ),
     Rule(
