@@ -35,6 +35,8 @@ class Bound:
     def __repr__(self) -> str:
         low = self.at_least if self.above is None else self.above
         high = self.at_most if self.below is None else self.below
+        if low is None:
+            return f"at most {high}" if self.below is None else f"a number below {high}"
         if high is None:
             return f"at least {low}" if self.above is None else f"a number above {low}"
         left, right = "(" if self.above is not None else "[", ")" if self.below is not None else "]"
@@ -45,6 +47,7 @@ AtLeast0 = Annotated[int, Bound(at_least=0)]
 AtLeast1 = Annotated[int, Bound(at_least=1)]
 Positive = Annotated[float, Bound(above=0)]
 NonNegative = Annotated[float, Bound(at_least=0)]
+NonPositive = Annotated[float, Bound(at_most=0)]
 Share = Annotated[float, Bound(at_least=0, at_most=1)]
 PositiveShare = Annotated[float, Bound(above=0, at_most=1)]
 

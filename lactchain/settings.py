@@ -3,6 +3,9 @@
 The string under each field is its help text: meaning, unit, source. Classes refuse senseless
 values with `ValueError("field: expected ..., got ...")`, which `lactchain.config.parse` reports
 under the full key.
+
+Where a field may be null so that its number follows from the world, `run_pipeline` sets it
+(`lactchain.stages.sizing`); other scripts refuse the null.
 """
 
 import re
@@ -16,6 +19,7 @@ from lactchain.bounds import (
     Bound,
     Bounded,
     NonNegative,
+    NonPositive,
     Positive,
     PositiveShare,
     Share,
@@ -83,29 +87,31 @@ class EnvironmentConfig(Bounded):
     """Arguments of the environment, such as {size: 6}."""
     template: str | None = None
     """Text block of a state, with the fields of the environment's view in braces; null: the
-    view's own."""
+    view's own; brief: its shortest, for models that pay for every token."""
     action_names: list[str] | None = None
     """The words of the actions, in the order of their numbers; null: the view's own."""
     extractor: Literal["json_list", "json_object", "code_block", "utterance"] = "json_list"
     """How a completion is read: a JSON list of actions, the founding object with "explain" and
     "moves", a fenced code block, or the whole text as a single action."""
-    max_chain_length: AtLeast1 = 9
-    """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid."""
+    max_chain_length: AtLeast1 | None = 9
+    """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid. Null:
+    follows from the world."""
     max_chains: AtLeast1 | None = None
     """Completions after which an episode is truncated; null: the view's own, 16 unless the world
     has a time limit in its rules."""
     history: AtLeast0 = 1
     """Observations and completions that the text of a state holds, the newest; 0: all since the
     episode began."""
-    invalid_penalty: float = 0.0
-    """Reward of a completion that is no chain, at most 0. Maze and Wordle have their own rule."""
-    chain_cost: NonNegative = 0.0
-    """Cost of each completion, subtracted from its reward, at least 0; asks for few calls."""
+    invalid_penalty: NonPositive | None = 0.0
+    """Reward of a completion that is no chain. Maze and Wordle have their own rule. Null: follows
+    from the world."""
+    chain_cost: NonNegative | None = 0.0
+    """Cost of each completion, subtracted from its reward; asks for few calls. Null: follows from
+    the world."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(bool(self.id), "id", "a Gymnasium id", self.id)
-        check(self.invalid_penalty <= 0, "invalid_penalty", "at most 0", self.invalid_penalty)
 
 
 @dataclass(frozen=True)
@@ -154,8 +160,8 @@ class PlayerConfig(ModelConfig):
     decoding: Literal["free", "constrained", "scored"] = "free"
     """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: rank
     sampled candidates."""
-    max_new_tokens: AtLeast1 = 64
-    """Longest completion, in tokens."""
+    max_new_tokens: AtLeast1 | None = 64
+    """Longest completion, in tokens. Null: follows from the world."""
 
     temperature: ClassVar[float] = 1.0
     num_candidates: ClassVar[int] = 8
@@ -223,8 +229,8 @@ class CriticConfig(ModelConfig):
     """The adapter to train when no checkpoint is given; null: train all weights."""
     mode: Literal["value", "action_value"] = "value"
     """value: V(state); action_value: Q(state, chain)."""
-    gamma: PositiveShare = 0.99
-    """Discount, in (0, 1]."""
+    gamma: PositiveShare | None = 0.99
+    """Discount, in (0, 1]. Null: follows from the world."""
     discount_per: Literal["action", "chain"] = "action"
     """What one factor of gamma stands for: a primitive action (semi-Markov return), or a whole
     chain as in the founding document."""
@@ -245,14 +251,15 @@ class CriticConfig(ModelConfig):
 class BriefTrainingConfig(Bounded):
     """A training of a minute, of which nothing needs to be kept on the way."""
 
-    num_epochs: Positive = 1.0
-    """Passes over the data."""
+    num_epochs: Positive | None = 1.0
+    """Passes over the data. Null: follows from the world."""
     max_steps: int = -1
     """Optimiser steps, over num_epochs when positive."""
     learning_rate: Positive = tunable(1e-4, 1e-6, 1e-2, log=True)
     """Peak learning rate."""
-    batch_size: AtLeast1 = 8
-    """Rows per device and forward pass."""
+    batch_size: AtLeast1 | None = 8
+    """Rows per device and forward pass. Null: follows from the world, and from the number of
+    processes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,20 +293,22 @@ class TrainingConfig(BriefTrainingConfig):
 class CollectConfig(Bounded):
     """How many episodes are played, and how many at once."""
 
-    num_episodes: AtLeast1 = 1024
-    """Episodes over all processes."""
+    num_episodes: AtLeast1 | None = 1024
+    """Episodes over all processes. Null: follows from the world."""
     num_envs: AtLeast1 = 256
     """Episodes played side by side in each process, rows of a generation batch."""
-    shard_size: AtLeast1 = 256
-    """Episodes per trajectory file; a restarted run keeps the finished files."""
+    shard_size: AtLeast1 | None = 256
+    """Episodes per trajectory file; a restarted run keeps the finished files. Null: follows from
+    the world."""
 
 
 @dataclass(frozen=True)
 class PreferenceConfig(Bounded):
     """How preference pairs are made: K completions to each state, best against worst."""
 
-    num_states: AtLeast1 = 4096
-    """Start states, drawn uniformly from the state space (founding document)."""
+    num_states: AtLeast1 | None = 4096
+    """Start states, drawn uniformly from the state space (founding document). Null: follows from
+    the world."""
     share_after_completion: Share = 0.0
     """Share of these states that give way to what follows one completion of the actor's: texts of
     the middle of an episode, such as those that tell of a bump, are practised too."""
@@ -307,9 +316,9 @@ class PreferenceConfig(Bounded):
     """K, completions of the current actor to each state, at least 2."""
     states_per_shard: AtLeast1 = 256
     """States per file of pairs; one batch samples all their completions, K times as many rows."""
-    min_margin: NonNegative = 0.01
+    min_margin: NonNegative | None = 0.01
     """Smallest difference between chosen and rejected, in return units; pairs below it are
-    dropped and counted."""
+    dropped and counted. Null: follows from the world."""
     rank_by: Literal["advantage", "return"] = "advantage"
     """advantage: r + gamma^k V(next state) - V(state) by the critic; return: what the chain
     earned, as it is always done without a critic. The discount is the critic's, and .99 an action

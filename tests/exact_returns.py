@@ -4,27 +4,8 @@ from functools import cache
 
 import numpy as np
 
-from lactchain.environments.exact import TabularModel
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.wordle.words import SOLVED, WordTables
-
-
-def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
-    """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
-
-    V(s) ← max_a Σ_k p_k (r_k + γ V(s'_k)), until no value moves by more than 1e-12 of the largest.
-
-    Raises:
-        ValueError: no convergence, as with rewards to collect for ever and `gamma` 1.
-    """
-    values = np.zeros(len(model.terminal))
-    for _ in range(max_iterations):
-        previous = values
-        targets = model.reward + gamma * previous[model.next_state]
-        values = (model.probability * targets).sum(axis=2).max(axis=1)
-        if np.abs(values - previous).max() <= 1e-12 * max(1.0, np.abs(values).max()):
-            return values[model.non_terminal]
-    raise ValueError(f"gamma: expected values to converge in {max_iterations} sweeps, got {gamma}")
 
 
 def uniform_moves(tables: MazeTables) -> np.ndarray:

@@ -5,11 +5,11 @@ from itertools import product
 import gymnasium as gym
 import numpy as np
 import pytest
-from exact_returns import optimal_values
 
 from lactchain.data.exact_values import can_enumerate
 from lactchain.environments.exact import (
     optimal_chains,
+    optimal_values,
     pad_chains,
     policy_values,
     shortest_paths,

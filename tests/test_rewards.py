@@ -3,9 +3,9 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from exact_returns import optimal_values
 
 from lactchain.baselines.vector import make_vector_env
+from lactchain.environments.exact import optimal_values
 from lactchain.environments.views import tabular_model
 
 WORLDS = {

@@ -1,4 +1,4 @@
-"""Exact figures of small environments: shortest paths, and values of a policy of chains.
+"""Exact figures of small environments: optimal values, shortest paths, values of a chain policy.
 
 A `TabularModel` is a Markov decision process in arrays, taken from the very tables that the
 environment plays. Everything here ignores time limits: it answers what a state is worth, not what
@@ -72,6 +72,24 @@ class TabularModel:
             return self._rows[tuple(state[name] for name in self.states[0])]
         except KeyError as error:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
+
+
+def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
+    """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
+
+    V(s) ← max_a Σ_k p_k (r_k + γ V(s'_k)), until no value moves by more than 1e-12 of the largest.
+
+    Raises:
+        ValueError: no convergence, as with rewards to collect for ever and `gamma` 1.
+    """
+    values = np.zeros(len(model.terminal))
+    for _ in range(max_iterations):
+        previous = values
+        targets = model.reward + gamma * previous[model.next_state]
+        values = (model.probability * targets).sum(axis=2).max(axis=1)
+        if np.abs(values - previous).max() <= 1e-12 * max(1.0, np.abs(values).max()):
+            return values[model.non_terminal]
+    raise ValueError(f"gamma: expected values to converge in {max_iterations} sweeps, got {gamma}")
 
 
 def shortest_paths(model: TabularModel) -> np.ndarray:
@@ -234,3 +252,20 @@ def _distances(model: TabularModel) -> np.ndarray:
         if (shorter == distances).all():
             return distances
         distances = shorter
+
+
+def solution_lengths(model: TabularModel, gamma: float, longest: int = 1000) -> np.ndarray:
+    """Actions (N,) that an optimal player of single actions takes to the end, in expectation.
+
+    Infinite where that is `longest` and more, as where nothing leads to an end.
+    """
+    values = np.zeros(len(model.terminal))
+    values[model.non_terminal] = optimal_values(model, gamma)
+    targets = model.probability * (model.reward + gamma * values[model.next_state])
+    best = targets.sum(axis=2).argmax(axis=1)
+    rows = np.arange(len(best))
+    successors, shares = model.next_state[rows, best], model.probability[rows, best]
+    lengths = np.zeros(len(best))
+    for _ in range(longest):
+        lengths = np.where(model.terminal, 0.0, 1 + (shares * lengths[successors]).sum(axis=1))
+    return np.where(lengths < longest - 1, lengths, np.inf)[model.non_terminal]

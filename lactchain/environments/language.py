@@ -23,6 +23,9 @@ from lactchain.settings import EnvironmentConfig
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
+BRIEF = "brief"
+"""The template that stands for the view's shortest."""
+
 _TOO_LONG = (
     "history: expected texts of at most {} characters; of longer ones the oldest observations and"
     " completions are left out: set history to the number to keep, or LanguageEnv's max_text_length"
@@ -94,6 +97,8 @@ class LanguageEnv(gym.Env[str, str]):
         max_text_length: int = 4096,
     ) -> None:
         view = view or shipped_view(env.unwrapped)
+        if template == BRIEF:
+            template = view.brief
         self.env = env
         self.view = dataclasses.replace(
             view,

@@ -54,6 +54,8 @@ class TextView:
         invalid_wipes_history: whether such a text, and all before it, leave the history.
         ending: what is said instead of all else when the episode has ended, if anything.
         max_chains: completions after which an episode is truncated, where no other number is given.
+        brief: the shortest template that tells the states apart, for models that pay for every
+            token; None: there is no shorter one.
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
             that configurations use; each is made of a `LanguageEnv`.
@@ -77,6 +79,7 @@ class TextView:
     invalid_wipes_history: bool = False
     ending: Callable[[gym.Env], str | None] | None = None
     max_chains: int = 16
+    brief: str | None = None
     rare_words: str = ""
     policies: Mapping[str, Callable[[Any], Policy]] = field(default_factory=dict)
     picture: Any = None

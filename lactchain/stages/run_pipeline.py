@@ -1,22 +1,24 @@
 """The whole founding recipe: warm start, then rounds of critic and SimPO, until the target is met.
 
 Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
-their own scripts make them, RUN/actor and RUN/critic, the last of them, RUN/summary.json and
-RUN/report.html. Killed, it goes on where it was.
+their own scripts make them, RUN/actor and RUN/critic of the round that is the result,
+RUN/summary.json and RUN/report.html. Killed, it goes on where it was. Settings that are null follow
+from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
 
 Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
 """
 
+import logging
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
-from lactchain.files import atomic_write
+from lactchain.files import atomic_write, read_json, write_json
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -36,6 +38,7 @@ from lactchain.settings import (
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.sizing import RULES, fill, is_null, measure_world, with_values
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -51,6 +54,10 @@ FIGURES_OF_ROUNDS = (
     "sampled_invalid_rate",
 )
 SEEDS_PER_ROUND = 1000
+PATIENCE = 4
+"""Rounds without a better return than before, after which a run ends."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,20 +104,22 @@ class RunPipelineConfig(Bounded):
     nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
-    target: dict[str, float] = field(default_factory=dict)
+    target: dict[str, float] | None = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
-    episodes) and `sampled_invalid_rate` (of the sampled completions)."""
+    episodes) and `sampled_invalid_rate` (of the sampled completions). Null: follows from the
+    world."""
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
     title = f"{config.run.run_dir}: see report.html there for pictures"
-    return run_stage(title, config, recipe, memory, report=True)
+    return run_stage(title, config, recipe, memory, report=True, fills_nulls=True)
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
+    config = sized(config, run)
     rounds = Rounds(config, run)
     if config.warm_start is not None:
         rounds.warm_start()
@@ -119,10 +128,34 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         rounds.train_critic(number)
         rounds.train_actor(number)  # makes pairs, ranked by the critic, and trains SimPO on them
         rounds.evaluate(number)
-        if rounds.target_is_met():
+        if rounds.target_is_met() or rounds.stand_still():
             break
     rounds.gather_results()
     return rounds.summary()
+
+
+def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfig:
+    """The configuration with numbers that follow from the world in the place of nulls.
+
+    A run keeps them, so that it goes on with the same ones.
+    """
+    if not any(is_null(config, rule.key) for rule in RULES):
+        return config
+    path = None if run is None else run.path("sizes.json")
+    if path is not None and path.is_file():
+        return with_values(config, read_json(path)["settings"])
+    world = measure_world(config.environment, config.run.seed)
+    config, choices = fill(config, world, distributed.world_size())
+    if run is not None:
+        log.info("%s: %s", config.environment.id, world)
+        for choice in choices:
+            log.info("%s", choice)
+        distributed.barrier()  # no process looks for a file that another one is about to write
+        if distributed.is_main():
+            settings = {choice.key: choice.value for choice in choices}
+            write_json(path, {"world": asdict(world), "settings": settings})
+        distributed.barrier()
+    return config
 
 
 class Rounds:
@@ -132,6 +165,7 @@ class Rounds:
         actor: the actor as it stands: a model, or a model and an adapter.
         critic: the folder of the critic as it stands.
         evaluations: figures before the first round, and after each.
+        models: the actor and the critic that each of them is of.
     """
 
     def __init__(self, config: RunPipelineConfig, run: Run) -> None:
@@ -142,6 +176,7 @@ class Rounds:
         self.critic = config.critic.config.checkpoint
         self.encoder = config.critic.config.model
         self.evaluations: list[dict[str, Any]] = []
+        self.models: list[tuple[ActorConfig, str | None]] = []
         self.critic_summaries: list[dict[str, Any]] = []
         self.actor_summaries: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
@@ -165,6 +200,7 @@ class Rounds:
         metrics = {f"eval/{name}": value for name, value in figures.items()}
         self.run.log_once(metrics, step=len(self.evaluations))
         self.evaluations.append(figures)
+        self.models.append((self.actor, self.critic))
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""
@@ -203,9 +239,25 @@ class Rounds:
             _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
         )
 
+    def stand_still(self) -> bool:
+        """Whether none of the last rounds has earned more than those before."""
+        returns = [figures["episode_return"] for figures in self.evaluations]
+        earlier, late = returns[:-PATIENCE], returns[-PATIENCE:]
+        if len(earlier) < 2 or max(late) > max(earlier):
+            return False
+        log.info("no better return in %d rounds: the run ends", PATIENCE)
+        return True
+
+    def result(self) -> int:
+        """The round whose actor is the result."""
+        last = len(self.evaluations) - 1
+        if self.target_is_met():
+            return last
+        return max(range(1, last + 1), key=lambda n: self.evaluations[n]["episode_return"])
+
     def gather_results(self) -> None:
         """Puts what people look for first at the top of the run's folder."""
-        last = len(self.evaluations) - 1
+        last = self.result()
         sources = {
             "episodes_before.json": "round_0/evaluation/episodes.json",
             "episodes.json": f"round_{last}/evaluation/episodes.json",
@@ -224,8 +276,9 @@ class Rounds:
 
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds: the figures before and after, and those of every round."""
-        before, after = self.evaluations[0], self.evaluations[-1]
+        before, after = self.evaluations[0], self.evaluations[self.result()]
         first = self.critic_summaries[0]
+        actor, critic = self.models[self.result()]
         stages = self.actor_summaries + self.critic_summaries
         wall_start, cpu_start = self._began
         return {
@@ -248,8 +301,9 @@ class Rounds:
             "time/cpu_seconds": time.process_time() - cpu_start,
             "num_rounds": len(self.critic_summaries),
             "target_met": self.target_is_met(),
-            "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
-            "critic": self.critic,
+            "round": self.result(),
+            "actor": {"model": actor.model, "adapter": actor.adapter},
+            "critic": critic,
             "rounds": [
                 {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
                 for number, figures in enumerate(self.evaluations)
@@ -319,6 +373,7 @@ def memory(config: RunPipelineConfig) -> Phases:
     """The phases of a round, with the adapter that is there from the second one on."""
     from lactchain.budget import TO_BE_TRAINED, ranking
 
+    config = sized(config)
     actor, critic = config.actor, config.critic.config
     all_trained = actor.lora is None and actor.adapter is None
     if actor.dtype == "auto" and (all_trained or config.warm_start is not None):

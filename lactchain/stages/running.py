@@ -10,6 +10,7 @@ from lactchain.console import figures
 from lactchain.inspection.report import write_report
 from lactchain.process import is_dry_run, seed_everything
 from lactchain.run import Run
+from lactchain.stages.sizing import require_numbers
 
 if TYPE_CHECKING:
     from lactchain.budget import Phase
@@ -24,6 +25,7 @@ def run_stage(
     work: Callable[[Any, Run], dict[str, Any]],
     memory: Callable[[Any], Phases] | None = None,
     report: bool = False,
+    fills_nulls: bool = False,
 ) -> dict[str, Any]:
     """Does the work of a stage in its run folder, unless that is done, and prints its figures.
 
@@ -33,6 +35,7 @@ def run_stage(
         work: makes the summary, and everything else in the folder.
         memory: the phases that are estimated first, and printed instead of all work in a dry run.
         report: whether a page is written of the finished folder.
+        fills_nulls: whether the work puts numbers in the place of nulls (`stages.sizing`).
 
     Returns:
         The summary; nothing for a dry run.
@@ -40,6 +43,8 @@ def run_stage(
     Raises:
         ConfigError: the folder is another run's, or the work does not fit this device.
     """
+    if not fills_nulls:
+        require_numbers(config)
     if memory is not None and is_dry_run():
         from lactchain.budget import print_budget
 

@@ -14,6 +14,7 @@ from lactchain.environments.exact import TabularModel
 from lactchain.environments.views import State, TextView, shipped_view
 
 _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
+_COLOURS = ("red", "green", "yellow", "blue", "taxi")
 
 
 @shipped_view.register
@@ -29,6 +30,7 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
         action_names=("left", "down", "right", "up"),
         template="A frozen lake; S, F are safe, H is a hole, G the goal:\n{map}\n"
         "You are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
+        brief="{x} {y}",
         describe=partial(_cell, world.ncol, {"goal_x": goal_x, "goal_y": goal_y, "map": rows}),
         model=_lake_model,
         position=partial(_position, world.ncol),
@@ -45,6 +47,7 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
         action_names=("up", "right", "down", "left"),
         template=f"A {width}x{height} grid with a cliff along the lower edge, between its corners."
         "\nYou are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
+        brief="{x} {y}",
         describe=partial(_cell, width, {"goal_x": width - 1, "goal_y": height - 1}),
         position=partial(_position, width),
     )
@@ -54,7 +57,8 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
 def taxi_view(world: TaxiEnv) -> TextView:
     """Taxi in words.
 
-    Fields: x, y, passenger (red, green, yellow, blue, or in the taxi), destination. A passenger who
+    Fields: x, y, passenger and destination in words, from_ and to (red, green, yellow, blue, and
+    from_ also taxi). A passenger who
     may want to go elsewhere on the way (`fickle_passenger`) is not in Gymnasium's table: such a
     world has no exact model.
     """
@@ -63,6 +67,7 @@ def taxi_view(world: TaxiEnv) -> TextView:
         action_names=("south", "north", "east", "west", "pick up", "drop off"),
         template="The taxi is at ({x}, {y}). The passenger {passenger} and wants to go to"
         " {destination}.{feedback}",
+        brief="{x} {y} {from_} {to}",
         describe=_ride,
         position=_taxi_position,
         model=None if world.fickle_passenger else _model,
@@ -93,6 +98,8 @@ def _ride(env: gym.Env, observation: int, info: Mapping[str, Any]) -> dict[str, 
         "y": y,
         "passenger": f"waits at {_PLACES[passenger]}" if passenger < 4 else "is in the taxi",
         "destination": _PLACES[destination],
+        "from_": _COLOURS[passenger],
+        "to": _COLOURS[destination],
     }
 
 

@@ -32,6 +32,8 @@ def gridworld_view(world: GridWorld) -> TextView:
     return cell_view(
         action_names=tables.action_names,
         template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
+        # The goal as the agent sees it: a tiny model would spend its training on the subtraction.
+        brief="{x} {y} {orientation} {goal_right} {goal_down}",
         describe=_describe,
         position=_position,
         bump_feedback=" You bumped into the edge of the map or a wall.",

@@ -1,0 +1,317 @@
+"""Settings of a pipeline that follow from its world: what is measured of it, and the rules.
+
+A setting that is null is given its value by the rule of `RULES` that bears its name. Rules see a
+`WorldSize` alone, and each says why; so the same preset plays every world. `run_pipeline` prints
+what was set, and keeps it in RUN/sizes.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from lactchain.data.rollouts import Rollouts, collect
+from lactchain.environments.exact import TabularModel, optimal_values, solution_lengths
+from lactchain.environments.scripted import RandomChains
+from lactchain.errors import ConfigError
+from lactchain.settings import EnvironmentConfig
+
+Config = TypeVar("Config")
+
+HORIZON_OF_MEASURING = 0.99
+"""Discount under which an optimal player is asked how long it takes: far-sighted."""
+
+NUM_EPISODES = 512
+"""Episodes of random play, where there is no exact model to ask."""
+
+BY_MODEL, BY_PLAY = "its exact model", "random play"
+
+
+@dataclass(frozen=True)
+class WorldSize:
+    """What the rules go by.
+
+    Attributes:
+        num_states: states that are told apart.
+        path_length: actions that a solved episode takes, in the mean over start states.
+        longest_path: the same, of the start state that needs most.
+        reward_scale: root mean square of what a good player earns from a state, in return units.
+        worst_reward: the worst that an action can earn.
+        has_chance: whether an action can have several outcomes.
+        source: how it is known: `BY_MODEL` or `BY_PLAY`.
+    """
+
+    num_states: int
+    path_length: float
+    longest_path: int
+    reward_scale: float
+    worst_reward: float
+    has_chance: bool
+    source: str
+
+    def __str__(self) -> str:
+        dice = ", with chance" if self.has_chance else ""
+        return (
+            f"{self.num_states} states{dice}, {self.path_length:.3g} actions to solve an episode"
+            f" ({self.longest_path} at most), returns of about {self.reward_scale:.3g}"
+            f" (by {self.source})"
+        )
+
+
+def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
+    """The size of a world: by its exact model, or by random play where it has none."""
+    sized = replace(config, max_chain_length=config.max_chain_length or 1)
+    rollouts = Rollouts(sized)
+    view = rollouts.env.view
+    if view.model is not None and view.states is not None:
+        return size_of_model(view.model(rollouts.env.env))
+    return size_by_play(rollouts, seed)
+
+
+def size_of_model(model: TabularModel) -> WorldSize:
+    """The size of a world that is known exactly."""
+    lengths = solution_lengths(model, HORIZON_OF_MEASURING)
+    solvable = lengths[np.isfinite(lengths)]
+    path_length = float(solvable.mean()) if len(solvable) else 1.0
+    values = optimal_values(model, gamma_of(path_length))
+    return WorldSize(
+        num_states=len(lengths),
+        path_length=path_length,
+        longest_path=math.ceil(solvable.max(initial=1.0) - 1e-6),
+        reward_scale=float(np.sqrt(np.mean(values**2))) or 1.0,
+        worst_reward=float(model.reward.min()),
+        has_chance=not model.deterministic,
+        source=BY_MODEL,
+    )
+
+
+def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
+    """The size of a world as random play shows it.
+
+    States are estimated by what was seen once and twice (Chao 1984); the shortest solved episodes
+    stand for solved ones.
+    """
+    episodes = collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
+    seen = [text for episode in episodes for text in episode.observations[:-1]]
+    solved = sorted(sum(e.num_actions) for e in episodes if e.infos[-1]["success"])
+    path = solved[: max(1, len(solved) // 10)] or [rollouts.env.max_chains]
+    rewards = [reward for e in episodes for info in e.infos for reward in info["rewards"]]
+    path_length = float(np.mean(path))
+    returns = np.concatenate([e.returns(gamma_of(path_length), "action") for e in episodes])
+    return WorldSize(
+        num_states=num_unseen_and_seen(seen),
+        path_length=path_length,
+        longest_path=int(max(path)),
+        reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
+        worst_reward=min(rewards, default=0.0),
+        has_chance=False,
+        source=BY_PLAY,
+    )
+
+
+def num_unseen_and_seen(seen: Iterable[str]) -> int:
+    """How many different things there are, by a sample of them: D + f1² / 2 f2 (Chao 1984)."""
+    _, counts = np.unique(list(seen), return_counts=True)
+    once, twice = (counts == 1).sum(), max(1, (counts == 2).sum())
+    return len(counts) + int(once**2 / (2 * twice))
+
+
+def gamma_of(path_length: float) -> float:
+    """A horizon as long as a solved episode; returns of a poor policy are mostly noise beyond."""
+    return round(min(0.99, max(0.8, 1 - 1 / max(path_length, 1.0))), 3)
+
+
+class Rule(NamedTuple):
+    """How a setting follows from the world.
+
+    Attributes:
+        key: the setting, dotted.
+        value: from the world's size, the configuration as it stands and the number of processes.
+        why: what the rule goes by, for who reads the log.
+    """
+
+    key: str
+    value: Callable[[WorldSize, Any, int], Any]
+    why: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that a rule has set: `key` to `value`, since `why`."""
+
+    key: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.value}: {self.why}"
+
+
+def _clamped(value: float, least: int, most: int) -> int:
+    return round(min(most, max(least, value)))
+
+
+def _share(rows: float, processes: int) -> int:
+    """Rows of each process, of a batch that they share out."""
+    return max(1, round(rows / processes))
+
+
+LONGEST_CHAIN = 20
+ROWS_OF_AN_ACTION = 13
+"""Passes of SimPO over each action of each state's solution in a round. A tiny actor learns the
+pairs of the 4x4 grid in 900 updates of 64, and not in 300."""
+
+
+def target_of(world: WorldSize) -> dict[str, float]:
+    """Figures that end the rounds: nearly all that can be had, and hardly a completion wrong."""
+    if world.source != BY_MODEL:
+        return {}
+    if world.has_chance:
+        return {"of_optimum": 0.98, "sampled_invalid_rate": 0.003}
+    return {"success_rate": 0.99, "actions_over_shortest": 1.05, "sampled_invalid_rate": 0.003}
+
+
+def rows_of_simpo(world: WorldSize) -> int:
+    """How many rows, with repetition, a round of SimPO sees."""
+    return _clamped(ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200)
+
+
+RULES = (
+    Rule(
+        "environment.max_chain_length",
+        lambda world, config, _: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
+        "the longest shortest path, so that a chain ends at the goal and not by count; one action"
+        " where actions have chance results, to look after each",
+    ),
+    Rule(
+        "environment.invalid_penalty",
+        lambda world, config, _: -round(max(2 * world.reward_scale, -world.worst_reward), 3),
+        "twice the usual return, or the worst reward if that is worse",
+    ),
+    Rule(
+        "environment.chain_cost",
+        lambda world, config, _: round(0.04 * world.reward_scale, 4),
+        "4 % of the usual return: asks for few calls",
+    ),
+    Rule(
+        "actor.max_new_tokens",
+        lambda world, config, _: config.environment.max_chain_length + 4,
+        "a token for each action of the longest chain, and the brackets",
+    ),
+    Rule(
+        "warm_start.training.batch_size",
+        lambda world, config, processes: _share(32, processes),
+        "32 over all processes: a form is learnt by many updates",
+    ),
+    Rule(
+        "critic.config.gamma",
+        lambda world, config, _: gamma_of(world.path_length),
+        "a horizon as long as a solved episode",
+    ),
+    Rule(
+        "critic.collect.num_episodes",
+        lambda world, config, _: _clamped(
+            6 * world.num_states, 1024, max(6_000, 2 * world.num_states)
+        ),
+        "six from each state, two where there are many",
+    ),
+    Rule(
+        "critic.collect.shard_size",
+        lambda world, config, _: min(960, -(-config.critic.collect.num_episodes // 4)),
+        "a quarter of the episodes, 960 at most: work for several processes",
+    ),
+    Rule(
+        "critic.training.batch_size",
+        lambda world, config, processes: _share(_clamped(world.num_states / 8, 8, 240), processes),
+        "an eighth of the states, 240 at most, over all processes",
+    ),
+    Rule(
+        "simpo.preferences.num_states",
+        lambda world, config, _: _clamped(
+            4 * world.num_states, 1024, max(4_000, 3 * world.num_states)
+        ),
+        "each state four times, three times where there are many",
+    ),
+    Rule(
+        "simpo.preferences.min_margin",
+        lambda world, config, _: round(0.04 * world.reward_scale, 4),
+        "4 % of the usual return: pairs of nearly equal chains teach little, and disturb",
+    ),
+    Rule(
+        "simpo.training.batch_size",
+        lambda world, config, processes: _share(64, processes),
+        "64 over all processes",
+    ),
+    Rule(
+        "simpo.training.num_epochs",
+        lambda world, config, _: max(
+            1, round(rows_of_simpo(world) / config.simpo.preferences.num_states)
+        ),
+        f"{ROWS_OF_AN_ACTION} passes over each action of each state's solution",
+    ),
+    Rule("target", lambda world, config, _: target_of(world), "what can be asked of this world"),
+)
+
+
+def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, list[Choice]]:
+    """A configuration with numbers in the place of nulls, and which they are.
+
+    Args:
+        processes: among which batches are shared out.
+
+    Raises:
+        ConfigError: a null is left that no rule stands for.
+    """
+    choices = []
+    for rule in RULES:
+        if is_null(config, rule.key):
+            value = rule.value(world, config, processes)
+            config = with_value(config, rule.key, value)
+            choices.append(Choice(rule.key, value, rule.why))
+    return config, choices
+
+
+def is_null(config: Any, key: str) -> bool:
+    """Whether a setting is there, and null."""
+    *parts, name = key.split(".")
+    for part in parts:
+        config = getattr(config, part)
+        if config is None:
+            return False
+    return getattr(config, name) is None
+
+
+def with_value(config: Config, key: str, value: Any) -> Config:
+    """The configuration with another value of a dotted setting."""
+    name, _, rest = key.partition(".")
+    return replace(
+        config, **{name: with_value(getattr(config, name), rest, value) if rest else value}
+    )
+
+
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration with other values of dotted settings."""
+    for key, value in values.items():
+        config = with_value(config, key, value)
+    return config
+
+
+def require_numbers(config: Any, prefix: str = "") -> None:
+    """Refuses nulls that a pipeline alone can fill.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    names = {rule.key.split(".")[-1] for rule in RULES}
+    for item in fields(config):
+        key, value = f"{prefix}{item.name}", getattr(config, item.name)
+        if value is None and item.name in names:
+            raise ConfigError(
+                f"{key}: expected a number, got null, which run_pipeline alone puts a number for"
+            )
+        if is_dataclass(value):
+            require_numbers(value, f"{key}.")

@@ -1,0 +1,156 @@
+"""Settings that follow from the world: what is measured, the rules, and what a run keeps."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from script_setups import build_weights, config_of, run_here
+
+from lactchain.config import parse
+from lactchain.data.rollouts import Rollouts
+from lactchain.environments.exact import TabularModel, shortest_paths, solution_lengths
+from lactchain.environments.language import language_env
+from lactchain.environments.views import tabular_model
+from lactchain.errors import ConfigError
+from lactchain.settings import EnvironmentConfig
+from lactchain.stages import run_pipeline
+from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.sizing import (
+    BY_PLAY,
+    RULES,
+    fill,
+    gamma_of,
+    is_null,
+    measure_world,
+    num_unseen_and_seen,
+    size_by_play,
+    size_of_model,
+    with_value,
+)
+
+GRID = EnvironmentConfig("lactchain/GridWorld-v0", max_chain_length=None)
+
+
+def preset(*arguments):
+    return parse(RunPipelineConfig, ["--config", "configs/run_pipeline/tiny.yaml", *arguments])
+
+
+def coin(p):
+    """From its only state an action ends the episode with probability p, at -2 a throw."""
+    return TabularModel(
+        next_state=np.array([[[1, 0]], [[1, 1]]]),
+        probability=np.array([[[p, 1 - p]], [[1.0, 0.0]]]),
+        reward=np.array([[[-2.0, -2.0]], [[0.0, 0.0]]]),
+        terminal=np.array([False, True]),
+        goal=np.array([False, True]),
+        states=({"state": 0}, {"state": 1}),
+    )
+
+
+@pytest.mark.parametrize("env_id", ["lactchain/GridWorld-v0", "CliffWalking-v1", "Taxi-v4"])
+def test_without_dice_a_solution_is_as_long_as_the_shortest_path(env_id):
+    env = language_env(env_id)
+    model = tabular_model(env.env, env.view)
+    np.testing.assert_allclose(solution_lengths(model, 0.99), shortest_paths(model))
+
+
+def test_a_coin_takes_one_over_p_throws():
+    assert solution_lengths(coin(0.25), 0.99) == pytest.approx([4.0])
+
+
+def test_what_cannot_be_solved_takes_for_ever():
+    assert np.isinf(solution_lengths(coin(0.0), 0.9)).all()
+
+
+def test_the_size_of_a_coin():
+    size = size_of_model(coin(0.25))
+    # V = -2 + gamma (1 - p) V, with gamma = .8, the least.
+    assert size.reward_scale == pytest.approx(2 / (1 - 0.8 * 0.75))
+    assert (size.num_states, size.path_length, size.longest_path) == (1, pytest.approx(4.0), 4)
+    assert size.worst_reward == -2.0
+    assert size.has_chance
+
+
+def test_the_grid_world_takes_as_long_as_its_longest_shortest_path():
+    size = measure_world(GRID)
+    assert (size.num_states, size.longest_path, size.has_chance) == (960, 9, False)
+    assert size.path_length == pytest.approx(4.6167, abs=1e-4)
+
+
+def test_a_horizon_is_as_long_as_a_solved_episode():
+    assert [gamma_of(length) for length in (1, 4.6, 10, 1000)] == [0.8, 0.8, 0.9, 0.99]
+
+
+def test_unseen_states_are_estimated_by_those_seen_once_and_twice():
+    # 5 different ones, of which 3 once and 1 twice: 5 + 9 / 2.
+    assert num_unseen_and_seen(["a", "b", "c", "d", "d", "e", "e", "e"]) == 9
+
+
+def test_without_a_model_a_world_is_measured_by_random_play():
+    config = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2}, max_chain_length=3)
+    size = size_by_play(Rollouts(config), seed=0)
+    assert size.source == BY_PLAY
+    assert size.num_states == pytest.approx(48, abs=48)  # texts that tell of a bump count too
+    assert 1 <= size.path_length <= 2
+    assert 0.1 < size.reward_scale < 1  # random play earns less than a good player
+    assert size.worst_reward == 0.0
+
+
+def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
+    filled, choices = fill(preset(), measure_world(GRID), processes=1)
+    assert [choice.key for choice in choices] == [rule.key for rule in RULES]
+    assert not any(is_null(filled, rule.key) for rule in RULES)
+    assert filled.environment.max_chain_length == 9
+    assert filled.critic.config.gamma == 0.8
+    assert filled.simpo.preferences.num_states == 3840
+    assert filled.simpo.training.num_epochs == 15  # 57,600 rows
+
+
+def test_what_is_given_is_kept_and_counts_in_what_follows():
+    given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
+    filled, choices = fill(given, measure_world(GRID), processes=1)
+    assert filled.critic.config.gamma == 0.5
+    assert filled.simpo.training.num_epochs == 576
+    assert "critic.config.gamma" not in [choice.key for choice in choices]
+
+
+def test_an_update_has_the_same_rows_on_any_number_of_processes():
+    size = measure_world(GRID)
+    one, two = (fill(preset(), size, n)[0] for n in (1, 2))
+    for key in ("warm_start", "critic", "simpo"):
+        single, each = (getattr(config, key).training.batch_size for config in (one, two))
+        assert single == 2 * each
+
+
+def test_where_actions_have_chance_results_chains_are_one_action_long():
+    slippery = replace(GRID, id="FrozenLake-v1", kwargs={"is_slippery": True})
+    filled, _ = fill(preset(), measure_world(slippery), processes=1)
+    assert filled.environment.max_chain_length == 1
+    assert set(filled.target) == {"of_optimum", "sampled_invalid_rate"}
+
+
+def test_silence_is_worse_than_any_reward():
+    taxi = measure_world(replace(GRID, id="Taxi-v4"))
+    filled, _ = fill(preset(), taxi, processes=1)
+    assert taxi.worst_reward == -10
+    assert filled.environment.invalid_penalty <= -10
+
+
+def test_other_scripts_refuse_nulls(tmp_path):
+    weights = build_weights(tmp_path / "weights")
+    config = config_of("train_critic", weights, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"critic\.gamma: expected a number, got null"):
+        run_here("train_critic", with_value(config, "critic.gamma", None))
+
+
+def test_a_run_goes_on_with_the_numbers_that_it_began_with(tmp_path):
+    config = replace(preset(), run=replace(preset().run, run_dir=str(tmp_path)))
+    with run_pipeline.Run.of(config) as run:
+        first = run_pipeline.sized(config, run)
+        kept = json.loads((tmp_path / "sizes.json").read_text())
+        kept["settings"]["critic.config.gamma"] = 0.5
+        (tmp_path / "sizes.json").write_text(json.dumps(kept))
+        again = run_pipeline.sized(config, run)
+    assert first.critic.config.gamma == 0.8
+    assert again == with_value(first, "critic.config.gamma", 0.5)
