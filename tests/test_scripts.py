@@ -38,12 +38,10 @@ from lactchain import process
 from lactchain.config import dump, parse
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.manifests import verify_manifest
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, RunConfig
-from lactchain.stages.make_preferences import warn_if_collapsing
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
 
@@ -468,22 +466,6 @@ def test_nothing_but_dropped_pairs_is_an_error_with_the_counts(weights, tmp_path
     with pytest.raises(DataError, match="all 96 were dropped: .* because .*margin") as error:
         run_here("make_preferences", replace(config, preferences=settings))
     assert error.value.exit_code == 3
-
-
-@pytest.mark.parametrize(
-    ("invalid", "length", "warning"),
-    [
-        (0.31, 3.0, "31 % of the actor's completions are no chains"),
-        (0.0, 1.1, "chains have 1.10 actio"),
-    ],
-)
-def test_a_collapsing_actor_is_warned_of(invalid, length, warning, caplog):
-    env = make_language_env(GRID)
-    figures = {"rollout/invalid_rate": 0.29, "rollout/chain_length": 1.3}
-    warn_if_collapsing(figures, env)
-    assert not caplog.text
-    warn_if_collapsing({"rollout/invalid_rate": invalid, "rollout/chain_length": length}, env)
-    assert warning in caplog.text
 
 
 # --- play ----------------------------------------------------------------------------------------

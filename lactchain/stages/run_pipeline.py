@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
+from lactchain.data import alarms
+from lactchain.errors import NoPairsError
 from lactchain.files import atomic_write
 from lactchain.run import Run
 from lactchain.settings import (
@@ -49,6 +51,7 @@ FIGURES_OF_ROUNDS = (
     "mean_chain_length",
     "actions_over_shortest",
     "sampled_invalid_rate",
+    "retrieval_accuracy",
 )
 SEEDS_PER_ROUND = 1000
 
@@ -132,6 +135,7 @@ class Rounds:
         actor: the actor as it stands: a model, or a model and an adapter.
         critic: the folder of the critic as it stands.
         evaluations: figures before the first round, and after each.
+        alarms: which went off in each round.
     """
 
     def __init__(self, config: RunPipelineConfig, run: Run) -> None:
@@ -142,6 +146,7 @@ class Rounds:
         self.critic = config.critic.config.checkpoint
         self.encoder = config.critic.config.model
         self.evaluations: list[dict[str, Any]] = []
+        self.alarms: list[dict[str, bool]] = []
         self.critic_summaries: list[dict[str, Any]] = []
         self.actor_summaries: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
@@ -157,14 +162,23 @@ class Rounds:
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
 
-        The metrics of the pipeline are their figures, over rounds.
+        The metrics of the pipeline are their figures, over rounds, and the alarms.
+
+        Raises:
+            CollapseError: the run unlearns what it could.
         """
         run = self._stage(f"round_{number}/evaluation", number)
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(_evaluation(self.config, greedy), run=run))
         metrics = {f"eval/{name}": value for name, value in figures.items()}
+        if number:
+            alarms.warn(figures)
+            fired = alarms.fired(self.actor_summaries[-1] | figures)
+            self.alarms.append(fired)
+            metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         self.run.log_once(metrics, step=len(self.evaluations))
         self.evaluations.append(figures)
+        alarms.check_collapse(self.evaluations)
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""
@@ -180,7 +194,11 @@ class Rounds:
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> None:
-        """Pairs of the actor's completions, and SimPO on them."""
+        """Pairs of the actor's completions, and SimPO on them.
+
+        Raises:
+            CollapseError: there is nothing to prefer.
+        """
         settings = self.config.simpo
         training, simpo = settings.training, settings.simpo
         decay = self.config.learning_rate_decay ** (number - 1)
@@ -194,7 +212,10 @@ class Rounds:
             simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
             training=replace(training, learning_rate=training.learning_rate * decay),
         )
-        self._take_actor(stage, train_simpo.main(stage))
+        try:
+            self._take_actor(stage, train_simpo.main(stage))
+        except NoPairsError as error:
+            raise alarms.no_pairs(error, self.evaluations) from error
 
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""
@@ -250,9 +271,14 @@ class Rounds:
             "target_met": self.target_is_met(),
             "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
             "critic": self.critic,
+            "alarms": alarms.first_rounds(self.alarms),
             "rounds": [
-                {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
-                for number, figures in enumerate(self.evaluations)
+                {"round": number}
+                | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                | {"alarms": [name for name, is_on in fired.items() if is_on]}
+                for number, (figures, fired) in enumerate(
+                    zip(self.evaluations, [{}, *self.alarms], strict=True)
+                )
             ],
         }
 

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
+from lactchain.errors import DataError
 from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
@@ -61,11 +62,13 @@ class EpisodeTable:
     ) -> EpisodeTable:
         """The rows of all decisions, as the critic reads them and under its discount.
 
+        What nobody heard is no decision (`Trajectory.decisions`).
+
         A critic of chains has no value for the last state of a cut episode, in which no chain was
         chosen: there the last decision gives the bootstrap instead, and is not trained on.
         """
         texts: dict[str, int] = {}
-        columns = [_columns(t, critic, texts) for t in trajectories]
+        columns = [_columns(t.decisions(), critic, texts) for t in trajectories]
         columns = [column for column in columns if len(column["r_t"])]
         if not columns:
             raise ValueError("expected at least one decision with a target, got none")
@@ -135,8 +138,17 @@ def _columns(
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
-    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0."""
-    returns = np.concatenate([t.returns(gamma, discount_per) for t in trajectories])
+    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0.
+
+    Raises:
+        DataError: no episode has a decision.
+    """
+    returns = np.concatenate([t.decisions().returns(gamma, discount_per) for t in trajectories])
+    if not len(returns):
+        raise DataError(
+            "trajectories: expected completions that are chains, got none; play constrained "
+            "(actor.decoding), or clone first"
+        )
     return float(np.sqrt(np.mean(returns**2))) or 1.0
 
 
