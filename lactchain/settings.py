@@ -100,7 +100,8 @@ class EnvironmentConfig(Bounded):
     """Observations and completions that the text of a state holds, the newest; 0: all since the
     episode began."""
     invalid_penalty: float = 0.0
-    """Reward of a completion that is no chain, at most 0. Maze and Wordle have their own rule."""
+    """Reward of a completion that is no chain, at most 0. Maze and Wordle have their own rule. It
+    need not be set: pairs prefer every chain anyway, and 0 keeps silence out of the returns."""
     chain_cost: NonNegative = 0.0
     """Cost of each completion, subtracted from its reward, at least 0; asks for few calls."""
 
