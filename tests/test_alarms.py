@@ -54,11 +54,7 @@ def test_a_figure_that_was_not_measured_sets_off_nothing():
 
 
 def test_the_first_round_of_each_alarm_is_named():
-    rounds = [
-        {"loops": True, "silence": False},
-        {"loops": False, "silence": True},
-        {"loops": True, "silence": True},
-    ]
+    rounds = [[], ["loops"], ["silence"], ["loops", "silence"]]
     assert first_rounds(rounds) == {"loops": 1, "silence": 2}
     assert first_rounds([]) == {}
 

@@ -134,11 +134,15 @@ def warn(figures: Mapping[str, Any]) -> None:
             )
 
 
-def first_rounds(rounds: Sequence[Mapping[str, bool]]) -> dict[str, int]:
-    """For each alarm that went off the round in which it first did; rounds count from 1."""
+def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
+    """For each alarm the first round in which it went off.
+
+    Args:
+        rounds: the names of those that went off, before the first round (none), and after each.
+    """
     firsts: dict[str, int] = {}
-    for number, alarms in enumerate(rounds, 1):
-        firsts = {name: number for name, is_on in alarms.items() if is_on} | firsts
+    for number, names in enumerate(rounds):
+        firsts = dict.fromkeys(names, number) | firsts
     return firsts
 
 

@@ -139,7 +139,7 @@ def make_preferences(
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
         flat = sum(not has_spread(state, rank, settings.min_margin) for state in candidates)
-        tally += Counter(num_states=len(candidates), num_flat=flat)
+        tally["num_flat"] += flat
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     num_shards = -(-len(states) // per_shard)
@@ -149,6 +149,7 @@ def make_preferences(
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally) | time_metrics(tally)
+    figures["pairs/no_spread_rate"] = tally["num_flat"] / settings.num_states
     if env.grammar.max_chain_length > 1:
         figures["rollout/single_rate"] = tally["num_single"] / max(1, tally["num_legal"])
     alarms.warn(figures)
@@ -175,7 +176,6 @@ def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dic
         "num_env_steps": tally["num_actions"],
         "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
         **drops,
-        "pairs/no_spread_rate": tally["num_flat"] / tally["num_states"],
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],
         "rollout/chain_length": tally["num_actions"] / max(1, tally["num_legal"]),
     }

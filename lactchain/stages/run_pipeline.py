@@ -52,6 +52,7 @@ FIGURES_OF_ROUNDS = (
     "actions_over_shortest",
     "sampled_invalid_rate",
     "retrieval_accuracy",
+    "alarms",
 )
 SEEDS_PER_ROUND = 1000
 
@@ -134,8 +135,7 @@ class Rounds:
     Attributes:
         actor: the actor as it stands: a model, or a model and an adapter.
         critic: the folder of the critic as it stands.
-        evaluations: figures before the first round, and after each.
-        alarms: which went off in each round.
+        evaluations: figures before the first round, and after each with its alarms.
     """
 
     def __init__(self, config: RunPipelineConfig, run: Run) -> None:
@@ -146,7 +146,6 @@ class Rounds:
         self.critic = config.critic.config.checkpoint
         self.encoder = config.critic.config.model
         self.evaluations: list[dict[str, Any]] = []
-        self.alarms: list[dict[str, bool]] = []
         self.critic_summaries: list[dict[str, Any]] = []
         self.actor_summaries: list[dict[str, Any]] = []
         self._began = time.perf_counter(), time.process_time()
@@ -171,13 +170,14 @@ class Rounds:
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(_evaluation(self.config, greedy), run=run))
         metrics = {f"eval/{name}": value for name, value in figures.items()}
+        fired = {}
         if number:
             alarms.warn(figures)
             fired = alarms.fired(self.actor_summaries[-1] | figures)
-            self.alarms.append(fired)
             metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         self.run.log_once(metrics, step=len(self.evaluations))
-        self.evaluations.append(figures)
+        names = [name for name, is_on in fired.items() if is_on]
+        self.evaluations.append(figures | {"alarms": names})
         alarms.check_collapse(self.evaluations)
 
     def train_critic(self, number: int) -> None:
@@ -271,14 +271,10 @@ class Rounds:
             "target_met": self.target_is_met(),
             "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
             "critic": self.critic,
-            "alarms": alarms.first_rounds(self.alarms),
+            "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
-                {"round": number}
-                | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
-                | {"alarms": [name for name, is_on in fired.items() if is_on]}
-                for number, (figures, fired) in enumerate(
-                    zip(self.evaluations, [{}, *self.alarms], strict=True)
-                )
+                {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                for number, figures in enumerate(self.evaluations)
             ],
         }
 
