@@ -23,6 +23,10 @@ class DataError(LactChainError):
     exit_code = 3
 
 
+class NoPairsError(DataError):
+    """The completions to all states are worth the same, so that there is nothing to prefer."""
+
+
 class NonFiniteError(LactChainError):
     """A loss, gradient, reward or observation is NaN or infinite."""
 
@@ -39,6 +43,12 @@ class EnvironmentFault(LactChainError):
     """An environment raised, hung, or broke Gymnasium's API."""
 
     exit_code = 6
+
+
+class CollapseError(LactChainError):
+    """What learns has stopped learning, and unlearns what it could."""
+
+    exit_code = 7
 
 
 class Interrupted(LactChainError):

@@ -103,8 +103,9 @@ class EnvironmentConfig(Bounded):
     """Observations and completions that the text of a state holds, the newest; 0: all since the
     episode began."""
     invalid_penalty: NonPositive | None = 0.0
-    """Reward of a completion that is no chain. Maze and Wordle have their own rule. Null: follows
-    from the world."""
+    """Reward of a completion that is no chain. Maze and Wordle have their own rule. It need not be
+    set: pairs prefer every chain anyway, and 0 keeps silence out of the returns. Null: follows from
+    the world."""
     chain_cost: NonNegative | None = 0.0
     """Cost of each completion, subtracted from its reward; asks for few calls. Null: follows from
     the world."""

@@ -6,7 +6,7 @@ processes, into parquet and into notebooks.
 
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
@@ -119,6 +119,22 @@ class Trajectory:
         Such a text has no value to bootstrap from.
         """
         return self.truncated and not self.infos[-1].get("shows_state", True)
+
+    def decisions(self) -> "Trajectory":
+        """The episode without what nobody heard (`info["unheard"]`).
+
+        Such a completion is no chain, and neither the world nor a penalty has a rule for it. It
+        changed nothing and took no time, so it is no decision, and the return before it passes
+        through it: otherwise the discount would make silence worth something wherever a step costs.
+        """
+        kept = [t for t, info in enumerate(self.infos[1:]) if not info.get("unheard")]
+        return replace(
+            self,
+            observations=(*(self.observations[t] for t in kept), self.observations[-1]),
+            actions=tuple(self.actions[t] for t in kept),
+            rewards=tuple(self.rewards[t] for t in kept),
+            infos=(self.infos[0], *(self.infos[t + 1] for t in kept)),
+        )
 
     @property
     def episode_return(self) -> float:

@@ -210,6 +210,21 @@ def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extrac
             assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_of_given_completions_are_those_of_the_model(temperature):
+    decoder = Decoder(shared_model(), TOKENIZER.eos_token_id, PREFIX, temperature=temperature)
+    completions = [(60, 61, 2), (60, 2), (70, 71, 72, 2)]
+    found = decoder.log_probs(PROMPTS[:2], completions)
+    for prompt, row in zip(PROMPTS, found, strict=False):
+        for completion, log_prob in zip(completions, row, strict=True):
+            logits = shared_model()(torch.tensor([[*prompt, *completion]])).logits[0]
+            said = (logits / temperature).log_softmax(-1)[len(prompt) - 1 : -1]
+            expected = said[range(len(completion)), list(completion)].sum().item()
+            assert log_prob == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(ValueError, match="expected a free decoder"):
+        constrained()[0].log_probs(PROMPTS[:1], completions)
+
+
 def test_constrained_samples_follow_the_enumerated_distribution():
     decoder, _ = constrained("mistral", max_chain_length=2)
     completions, (probabilities,) = decoder.enumerate(PROMPTS[:1])

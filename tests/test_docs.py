@@ -22,6 +22,7 @@ from script_setups import SHAPE, config_class
 import lactchain
 from lactchain import errors
 from lactchain.config import parse
+from lactchain.data.alarms import RULES, Rule
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.trajectories import write_trajectories
@@ -161,6 +162,18 @@ def test_exit_codes_are_those_of_the_errors():
     codes = {c.exit_code for c in classes if c not in (LactChainError, errors.Interrupted)}
     written = {int(code) for row in rows for code in re.findall(r"\d+", row[0])}
     assert written == codes | {0, 1, 130, 143}
+
+
+def test_alarms_are_those_of_the_rules():
+    rules = [
+        [f"`{rule.name}`", f"`{rule.figures[0]}`", f"{side(rule)} {rule.threshold:g}", rule.means]
+        for rule in RULES
+    ]
+    assert RUNS.table("Alarms", "alarm") == rules
+
+
+def side(rule: Rule) -> str:
+    return "below" if rule.from_below else "above"
 
 
 def test_the_fields_of_the_grid_world_are_listed():

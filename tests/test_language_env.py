@@ -79,6 +79,24 @@ def test_text_that_is_no_chain_executes_nothing_and_is_penalised():
     assert (info["executed"], info["rewards"], info["state"]) == ([], [], START)
 
 
+@pytest.mark.parametrize(
+    ("env_id", "settings", "unheard"),
+    [
+        ("Taxi-v4", {}, True),
+        ("Taxi-v4", {"chain_cost": 0.5}, True),
+        ("Taxi-v4", {"invalid_penalty": -0.5}, False),
+        ("lactchain/Maze-v0", {"extractor": "utterance"}, False),
+        ("lactchain/Wordle-v0", {"extractor": "utterance"}, False),
+    ],
+)
+def test_text_that_nothing_has_a_rule_for_is_unheard(env_id, settings, unheard):
+    env = language_env(env_id, **settings)
+    env.reset(seed=0)
+    assert env.step("hm")[4].get("unheard", False) is unheard
+    env.reset(seed=0)
+    assert "unheard" not in env.step(env.grammar.render([0]))[4]
+
+
 def test_every_completion_costs_and_counts():
     env = language_env(chain_cost=0.25, max_chains=2, env_kwargs={"max_steps": 3})
     env.reset(options={"state": START})

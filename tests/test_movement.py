@@ -2,7 +2,7 @@
 
 import pytest
 
-from lactchain.data.movement import movement_metrics
+from lactchain.data.movement import endless_rate, movement_metrics
 from lactchain.types import Action, Trajectory
 
 
@@ -35,6 +35,22 @@ def test_each_way_to_be_stuck_has_its_figure(state):
     assert metrics["bump_rate"] == 1 / 6
     assert metrics["revisit_rate"] == 2 / 7  # of `back` the second and the third completion
     assert metrics["loop_rate"] == 0
+
+
+def played(lengths, success=False):
+    """An episode of chains of that many actions; -1 is no chain."""
+    trajectory = walk("a" * (len(lengths) + 1), "x" * len(lengths))
+    for info, length in zip(trajectory.infos[1:], lengths, strict=True):
+        info |= {"executed": ["x"] * max(0, length), "invalid_action": length < 0, "success": False}
+    trajectory.infos[-1]["success"] = success
+    return trajectory
+
+
+def test_an_endless_episode_fails_on_chains_of_full_length_alone():
+    assert endless_rate([played([4, 4, 4]), played([4, -1, 4])], 4) == 1.0
+    fine = [played([4, 4, 2]), played([4, 4], success=True), played([-1, -1])]
+    assert endless_rate([*fine, played([4])], 4) == 0.25
+    assert endless_rate([played([1, 1])], 1) == 0.0
 
 
 def test_a_loop_is_the_same_completion_to_the_same_state_three_times():

@@ -7,6 +7,7 @@ from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
     chain_advantages,
+    has_spread,
     make_pairs,
     read_pairs,
     require_pairs,
@@ -104,6 +105,8 @@ def test_equal_completions_count_once_with_the_mean_of_their_scores():
         (candidates(("a", 0.5), ("b", 0.45)), "margin"),
         (candidates(("a", 1.0), ("", 0.0)), "empty"),
         (candidates(("", 1.0), ("a", 0.0)), "empty"),
+        (candidates(("x", 1.0), ("y", 0.0), is_chain=(False, False)), "no_chain"),
+        (candidates(("x", 1.0), ("x", 1.0), is_chain=(False, False)), "no_chain"),
         (candidates(("a", float("nan")), ("b", 0.0)), "non_finite"),
         (candidates(("a", 1.0), ("b", 0.0), returns=(0.0, float("inf"))), "non_finite"),
         (
@@ -118,6 +121,53 @@ def test_pairs_that_teach_nothing_are_dropped_and_counted(state, reason):
     assert len(pairs) == 1
     assert dropped == {reason: 1}
     assert reason in DROP_REASONS
+
+
+def test_every_chain_ranks_before_every_completion_that_is_none():
+    """Taxi: a step costs 1 or 10, saying nothing costs nothing."""
+    completions = (("step", -1.0), ("tokens", 0.0), ("drop", -10.0), ("silence", -0.5))
+    state = candidates(*completions, is_chain=(True, False, True, False))
+    (pair,), _ = make_pairs([state], min_margin=0.25)
+    # What is none counts as 0.25 less than the worst chain.
+    assert (pair.chosen, pair.rejected) == ("step", "silence")
+    assert (pair.chosen_value, pair.rejected_value) == (-1.0, -10.25)
+    assert (pair.chosen_return, pair.rejected_return) == (-10.0, -5.0)  # as they were
+    by_return = candidates(*completions, is_chain=(True, False, True, False))
+    (pair,), _ = make_pairs([by_return], rank="return", min_margin=0.25)
+    assert (pair.chosen_value, pair.rejected_value) == (-10.0, -100.25)
+
+
+def test_a_chain_against_what_is_none_is_a_pair_at_any_margin():
+    state = candidates(("only", 0.0), ("none", 0.0), is_chain=(True, False))
+    for min_margin in (0.0, 0.1, 1 / 3):
+        (pair,), _ = make_pairs([state], min_margin=min_margin)
+        assert (pair.chosen, pair.rejected, pair.margin) == ("only", "none", min_margin)
+    worse = candidates(("only", 0.0), ("none", -7.0), is_chain=(True, False))
+    (pair,), _ = make_pairs([worse], min_margin=0.1)
+    assert pair.margin == 7.0
+
+
+def test_silence_is_rejected_where_it_has_tokens():
+    actions = (Action("go", (5, 1)), Action("", (1,)))
+    state = Candidates("?", actions, (-1.0, 0.0), (-1.0, 0.0), (True, False))
+    (pair,), _ = make_pairs([state])
+    assert (pair.chosen, pair.rejected, pair.rejected_token_ids) == ("go", "", (1,))
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_chain", "min_margin", "spread"),
+    [
+        ((1.0, 0.5, 9.0), (True, True, False), 0.5, True),
+        ((1.0, 0.5, 9.0), (True, True, False), 0.6, False),
+        ((1.0, 1.0, 0.0), (True, True, False), 0.0, False),
+        ((1.0, 0.5, 0.0), (True, False, False), 0.0, False),
+        ((1.0, 0.5, 0.0), (False, False, False), 0.0, False),
+        ((1.0, 0.5, 0.0), (), 0.0, True),
+    ],
+)
+def test_values_are_spread_among_chains_alone(scores, is_chain, min_margin, spread):
+    state = candidates(*zip("abc", scores, strict=True), is_chain=is_chain)
+    assert has_spread(state, "advantage", min_margin) is spread
 
 
 def test_pairs_and_drops_add_up():
@@ -148,6 +198,8 @@ def test_no_states_give_no_pairs():
 def test_scores_that_do_not_fit_the_completions_are_refused():
     with pytest.raises(ValueError, match="1 advantages and 2 returns"):
         Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), (1.0,))
+    with pytest.raises(ValueError, match="is_chain: .* for each of 2 actions, got 1"):
+        Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), is_chain=(True,))
 
 
 def test_pairs_come_back_equal_from_files(tmp_path):

@@ -22,6 +22,7 @@ from run_folders import (
 )
 
 from lactchain.config import parse
+from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import (
     CompletionValues,
     EpisodeResult,
@@ -434,6 +435,22 @@ def test_text_beside_pieces_is_shown_as_safely_as_anywhere():
     for piece in (parts.card(hostile), parts.gallery([hostile]), shapes.group("", hostile)):
         assert not {"\x00", "\x1b", "\ud800"} & set(piece) and "<script>" not in piece
         assert "\\x00" in piece
+
+
+def test_alarms_are_shown_with_their_first_round_and_what_helps(tmp_path):
+    write_run(tmp_path / "run", {}, 0)
+    rounds = [{"loops": 0, "silence": 0}, {"loops": 1, "silence": 0}, {"loops": 1, "silence": 0}]
+    records = [
+        {"step": number} | {f"alarm/{name}": value for name, value in alarms.items()}
+        for number, alarms in enumerate(rounds, 1)
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines)
+    texts = Page(write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
+    (loops,) = [rule for rule in RULES if rule.name == "loops"]
+    first = texts.index("loops")
+    assert texts[first : first + 5] == ["loops", "2", "2", loops.means, loops.mend]
+    assert "silence" not in texts
 
 
 def test_nothing_to_show_is_no_section():

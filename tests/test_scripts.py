@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pytest
 from script_setups import (
+    BEHAVIOR,
     CLASSES,
     COLLECT,
     GRID,
     LORA,
+    PREFERENCES,
     STAGES,
     TRAINING,
     build_weights,
@@ -38,14 +40,14 @@ from lactchain import process
 from lactchain.config import dump, parse
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, DataError, DiskError
+from lactchain.errors import CollapseError, ConfigError, DataError, DiskError
+from lactchain.inspection.report import write_report
 from lactchain.manifests import verify_manifest
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, RunConfig
-from lactchain.stages.make_preferences import warn_if_collapsing
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.train_bc import WarmStartConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
 RESULTS = {
@@ -212,6 +214,40 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     )
     stopped = run_here("run_pipeline", replace(config, target={"success_rate": 0.0}))
     assert stopped["num_rounds"] == 1 and stopped["target_met"]
+    metrics = {r["step"]: r for r in read_metrics(tmp_path / "run") if "eval/success_rate" in r}
+    assert "alarm/loops" not in metrics[0] and "alarm/loops" in metrics[1]
+    rounds = [entry["alarms"] for entry in summary["rounds"]]
+    named = {name: n for n, names in [*enumerate(rounds)][::-1] for name in names}
+    assert rounds[0] == [] and summary["alarms"] == named
+
+
+def test_a_pipeline_that_falls_silent_stops_with_a_diagnosis_and_does_so_again(weights, tmp_path):
+    """A warm start that speaks, and a learning rate that destroys any model."""
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
+    destroying = replace(config.simpo, training=replace(TRAINING, learning_rate=3.0))
+    config = replace(
+        config,
+        actor=replace(config.actor, decoding="free"),
+        warm_start=WarmStartConfig(replace(BEHAVIOR, num_chains=2048), cloning),
+        simpo=destroying,
+    )
+    for _ in range(2):
+        with pytest.raises(CollapseError, match="round 1: .* rule silence.* that of round 0"):
+            run_here("run_pipeline", config)
+    *_, last = read_metrics(tmp_path / "run")
+    assert last["alarm/silence"] == 1 and last["step"] == 1
+    assert (tmp_path / "run/round_1/simpo/actor/model.safetensors").is_file()
+    assert not (tmp_path / "run/summary.json").exists()
+    write_report(tmp_path / "run")
+
+
+def test_a_pipeline_without_pairs_stops_with_a_diagnosis(weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    preferences = replace(PREFERENCES, min_margin=100.0)
+    config = replace(config, simpo=replace(config.simpo, preferences=preferences))
+    with pytest.raises(CollapseError, match="no_pairs: .* all 96 were dropped.* that of round 0"):
+        run_here("run_pipeline", config)
 
 
 # --- interrupted ---------------------------------------------------------------------------------
@@ -468,22 +504,6 @@ def test_nothing_but_dropped_pairs_is_an_error_with_the_counts(weights, tmp_path
     with pytest.raises(DataError, match="all 96 were dropped: .* because .*margin") as error:
         run_here("make_preferences", replace(config, preferences=settings))
     assert error.value.exit_code == 3
-
-
-@pytest.mark.parametrize(
-    ("invalid", "length", "warning"),
-    [
-        (0.31, 3.0, "31 % of the actor's completions are no chains"),
-        (0.0, 1.1, "chains have 1.10 actio"),
-    ],
-)
-def test_a_collapsing_actor_is_warned_of(invalid, length, warning, caplog):
-    env = make_language_env(GRID)
-    figures = {"rollout/invalid_rate": 0.29, "rollout/chain_length": 1.3}
-    warn_if_collapsing(figures, env)
-    assert not caplog.text
-    warn_if_collapsing({"rollout/invalid_rate": invalid, "rollout/chain_length": length}, env)
-    assert warning in caplog.text
 
 
 # --- play ----------------------------------------------------------------------------------------

@@ -96,19 +96,46 @@ def test_a_function_is_a_policy_with_and_without_a_seed():
     assert trajectory.policy == "forward" and trajectory.actions[0].text == '["move forward"]'
 
 
-def test_a_critic_of_chains_ranks_by_its_values_less_their_mean():
+def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     config, completion = WORLDS["lake"]
     rollouts = Rollouts(config)
     [state] = rollouts.env.view_states()[:1]
     [text] = rollouts.observe([state])
-    policy = FunctionPolicy(lambda text, seed: (completion, "nonsense")[seed % 2], draws=True)
+    said = iter([completion, '["up"]', "nonsense", completion] * 2 + ["nonsense", ""] * 2)
+    policy = FunctionPolicy(lambda text: next(said))
     # The second time in the middle of an episode: the critic judges what the policy has read.
     for prompt, asked in ((text, None), (text + " You slipped.", [text + " You slipped."])):
-        known = {(prompt, completion): 3.0, (prompt, "nonsense"): 1.0}
+        known = {(prompt, completion): 3.0, (prompt, '["up"]'): 0.0, (prompt, "nonsense"): 9.0}
         critic = Table(known, mode="action_value")
         [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action", asked)
-        values = np.array([known[prompt, action.text] for action in found.actions])
-        np.testing.assert_allclose(found.advantages, values - values.mean())
+        assert found.is_chain == (True, True, False, True)
+        np.testing.assert_allclose(found.advantages, [1.0, -2.0, 7.0, 1.0])
+    # Where nothing is a chain nothing is ranked, and the mean is over all.
+    critic = Table({(text, "nonsense"): 9.0, (text, ""): 1.0}, mode="action_value")
+    [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action")
+    assert found.is_chain == (False,) * 4 and found.advantages == (4.0, -4.0, 4.0, -4.0)
+
+
+@pytest.mark.parametrize(("config", "completion"), WORLDS.values(), ids=WORLDS)
+@pytest.mark.parametrize("mode", ["value", "action_value", "return"])
+def test_a_completion_that_is_no_chain_is_never_preferred_in_any_world(config, completion, mode):
+    """Though a critic finds silence worth a hundred, and every step may cost."""
+    silent = {"nonsense": 100.0, "": 100.0}
+    draws = FunctionPolicy(lambda _, seed: (completion, "nonsense", "")[seed % 3], draws=True)
+
+    class LikesSilence(Table):
+        def values(self, observations, actions=None):
+            said = [""] * len(observations) if actions is None else actions
+            legal = [50.0 * ("legal chain" in text) for text in observations]
+            return np.array(legal) + [silent.get(action, 0.0) for action in said]
+
+    critic = None if mode == "return" else LikesSilence({}, mode=mode)
+    few = PreferenceConfig(num_states=24, num_candidates=8, min_margin=0.25)
+    pairs, figures = lactchain.make_preferences(draws, critic, config, few)
+    assert {pair.chosen for pair in pairs} == {completion}
+    assert all(pair.margin >= 0.25 for pair in pairs)
+    assert figures["rollout/invalid_rate"] > 0.3
+    assert figures["pairs/no_spread_rate"] == 1.0  # there is but one chain
 
 
 def test_a_share_of_the_states_is_asked_as_the_policys_own_completion_leaves_them():

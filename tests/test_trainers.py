@@ -326,6 +326,20 @@ def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weig
     assert ended.targets(values).tolist() == [3.0, 4.0, 4.0]
 
 
+def test_silence_is_no_row_and_the_return_passes_through_it(critic):
+    spoken = trajectory([-1.0, 0.0, -1.0], terminated=True)
+    spoken.infos[2]["unheard"] = True
+    table = EpisodeTable.from_trajectories([spoken], critic)
+    assert len(table) == 2
+    assert table.targets(torch.zeros(len(table.inputs))).tolist() == [-1.5, -1.0]
+    # √((1.5² + 1²) / 2)
+    assert return_scale([spoken], 0.5, "action") == pytest.approx(1.625**0.5)
+    silent = trajectory([0.0], terminated=False)
+    silent.infos[1]["unheard"] = True
+    with pytest.raises(DataError, match="expected completions that are chains, got none"):
+        return_scale([silent], 0.5, "action")
+
+
 def test_episodes_without_decisions_are_left_out(critic):
     empty = trajectory([], terminated=True)
     table = EpisodeTable([empty, trajectory([1.0], terminated=True)], critic)

@@ -49,6 +49,27 @@ def test_a_cut_episode_bootstraps_and_a_terminated_one_does_not():
     np.testing.assert_allclose(ended.returns(0.5, final_value=8.0), [1.875, -0.5])
 
 
+def test_what_nobody_heard_is_no_decision():
+    """A step costs 1; with a discount of 1/2 silence between would halve what is to come."""
+    step = {"executed": ["a"], "rewards": [-1.0]}
+    silence = {"executed": [], "rewards": [], "invalid_action": True, "unheard": True}
+    spoken = episode(
+        observations=("start", "middle", "middle, what?", "end"),
+        actions=(Action("a"), Action(""), Action("b")),
+        rewards=(-1.0, 0.0, -1.0),
+        infos=({}, step, silence, step),
+        terminated=True,
+    )
+    decisions = spoken.decisions()
+    assert decisions.observations == ("start", "middle, what?", "end")
+    assert [action.text for action in decisions.actions] == ["a", "b"]
+    np.testing.assert_allclose(spoken.returns(0.5), [-1.25, -0.5, -1.0])
+    np.testing.assert_allclose(decisions.returns(0.5), [-1.5, -1.0])
+    assert episode().decisions() == episode()  # a completion that was charged stays
+    silent = episode(infos=({}, silence, silence)).decisions()
+    assert len(silent) == 0 and silent.observations == ("end",)
+
+
 def test_undiscounted_return_is_the_sum_of_rewards():
     assert episode().episode_return == 2.5
     assert episode().returns(1.0)[0] == 2.5

@@ -30,7 +30,8 @@ def sample_candidates(
     follow from `seed` and the position in `states`.
 
     Args:
-        critic: V(s), or Q(s, chain) less the mean over the K completions, which stands for V(s).
+        critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
+            which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
         observations: what the states show (S,); None: what they show when an episode begins.
     """
@@ -43,16 +44,18 @@ def sample_candidates(
     flat = rollouts.outcomes(repeated_states, actions, seed)
     returns = np.array([outcome.chain_rewards(gamma, discount_per)[0] for outcome in flat])
     shape = (len(states), num_candidates)
+    is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in flat]).reshape(shape)
     advantages = np.empty((len(states), 0))
     if critic is not None:
         with rollouts.measure("score"):
-            advantages = _advantages(critic, repeated, flat, returns, shape)
+            advantages = _advantages(critic, repeated, flat, returns, is_chain)
     return [
         Candidates(
             observation=observations[i],
             actions=tuple(actions[i * num_candidates : (i + 1) * num_candidates]),
             returns=tuple(returns.reshape(shape)[i].tolist()),
             advantages=tuple(advantages[i].tolist()),
+            is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
             state=state,
@@ -90,12 +93,18 @@ def _advantages(
     before: Sequence[str],
     outcomes: Sequence[Trajectory],
     returns: np.ndarray,
-    shape: tuple[int, int],
+    is_chain: np.ndarray,
 ) -> np.ndarray:
-    """Advantages (S, K) of single-decision episodes, whose S * K first texts were `before`."""
+    """Advantages (S, K) of single-decision episodes, whose S * K first texts were `before`.
+
+    Args:
+        is_chain: (S, K) which completions are chains; where none is, the mean is over all.
+    """
+    shape = is_chain.shape
     if critic.mode == "action_value":
         q = critic.values(before, [outcome.actions[0].text for outcome in outcomes]).reshape(shape)
-        return q - q.mean(axis=1, keepdims=True)
+        weights = is_chain | ~is_chain.any(axis=1, keepdims=True)
+        return q - np.average(q, axis=1, weights=weights, keepdims=True)
     values = critic.values([*before, *(outcome.observations[1] for outcome in outcomes)])
     return chain_advantages(
         rewards=returns,

@@ -34,6 +34,22 @@ def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
+def endless_rate(trajectories: Sequence[Trajectory], max_chain_length: int) -> float:
+    """Share of the episodes that failed though every chain was as long as it may be.
+
+    0 where chains have a single action.
+    """
+    if max_chain_length == 1:
+        return 0.0
+    return _share([_is_endless(t, max_chain_length) for t in trajectories])
+
+
+def _is_endless(trajectory: Trajectory, max_chain_length: int) -> bool:
+    *_, last = trajectory.infos
+    lengths = [len(i["executed"]) for i in trajectory.infos[1:] if not i["invalid_action"]]
+    return bool(lengths) and min(lengths) == max_chain_length and not last["success"]
+
+
 def _states(trajectory: Trajectory) -> list[str]:
     """What the T + 1 states of an episode are told apart by."""
     return [

@@ -8,9 +8,10 @@ version 1: one row per pair, a column per field of `PreferencePair`, `state` as 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lactchain.data import parquet
-from lactchain.errors import DataError
+from lactchain.errors import DataError, NoPairsError
 from lactchain.types import Action, PreferencePair
 
 KIND, VERSION = "pairs", 1
@@ -27,8 +28,9 @@ DROP_REASONS = {
     "non_finite": "a score or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
     "equal_tokens": "the two completions are the same tokens",
-    "empty": "one of the two completions has no text",
-    "tie": "the two completions score the same",
+    "no_chain": "none of the state's completions is a chain",
+    "empty": "one of the two completions has neither text nor tokens",
+    "tie": "the two completions, both chains, score the same",
     "margin": "the two scores lie closer together than min_margin",
 }
 
@@ -42,6 +44,7 @@ class Candidates:
         actions: K completions.
         returns: K numbers that the completions earned in the environment, by the chain alone or
             with what followed it, as the caller has it.
+        is_chain: whether each completion is a chain; empty where all are.
         advantages: K scores by the critic (`chain_advantages`); empty where there is no critic.
         env_id, seed, state: where it happened; `state` is what JSON can hold.
     """
@@ -50,12 +53,18 @@ class Candidates:
     actions: tuple[Action, ...]
     returns: tuple[float, ...]
     advantages: tuple[float, ...] = ()
+    is_chain: tuple[bool, ...] = ()
     env_id: str = ""
     seed: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         num_actions, lengths = len(self.actions), (len(self.advantages), len(self.returns))
+        if len(self.is_chain) not in (0, num_actions):
+            raise ValueError(
+                f"is_chain: expected an entry (or none at all) for each of {num_actions} actions, "
+                f"got {len(self.is_chain)}"
+            )
         if lengths[0] not in (0, num_actions) or lengths[1] != num_actions:
             raise ValueError(
                 f"expected an advantage (or none at all) and a return for each of {num_actions} "
@@ -117,9 +126,13 @@ def make_pairs(
     Completions that read the same count as one, with the mean of their scores: in an environment
     with chance that is the better estimate, in any other it changes nothing.
 
+    Saying nothing never pays: whatever a world's rewards are, a completion that is no chain ranks
+    behind every chain, and counts as at most `min_margin` less than the worst one.
+
     Args:
         rank: "advantage" ranks by the critic, "return" by what the completions earned.
-        min_margin: smallest difference of scores, in return units; a tie is never a pair.
+        min_margin: smallest difference of the scores of two chains, in return units; a tie of
+            theirs is never a pair.
 
     Returns:
         The pairs, and for each of `DROP_REASONS` that occurred how many states it cost. Together
@@ -134,7 +147,7 @@ def make_pairs(
         if not np.isfinite([*state.scores(rank), *state.returns]).all():
             dropped["non_finite"] += 1
             continue
-        ranked = _ranked_completions(state, rank)
+        ranked = _ranked_completions(state, rank, min_margin)
         if reason := _reason_to_drop(ranked, min_margin):
             dropped[reason] += 1
         else:
@@ -142,12 +155,19 @@ def make_pairs(
     return pairs, dict(dropped)
 
 
+def has_spread(state: Candidates, rank: str, min_margin: float = 0.0) -> bool:
+    """Whether the chains among the completions differ in score, as two of a pair have to."""
+    scores = [completion.score for completion in _completions(state, rank) if completion.is_chain]
+    spread = max(scores, default=0.0) - min(scores, default=0.0)
+    return spread > 0 and spread >= min_margin
+
+
 def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
-    """Raises `DataError`, with the counts, when every pair was dropped."""
+    """Raises `NoPairsError`, with the counts, when every pair was dropped."""
     if pairs:
         return
     counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in dropped.items())
-    raise DataError(
+    raise NoPairsError(
         f"expected preference pairs, but all {sum(dropped.values())} were dropped: {counts}. "
         "Sample more completions per state, sample at a higher temperature, or lower min_margin"
     )
@@ -188,35 +208,51 @@ class _Completion:
     action: Action
     score: float
     episode_return: float
+    is_chain: bool
 
 
-def _ranked_completions(state: Candidates, rank: str) -> list[_Completion]:
-    """The distinct completions, best score first, and shortest among equals.
+def _ranked_completions(state: Candidates, rank: str, min_margin: float) -> list[_Completion]:
+    """The distinct completions: chains first, best score first, and shortest among equals.
 
     What follows the goal in a chain is never played, so the score does not tell a chain that ends
     there from one that goes on; only the shorter one is worth imitating.
     """
+    completions = _completions(state, rank)
+    least = min((c.score for c in completions if c.is_chain), default=math.inf) - min_margin
+    lowered = [c if c.is_chain else replace(c, score=min(c.score, least)) for c in completions]
+    return sorted(lowered, key=lambda c: (not c.is_chain, -c.score, len(c.action.text)))
+
+
+def _completions(state: Candidates, rank: str) -> list[_Completion]:
+    """The distinct completions, in the order in which they first occur."""
     places: dict[str, list[int]] = {}
     for index, action in enumerate(state.actions):
         places.setdefault(action.text, []).append(index)
     scores, returns = np.array(state.scores(rank)), np.array(state.returns)
-    completions = [
-        _Completion(state.actions[same[0]], float(scores[same].mean()), float(returns[same].mean()))
+    is_chain = state.is_chain or (True,) * len(state.actions)
+    return [
+        _Completion(
+            state.actions[same[0]],
+            float(scores[same].mean()),
+            float(returns[same].mean()),
+            is_chain[same[0]],
+        )
         for same in places.values()
     ]
-    return sorted(
-        completions, key=lambda completion: (-completion.score, len(completion.action.text))
-    )
 
 
 def _reason_to_drop(ranked: Sequence[_Completion], min_margin: float) -> str | None:
+    if ranked and not ranked[0].is_chain:
+        return "no_chain"
     if len(ranked) < 2:
         return "equal_text"
     chosen, rejected = ranked[0], ranked[-1]
-    if not (chosen.action.text and rejected.action.text):
+    if not (chosen.action.text and (rejected.action.text or rejected.action.token_ids)):
         return "empty"
     if chosen.action.token_ids and chosen.action.token_ids == rejected.action.token_ids:
         return "equal_tokens"
+    if not rejected.is_chain:
+        return None
     margin = chosen.score - rejected.score
     if margin == 0.0:
         return "tie"

@@ -13,7 +13,7 @@ import numpy as np
 from lactchain import distributed
 from lactchain.data.episodes import Episode, all_episodes, inside, sampled_episodes, sampled_states
 from lactchain.data.evaluations import EpisodeResult, success_figures
-from lactchain.data.movement import movement_metrics
+from lactchain.data.movement import endless_rate, movement_metrics
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.exact import shortest_paths
@@ -286,7 +286,7 @@ def evaluate(
         folder: of the trajectory files; None: none are written.
 
     Returns:
-        How each episode went, and the figures of `summarize`.
+        How each episode went, and the figures of `summarize` and `endless_rate`.
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     episodes = all_episodes(rollouts.env, seed, num_per_start)
@@ -295,7 +295,9 @@ def evaluate(
     shard_size = min(256, 2 * rollouts.num_envs)
     trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
     results = episode_results(rollouts.env, trajectories)
-    return results, summarize(results, trajectories) | time_metrics(tally)
+    endless = endless_rate(trajectories, rollouts.env.grammar.max_chain_length)
+    figures = summarize(results, trajectories) | {"endless_rate": endless}
+    return results, figures | time_metrics(tally)
 
 
 def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:

@@ -63,8 +63,9 @@ class LanguageEnv(gym.Env[str, str]):
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
     the state as it was), `positions` (where it led); empty on reset. For the completion:
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
-    the view cannot read it), `success` (the episode has terminated and ended well); where the text
-    had no room for all of the history, `num_left_out`: observations and completions that it lacks.
+    the view cannot read it), `success` (the episode has terminated and ended well). Only where it
+    applies: `unheard`, True: the text was no chain, and neither the world nor `invalid_penalty` has
+    a rule for it; `num_left_out`: observations and completions of the history that found no room.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
@@ -234,6 +235,8 @@ class LanguageEnv(gym.Env[str, str]):
             if self.view.invalid_wipes_history:
                 self._remembered.clear()
         invalid = {"invalid_action": True, "invalid_reason": rejection.reason}
+        if not (self.view.step_takes_text or self.invalid_penalty):
+            invalid["unheard"] = True
         return float(reward), terminated, truncated, info | _none_played() | invalid
 
     def _play(self, actions: Sequence[int | str]) -> tuple[float, bool, bool, dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import CompletionValues, EpisodeResult, StateValues, success_figures
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
@@ -75,6 +76,7 @@ def render(view: RunView, num_rollouts: int = 8, beside: Sequence[RunView] = ())
     sections = (
         ("Result", parts.fields(view.summary) if view.summary else "", ""),
         ("Beside other runs", comparison([view, *beside]) if beside else "", ""),
+        ("Alarms", alarms(view), ""),
         ("Stages", _sections.stages(view.stages) if view.stages else "", ""),
         ("Curves", curves(view), ""),
         ("Success by distance", success(evaluations), ""),
@@ -101,6 +103,19 @@ def comparison(views: Sequence[RunView]) -> Markup:
         " empty; environment steps are those that were learnt from."
     )
     return _sections.noted(parts.table(("run", *COMPARED, "minutes"), rows), note)
+
+
+def alarms(view: RunView) -> Markup:
+    """Which alarms went off in which rounds, what they mean, and what to change."""
+    curves = view.curves()
+    rows = []
+    for rule in RULES:
+        steps, values = curves.get(f"alarm/{rule.name}", ([], []))
+        rounds = [int(step) for step, value in zip(steps, values, strict=True) if value == 1]
+        if rounds:
+            rows.append((rule.name, rounds[0], len(rounds), rule.means, rule.mend))
+    headers = ("alarm", "first round", "rounds", "what it means", "what helps")
+    return parts.table(headers, rows) if rows else Markup("")
 
 
 def curves(view: RunView) -> Markup:

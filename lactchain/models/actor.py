@@ -147,6 +147,20 @@ class LanguageActor:
         completions, probabilities = self.decoder.enumerate(self._prompts(observations))
         return [self._text(completion) for completion in completions], probabilities
 
+    def log_probs(self, observations: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
+        """How probable each of C completions is for each of B observations, (B, C) logarithms.
+
+        Args:
+            actions: sampled, different ones, each to its end.
+
+        Raises:
+            ValueError: the actor does not decode freely, or a completion begins another.
+            ConfigError: a prompt leaves no room for a completion in the model's context.
+        """
+        return self.decoder.log_probs(
+            self._prompts(observations), [action.token_ids for action in actions]
+        )
+
     def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
         """Token ids of the prompts, each with room for a completion behind it."""
         prompts = self.template.encode_batch(observations)

@@ -13,7 +13,9 @@ from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.exact_values import estimate_completion_values
+from lactchain.data.retrieval import retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
+from lactchain.data.trajectories import read_trajectories
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.running import Phases, run_stage
@@ -28,7 +30,8 @@ class EvaluationConfig(Bounded):
     num_episodes_per_start: AtLeast1 = 1
     """Episodes from every start state; more than one where world or actor throw dice."""
     num_samples: AtLeast0 = 10_000
-    """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none."""
+    """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none, and
+    no measure either of whether the actor reads (`lactchain.data.retrieval`)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         sampler = actor.with_config(sampling, rollouts.env.grammar)
         rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
         summary["sampled_invalid_rate"] = rate
+        texts = [text for t in read_trajectories(folder) for text in t.observations[:-1]]
+        summary |= retrieval_figures(sampler, rollouts.env, texts, seed)
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary
 

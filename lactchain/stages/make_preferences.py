@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lactchain.data import alarms
 from lactchain.data.candidates import questions, sample_candidates
 from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
+    has_spread,
     make_pairs,
     read_pairs,
     require_pairs,
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 GAMMA_OF_RETURNS = 0.99
 """Discount of an action where there is no critic, which would bring its own."""
 
-COLLAPSED_INVALID_RATE = 0.3
-COLLAPSED_CHAIN_LENGTH = 1.2
 log = logging.getLogger(__name__)
 
 
@@ -107,7 +107,7 @@ def make_preferences(
         folder: of the files; None: none are kept.
 
     Raises:
-        DataError: every pair was dropped.
+        NoPairsError: every pair was dropped.
     """
     if folder is None:
         with TemporaryDirectory() as place:
@@ -138,6 +138,8 @@ def make_preferences(
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
+        flat = sum(not has_spread(state, rank, settings.min_margin) for state in candidates)
+        tally["num_flat"] += flat
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     num_shards = -(-len(states) // per_shard)
@@ -147,7 +149,10 @@ def make_preferences(
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally) | time_metrics(tally)
-    warn_if_collapsing(figures, env)
+    figures["pairs/no_spread_rate"] = tally["num_flat"] / settings.num_states
+    if env.grammar.max_chain_length > 1:
+        figures["rollout/single_rate"] = tally["num_single"] / max(1, tally["num_legal"])
+    alarms.warn(figures)
     return pairs, figures
 
 
@@ -155,7 +160,12 @@ def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Co
     """How many completions there are, how many of them are chains, and their actions altogether."""
     parsed = [env.extractor.parse(a.text) for c in candidates for a in c.actions]
     lengths = [len(chain.actions) for chain in parsed if not isinstance(chain, Rejection)]
-    return Counter(num_completions=len(parsed), num_legal=len(lengths), num_actions=sum(lengths))
+    return Counter(
+        num_completions=len(parsed),
+        num_legal=len(lengths),
+        num_single=lengths.count(1),
+        num_actions=sum(lengths),
+    )
 
 
 def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dict[str, float]:
@@ -169,20 +179,6 @@ def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dic
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],
         "rollout/chain_length": tally["num_actions"] / max(1, tally["num_legal"]),
     }
-
-
-def warn_if_collapsing(figures: Mapping[str, float], env: LanguageEnv) -> None:
-    """Says so when many completions are no chains, or hardly any has more than one action."""
-    advice = "Lower training.learning_rate, raise simpo.nll_weight, or decode constrained"
-    invalid, length = figures["rollout/invalid_rate"], figures["rollout/chain_length"]
-    if invalid > COLLAPSED_INVALID_RATE:
-        log.warning(
-            "%.0f %% of the actor's completions are no chains: it is collapsing. %s",
-            100 * invalid,
-            advice,
-        )
-    elif length < COLLAPSED_CHAIN_LENGTH and env.grammar.max_chain_length > 1:
-        log.warning("the actor's chains have %.2f actions: it is collapsing. %s", length, advice)
 
 
 def memory(config: "MakePreferencesConfig | TrainSimPOConfig") -> Phases:

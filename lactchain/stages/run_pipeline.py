@@ -12,12 +12,15 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
+from lactchain.data import alarms
+from lactchain.errors import NoPairsError
 from lactchain.files import atomic_write, read_json, write_json
 from lactchain.run import Run
 from lactchain.settings import (
@@ -52,6 +55,8 @@ FIGURES_OF_ROUNDS = (
     "mean_chain_length",
     "actions_over_shortest",
     "sampled_invalid_rate",
+    "retrieval_accuracy",
+    "alarms",
 )
 SEEDS_PER_ROUND = 1000
 PATIENCE = 4
@@ -164,7 +169,7 @@ class Rounds:
     Attributes:
         actor: the actor as it stands: a model, or a model and an adapter.
         critic: the folder of the critic as it stands.
-        evaluations: figures before the first round, and after each.
+        evaluations: figures before the first round, and after each with its alarms.
         models: the actor and the critic that each of them is of.
     """
 
@@ -192,15 +197,25 @@ class Rounds:
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
 
-        The metrics of the pipeline are their figures, over rounds.
+        The metrics of the pipeline are their figures, over rounds, and the alarms.
+
+        Raises:
+            CollapseError: the run unlearns what it could.
         """
         run = self._stage(f"round_{number}/evaluation", number)
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(_evaluation(self.config, greedy), run=run))
         metrics = {f"eval/{name}": value for name, value in figures.items()}
+        fired = {}
+        if number:
+            alarms.warn(figures)
+            fired = alarms.fired(self.actor_summaries[-1] | figures)
+            metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         self.run.log_once(metrics, step=len(self.evaluations))
-        self.evaluations.append(figures)
+        names = [name for name, is_on in fired.items() if is_on]
+        self.evaluations.append(figures | {"alarms": names})
         self.models.append((self.actor, self.critic))
+        alarms.check_collapse(self.evaluations)
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""
@@ -216,7 +231,11 @@ class Rounds:
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> None:
-        """Pairs of the actor's completions, and SimPO on them."""
+        """Pairs of the actor's completions, and SimPO on them.
+
+        Raises:
+            CollapseError: there is nothing to prefer.
+        """
         settings = self.config.simpo
         training, simpo = settings.training, settings.simpo
         decay = self.config.learning_rate_decay ** (number - 1)
@@ -230,7 +249,10 @@ class Rounds:
             simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
             training=replace(training, learning_rate=training.learning_rate * decay),
         )
-        self._take_actor(stage, train_simpo.main(stage))
+        try:
+            self._take_actor(stage, train_simpo.main(stage))
+        except NoPairsError as error:
+            raise alarms.no_pairs(error, self.evaluations) from error
 
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""
@@ -240,12 +262,12 @@ class Rounds:
         )
 
     def stand_still(self) -> bool:
-        """Whether none of the last rounds has earned more than those before."""
-        returns = [figures["episode_return"] for figures in self.evaluations]
-        earlier, late = returns[:-PATIENCE], returns[-PATIENCE:]
+        """Whether none of the last rounds is better than those before."""
+        merits = list(map(_merit, self.evaluations))
+        earlier, late = merits[:-PATIENCE], merits[-PATIENCE:]
         if len(earlier) < 2 or max(late) > max(earlier):
             return False
-        log.info("no better return in %d rounds: the run ends", PATIENCE)
+        log.info("no better round among the last %d: the run ends", PATIENCE)
         return True
 
     def result(self) -> int:
@@ -253,7 +275,7 @@ class Rounds:
         last = len(self.evaluations) - 1
         if self.target_is_met():
             return last
-        return max(range(1, last + 1), key=lambda n: self.evaluations[n]["episode_return"])
+        return max(range(1, last + 1), key=lambda n: _merit(self.evaluations[n]))
 
     def gather_results(self) -> None:
         """Puts what people look for first at the top of the run's folder."""
@@ -304,6 +326,7 @@ class Rounds:
             "round": self.result(),
             "actor": {"model": actor.model, "adapter": actor.adapter},
             "critic": critic,
+            "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
                 {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
                 for number, figures in enumerate(self.evaluations)
@@ -348,6 +371,11 @@ class Rounds:
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+def _merit(figures: Mapping[str, Any]) -> tuple[float, float]:
+    """What rounds are compared by: success in per cent, and among equals the return."""
+    return round(figures["success_rate"], 2), figures["episode_return"]
 
 
 def _meets(figure: float | None, bound: float, at_most: bool) -> bool:

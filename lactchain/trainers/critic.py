@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
+from lactchain.errors import DataError
 from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
@@ -50,7 +51,7 @@ class EpisodeTable:
         self._discount = critic.gamma, critic.discount_per
         self._episodes: list[tuple[Trajectory, list[int]]] = []
         texts: dict[str, int] = {}
-        for trajectory in filter(len, trajectories):
+        for trajectory in filter(len, [t.decisions() for t in trajectories]):
             chains = [action.text for action in trajectory.actions]
             if critic.mode == "value":
                 read = critic.texts(trajectory.observations)
@@ -104,8 +105,17 @@ def _without_last(trajectory: Trajectory) -> Trajectory:
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
-    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0."""
-    returns = np.concatenate([t.returns(gamma, discount_per) for t in trajectories])
+    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0.
+
+    Raises:
+        DataError: no episode has a decision.
+    """
+    returns = np.concatenate([t.decisions().returns(gamma, discount_per) for t in trajectories])
+    if not len(returns):
+        raise DataError(
+            "trajectories: expected completions that are chains, got none; play constrained "
+            "(actor.decoding), or clone first"
+        )
     return float(np.sqrt(np.mean(returns**2))) or 1.0
 
 

@@ -34,6 +34,7 @@ from lactchain.models.generation.cascade import (
 from lactchain.models.generation.enumeration import (
     chain_tree,
     rows_at_once,
+    token_tree,
     trimmed,
     weigh_completions,
 )
@@ -183,6 +184,32 @@ class Decoder:
             rows_at_once(tree, self._trunks, prompts, budget),
         )
         return tree.completions, probabilities
+
+    @torch.inference_mode()
+    def log_probs(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
+    ) -> np.ndarray:
+        """How probable each of C completions is behind each of B prompts, (B, C) logarithms.
+
+        Args:
+            completions: C different lists of token ids, of which none begins another.
+
+        Raises:
+            ValueError: the decoder is constrained, or a completion begins another.
+        """
+        if self.automaton is not None:
+            raise ValueError("log_probs: expected a free decoder, got a constrained one")
+        columns = sorted({token for completion in completions for token in completion})
+        tree = token_tree(completions, columns)
+        return weigh_completions(
+            tree,
+            self._trunks,
+            prompts,
+            lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes])[:, columns].log(),
+            np.add,
+            np.float64(0.0),
+            rows_at_once(tree, self._trunks, prompts, CACHE_BYTES[self.device.type]),
+        )
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

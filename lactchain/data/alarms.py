@@ -1,0 +1,216 @@
+"""Alarms: what tells silence, loops and a policy that does not read from learning.
+
+`RULES` look at the figures of one round and warn; `check_collapse` looks at all rounds and stops a
+run that unlearns what it could.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lactchain.errors import CollapseError, NoPairsError
+
+MOSTLY_SILENT = 0.5
+"""Share of the sampled completions that are no chains, above which a run may have collapsed."""
+
+SILENCE_GROWN = 0.1
+"""By how much that share must lie above its least one: a model may begin without the format."""
+
+EPISODES_LOST = 5
+"""Solved episodes that a collapse must have cost: in a few episodes success is mostly chance."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A figure of a round, and from where on it is alarming.
+
+    Attributes:
+        name: the metric is `alarm/<name>`.
+        figures: the first of these that a round has is judged.
+        threshold: the alarm goes off above it, or below it where `from_below`.
+        means: what is the matter.
+        mend: what to change.
+    """
+
+    name: str
+    figures: tuple[str, ...]
+    threshold: float
+    means: str
+    mend: str
+    from_below: bool = False
+
+    def judge(self, figures: Mapping[str, Any]) -> tuple[str, float] | None:
+        """The figure that is judged, and its value; None where the round has none."""
+        known = ((name, figures[name]) for name in self.figures if figures.get(name) is not None)
+        return next(((name, value) for name, value in known if not math.isnan(value)), None)
+
+    def goes_off(self, value: float) -> bool:
+        """Whether a value of the figure is alarming."""
+        return value < self.threshold if self.from_below else value > self.threshold
+
+
+RULES = (
+    Rule(
+        "silence",
+        ("sampled_invalid_rate", "rollout/invalid_rate"),
+        0.3,
+        "many completions are no chains",
+        "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight, or clone longer",
+    ),
+    Rule(
+        "single_actions",
+        ("rollout/single_rate",),
+        0.9,
+        "hardly any chain has a second action; that is right only where chance decides much",
+        "lower simpo.training.learning_rate, raise environment.chain_cost",
+    ),
+    Rule(
+        "endless_chains",
+        ("endless_rate",),
+        0.5,
+        "episodes fail on chains that are all as long as they may be",
+        "lower environment.max_chain_length, or train the critic on more episodes",
+    ),
+    Rule(
+        "bumps",
+        ("bump_rate",),
+        0.5,
+        "most actions leave the state as it was",
+        "train the critic on more episodes, sample more completions to each state",
+    ),
+    Rule(
+        "revisits",
+        ("revisit_rate",),
+        0.5,
+        "most completions lead back to where the episode has been",
+        "train the critic on more episodes, sample more completions to each state",
+    ),
+    Rule(
+        "loops",
+        ("loop_rate",),
+        0.5,
+        "most episodes get the same completion to the same state again and again",
+        "raise simpo.preferences.share_after_completion, train the critic on more episodes",
+    ),
+    Rule(
+        "no_spread",
+        ("pairs/no_spread_rate",),
+        0.9,
+        "in most states all chains are worth the same; that is right only when little is to learn",
+        "train the critic on more episodes, lower simpo.preferences.min_margin",
+    ),
+    Rule(
+        "not_reading",
+        ("retrieval_skill",),
+        0.05,
+        "a completion fits other states as well as its own: the actor does not read",
+        "clone longer, lower simpo.training.learning_rate, raise simpo.simpo.nll_weight",
+        from_below=True,
+    ),
+)
+
+
+def fired(figures: Mapping[str, Any]) -> dict[str, bool]:
+    """Which alarms the figures of a round set off; of those rules whose figure is among them."""
+    judged = {rule: rule.judge(figures) for rule in RULES}
+    return {rule.name: rule.goes_off(found[1]) for rule, found in judged.items() if found}
+
+
+def warn(figures: Mapping[str, Any]) -> None:
+    """Says which alarms go off, by which figure, and what to change."""
+    for rule in RULES:
+        found = rule.judge(figures)
+        if found and rule.goes_off(found[1]):
+            side = "below" if rule.from_below else "above"
+            log.warning(
+                "alarm %s: %s is %.3g, %s %g: %s. What helps: %s",
+                *(rule.name, *found, side, rule.threshold, rule.means, rule.mend),
+            )
+
+
+def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
+    """For each alarm the first round in which it went off.
+
+    Args:
+        rounds: the names of those that went off, before the first round (none), and after each.
+    """
+    firsts: dict[str, int] = {}
+    for number, names in enumerate(rounds):
+        firsts = dict.fromkeys(names, number) | firsts
+    return firsts
+
+
+def check_collapse(evaluations: Sequence[Mapping[str, Any]]) -> None:
+    """Stops a run that unlearns.
+
+    Two rules: more than half of the sampled completions are no chains, and ever more of them; or
+    success fell to less than half of the best so far, and the return with it, in two rounds.
+
+    Args:
+        evaluations: figures before the first round, and after each.
+
+    Raises:
+        CollapseError: with the rule, its figures, what to change, and the best round.
+    """
+    for rule in (_falls_silent, _forgets):
+        diagnosis = rule(evaluations)
+        if diagnosis is not None:
+            raise _collapse(len(evaluations) - 1, *diagnosis, evaluations)
+
+
+def no_pairs(error: NoPairsError, evaluations: Sequence[Mapping[str, Any]]) -> CollapseError:
+    """What a round ends with that finds nothing to prefer."""
+    mend = "or, if that success is all that you want, set it as target"
+    return _collapse(len(evaluations), "no_pairs", str(error), mend, evaluations)
+
+
+def _collapse(
+    number: int, rule: str, figures: str, mend: str, evaluations: Sequence[Mapping[str, Any]]
+) -> CollapseError:
+    best = _best(evaluations)
+    success = evaluations[best]["success_rate"]
+    return CollapseError(
+        f"round {number}: the run has collapsed, by the rule {rule}: {figures}; {mend}. The best "
+        f"actor is that of round {best}, with a success of {success:.3f}; all rounds are kept, go "
+        "on from there in a new folder"
+    )
+
+
+def _falls_silent(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
+    *before, last = [e.get("sampled_invalid_rate", e["invalid_rate"]) for e in evaluations]
+    grows = bool(before) and last > before[-1] and last >= min(before) + SILENCE_GROWN
+    if last <= MOSTLY_SILENT or not grows:
+        return None
+    course = ", ".join(f"{rate:.2f}" for rate in (*before, last))
+    silence = RULES[0]
+    return silence.name, f"the share of completions that are no chains went {course}", silence.mend
+
+
+def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
+    best = _best(evaluations)
+    if len(evaluations) - best < 3 or not all(
+        _is_lost(evaluations[best], figures) for figures in evaluations[-2:]
+    ):
+        return None
+    course = ", ".join(f"{figures['success_rate']:.3f}" for figures in evaluations)
+    mend = "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight or num_states"
+    return "forgetting", f"success went {course}, and the return fell with it", mend
+
+
+def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
+    """Whether less than half of the best round's success is left, and less of its return."""
+    fall = best["success_rate"] - figures["success_rate"]
+    halved = 2 * figures["success_rate"] < best["success_rate"]
+    enough = fall * figures["num_episodes"] >= EPISODES_LOST
+    return halved and enough and figures["episode_return"] < best["episode_return"]
+
+
+def _best(evaluations: Sequence[Mapping[str, Any]]) -> int:
+    """The first of the rounds with the highest success."""
+    return max(range(len(evaluations)), key=lambda number: evaluations[number]["success_rate"])

@@ -1,0 +1,85 @@
+"""Whether a policy reads: which of several states does a completion answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from lactchain.data.shards import derive_seed
+from lactchain.environments.extractors import Chain
+from lactchain.environments.language import LanguageEnv
+from lactchain.types import Action, Policy
+
+NUM_STATES = 128
+BATCH = 16
+
+
+class ScoringPolicy(Policy, Protocol):
+    """A policy that knows how probable any completion is."""
+
+    def log_probs(self, observations: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
+        """Log-probabilities (B, C) of C different completions to B observations."""
+        ...
+
+
+def retrieval_figures(
+    policy: ScoringPolicy, env: LanguageEnv, observations: Sequence[str], seed: int
+) -> dict[str, float]:
+    """How often a completion is more probable to its own state than to others.
+
+    Some `NUM_STATES` different observations are answered, and those whose completion is a chain are
+    compared in batches of `BATCH`. `retrieval_accuracy`: share of the completions that are most
+    probable behind their own prompt, or behind one to which the same was said. `retrieval_skill`:
+    how much of the way from chance to 1 that is; about 0 where a policy has stopped reading, as
+    also where it says one thing to everything.
+
+    Args:
+        policy: it samples freely.
+        observations: to draw from, with repetitions.
+
+    Returns:
+        Nothing where fewer than two observations were answered by a chain.
+    """
+    texts, actions = _answers(policy, env, observations, seed)
+    if len(texts) < 2:
+        return {}
+    found, chance = zip(
+        *(
+            _found(policy, texts[i : i + BATCH], actions[i : i + BATCH])
+            for i in range(0, len(texts), BATCH)
+        ),
+        strict=True,
+    )
+    accuracy, by_chance = np.concatenate(found).mean(), np.concatenate(chance).mean()
+    skill = (accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+    return {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}
+
+
+def _answers(
+    policy: Policy, env: LanguageEnv, observations: Sequence[str], seed: int
+) -> tuple[list[str], list[Action]]:
+    """Different observations, drawn by the seed, and the chains that answered them."""
+    distinct = list(dict.fromkeys(observations))
+    order = np.random.default_rng([seed]).permutation(len(distinct))[:NUM_STATES]
+    texts = [distinct[i] for i in order]
+    actions = policy.act(texts, [derive_seed(seed, "retrieval", i) for i in range(len(texts))])
+    answered = [
+        (text, action)
+        for text, action in zip(texts, actions, strict=True)
+        if action.stop_reason == "stop" and isinstance(env.extractor.parse(action.text), Chain)
+    ]
+    return [text for text, _ in answered], [action for _, action in answered]
+
+
+def _found(
+    policy: ScoringPolicy, texts: Sequence[str], actions: Sequence[Action]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each of B completions finds a state that was answered so, and by chance (B,)."""
+    distinct = {action.text: action for action in actions}
+    number = {text: n for n, text in enumerate(distinct)}
+    said = np.array([number[action.text] for action in actions])
+    likeliest = policy.log_probs(texts, list(distinct.values())).argmax(axis=0)[said]
+    same = said[:, None] == said
+    return same[np.arange(len(said)), likeliest], same.mean(axis=1)

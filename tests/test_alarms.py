@@ -1,0 +1,125 @@
+"""Alarms: which figures set them off, and which courses of figures end a run."""
+
+import pytest
+
+from lactchain.data.alarms import RULES, check_collapse, fired, first_rounds, no_pairs, warn
+from lactchain.errors import CollapseError, DataError, NoPairsError
+
+LEARNING = {
+    "sampled_invalid_rate": 0.01,
+    "rollout/invalid_rate": 0.9,  # of the round before: the newer figure counts
+    "rollout/single_rate": 0.2,
+    "endless_rate": 0.1,
+    "bump_rate": 0.1,
+    "revisit_rate": 0.1,
+    "loop_rate": 0.1,
+    "pairs/no_spread_rate": 0.1,
+    "retrieval_skill": 0.6,
+}
+ALARMING = {
+    "silence": {"sampled_invalid_rate": 0.31},
+    "single_actions": {"rollout/single_rate": 0.91},
+    "endless_chains": {"endless_rate": 0.51},
+    "bumps": {"bump_rate": 0.51},
+    "revisits": {"revisit_rate": 0.51},
+    "loops": {"loop_rate": 0.51},
+    "no_spread": {"pairs/no_spread_rate": 0.91},
+    "not_reading": {"retrieval_skill": 0.04},
+}
+
+
+def test_a_round_that_learns_sets_off_nothing(caplog):
+    assert fired(LEARNING) == dict.fromkeys(ALARMING, False)
+    warn(LEARNING)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("name", ALARMING)
+def test_each_alarm_has_its_figure_and_says_what_helps(name, caplog):
+    figures = LEARNING | ALARMING[name]
+    assert [alarm for alarm, is_on in fired(figures).items() if is_on] == [name]
+    warn(figures)
+    (rule,) = [rule for rule in RULES if rule.name == name]
+    (value,) = ALARMING[name].values()
+    assert f"alarm {name}: {rule.figures[0]} is {value}" in caplog.text
+    assert rule.means in caplog.text and rule.mend in caplog.text
+
+
+def test_a_figure_that_was_not_measured_sets_off_nothing():
+    assert fired({}) == {}
+    assert fired({"loop_rate": 1.0, "bump_rate": float("nan"), "revisit_rate": None}) == {
+        "loops": True
+    }
+    assert fired({"rollout/invalid_rate": 0.9}) == {"silence": True}
+
+
+def test_the_first_round_of_each_alarm_is_named():
+    rounds = [[], ["loops"], ["silence"], ["loops", "silence"]]
+    assert first_rounds(rounds) == {"loops": 1, "silence": 2}
+    assert first_rounds([]) == {}
+
+
+def course(*rounds, num_episodes=100):
+    """Evaluations of (success, return, share of completions that are no chains)."""
+    names = ("success_rate", "episode_return", "sampled_invalid_rate")
+    other = {"num_episodes": num_episodes, "invalid_rate": 0.0}
+    return [dict(zip(names, figures, strict=True)) | other for figures in rounds]
+
+
+def test_a_run_that_falls_silent_stops_and_says_where_it_was_best():
+    rounds = course((0.1, -9, 0.12), (0.3, -5, 0.37), (0.2, -1, 0.90), (0.0, 0, 1.00))
+    check_collapse(rounds[:1])
+    check_collapse(rounds[:2])
+    with pytest.raises(CollapseError) as stop:
+        check_collapse(rounds[:3])
+    line = str(stop.value)
+    assert line.startswith("round 2: the run has collapsed, by the rule silence")
+    assert "went 0.12, 0.37, 0.90; lower simpo.training.learning_rate" in line
+    assert "The best actor is that of round 1, with a success of 0.300" in line
+    assert stop.value.exit_code == 7 and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "silence",
+    [(0.95, 0.9, 0.7), (0.9, 0.95), (0.1, 0.5), (0.2, 0.9, 0.8)],
+    ids=["falls", "began so", "half", "falls again"],
+)
+def test_silence_that_does_not_grow_is_no_collapse(silence):
+    check_collapse(course(*((0.1, -1.0, share) for share in silence)))
+
+
+def test_without_samples_the_greedy_completions_are_judged():
+    rounds = [{"success_rate": 0.0, "invalid_rate": rate} for rate in (0.1, 0.9)]
+    with pytest.raises(CollapseError, match=r"went 0\.10, 0\.90"):
+        check_collapse(rounds)
+
+
+def test_a_run_that_forgets_for_two_rounds_stops():
+    rounds = course((0.1, -9, 0), (0.6, -2, 0), (0.2, -8, 0), (0.1, -8, 0))
+    check_collapse(rounds[:3])
+    with pytest.raises(CollapseError, match=r"rule forgetting: success went 0\.100, 0\.600, 0\.2"):
+        check_collapse(rounds)
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        course((0.6, -2, 0), (0.3, -8, 0), (0.3, -8, 0)),  # half is left
+        course((0.6, -2, 0), (0.2, -8, 0), (0.2, -1, 0)),  # the return is better
+        course((0.6, -2, 0), (0.2, -8, 0), (0.4, -3, 0)),  # it comes back
+        course((0.6, -2, 0), (0.2, -8, 0), (0.2, -8, 0), num_episodes=12),  # 4.8 episodes
+        course((0.0, -2, 0), (0.0, -8, 0), (0.0, -8, 0)),  # nothing to lose
+    ],
+)
+def test_a_fall_that_may_be_none_is_no_collapse(rounds):
+    check_collapse(rounds)
+
+
+def test_a_round_without_pairs_ends_with_the_reasons_and_the_best_round():
+    nothing = NoPairsError("expected preference pairs, but all 8 were dropped")
+    collapse = no_pairs(nothing, course((0.1, 0, 0), (0.4, 0, 0)))
+    assert isinstance(nothing, DataError) and nothing.exit_code == 3
+    assert str(collapse).startswith("round 2: the run has collapsed, by the rule no_pairs")
+    assert "all 8 were dropped" in str(collapse) and "round 1, with a success of 0.400" in str(
+        collapse
+    )
