@@ -329,7 +329,7 @@ def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weig
 def test_silence_is_no_row_and_the_return_passes_through_it(critic):
     spoken = trajectory([-1.0, 0.0, -1.0], terminated=True)
     spoken.infos[2]["unheard"] = True
-    table = EpisodeTable.from_trajectories([spoken], critic)
+    table = EpisodeTable([spoken], critic)
     assert len(table) == 2
     assert table.targets(torch.zeros(len(table.inputs))).tolist() == [-1.5, -1.0]
     # √((1.5² + 1²) / 2)
