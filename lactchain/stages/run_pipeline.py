@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
+from lactchain.data.evaluations import PARTS
 from lactchain.files import atomic_write
 from lactchain.run import Run
 from lactchain.settings import (
@@ -100,7 +101,8 @@ class RunPipelineConfig(Bounded):
     target: dict[str, float] = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
-    episodes) and `sampled_invalid_rate` (of the sampled completions)."""
+    episodes) and `sampled_invalid_rate` (of the sampled completions). Where states are held back,
+    `practised/success_rate` and so on leave them out of that choice."""
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
@@ -200,7 +202,8 @@ class Rounds:
         """Whether the last evaluation meets every figure of the target, if there is one."""
         last, target = self.evaluations[-1], self.config.target
         return bool(target) and all(
-            _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
+            _meets(last[name], bound, name.split("/")[-1] in AT_MOST)
+            for name, bound in target.items()
         )
 
     def gather_results(self) -> None:
@@ -235,6 +238,7 @@ class Rounds:
             "success_within_2_chains": after["success_within_2_chains"],
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after["actions_over_shortest"],
+            **_figures_of_parts(after),
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
             "critic_r2": first.get("critic_r2"),
             "critic_rmse": first.get("critic_rmse"),
@@ -251,7 +255,9 @@ class Rounds:
             "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
             "critic": self.critic,
             "rounds": [
-                {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                {"round": number}
+                | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                | _figures_of_parts(figures)
                 for number, figures in enumerate(self.evaluations)
             ],
         }
@@ -288,6 +294,12 @@ class Rounds:
 def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
     """Whether a figure is as good as asked; one that could not be computed is not."""
     return figure is not None and (figure <= bound if at_most else figure >= bound)
+
+
+def _figures_of_parts(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of practised start states and of those held back; empty where none is."""
+    names = [f"{part}/{name}" for part in PARTS for name in FIGURES_OF_ROUNDS]
+    return {name: figures[name] for name in names if name in figures}
 
 
 def _cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
