@@ -21,6 +21,7 @@ from lactchain.data.episodes import (
     sampled_states,
 )
 from lactchain.data.evaluations import EpisodeResult, StateValues
+from lactchain.data.minari_files import read_minari
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.trajectories import read_trajectories, write_trajectories
@@ -169,6 +170,14 @@ def test_the_critic_is_asked_what_a_cut_episode_is_worth_and_learns_no_such_row(
     ids = {tuple(row) for row in critic.tokenize(sorted(texts))}
     assert ids & set(map(tuple, table.inputs))
     assert not ids & {tuple(table.inputs[i]) for i in table.row_inputs()}
+
+
+def test_recorded_episodes_and_their_exports_leave_them_out(weights, tmp_path):
+    states, texts = held(HALF)
+    config = config_of("make_offline_data", weights, tmp_path / "run", environment=HALF)
+    run_here("make_offline_data", config)
+    assert not asked(read_trajectories(tmp_path / "run/trajectories")) & texts
+    assert not asked(read_minari(tmp_path / "run/minari" / config.dataset_id)) & texts
 
 
 @pytest.mark.parametrize("script", ["train_bc", "train_critic", "train_simpo"])
