@@ -330,10 +330,10 @@ def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 holds back 0; change the share"),
-        ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 holds back 4; change"),
+        ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 is 0; change the share"),
+        ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 is 4; change"),
         ({"held_back": HeldBackConfig(by=["goal"])}, r"by: expected fields of a state, .*'goal'"),
-        ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 holds back 0; change the share"),
+        ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 is 0; change the share"),
     ],
     ids=["none", "all", "field", "one start"],
 )

@@ -225,10 +225,14 @@ def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(tmp_path):
 
 def test_members_are_judged_by_what_they_may_practise(tmp_path):
     config = language_search(build_weights(tmp_path), tmp_path / "run")
-    member = Individual(0, None, "newcomer", {}, config.language.train, Weights("actor"))
-    name = config.language.fitness
+    state, name = Weights(str(tmp_path / "actor")), config.language.fitness
+    member = Individual(0, None, "newcomer", {}, config.language.train, state)
     for figures in ({name: 0.25}, {name: 0.9, f"practised/{name}": 0.25}):
-        stages = {"evaluate": lambda _, figures=figures: figures}
+
+        def evaluate(config, figures=figures):
+            return run_here("evaluate", config) | figures
+
+        stages = {"evaluate": evaluate}
         with Run.open(tmp_path / f"run{len(figures)}", config) as run:
             species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
             assert species.evaluate([member], 0) == [0.25]

@@ -245,7 +245,7 @@ def part_figures(
 ) -> dict[str, float]:
     """The same figures of practised start states and of those held back: `held_back/success_rate`.
 
-    None where none is held back.
+    Empty where none is held back.
     """
     played: dict[bool, list[Trajectory]] = {False: [], True: []}
     for trajectory in trajectories:

@@ -41,8 +41,8 @@ class HeldBack:
         count = round(share * len(values))
         if not 0 < count < len(values):
             raise ConfigError(
-                f"held_back.share: expected to hold back some and to leave some, {share} of "
-                f"{len(values)} holds back {count}; change the share or held_back.by"
+                f"held_back.share: expected to hold back some starts and to leave some, {share} of"
+                f" {len(values)} is {count}; change the share or held_back.by, or hold none back"
             )
         return cls(tuple(by), frozenset(values[:count]))
 
