@@ -78,6 +78,17 @@ class RunConfig(Bounded):
 
 
 @dataclass(frozen=True)
+class HeldBackConfig(Bounded):
+    """States that are never practised, so that an evaluation tells what carries over to them."""
+
+    share: Annotated[float, Bound(above=0, below=1)] = 0.2
+    """Share of the start states, in (0, 1). Which ones is always the same, whatever the seed."""
+    by: list[str] = field(default_factory=list)
+    """Fields of a state, such as [goal_x, goal_y]: states that are equal in them are held back
+    together, here whole goals, and the share is of these. None: each state by itself."""
+
+
+@dataclass(frozen=True)
 class EnvironmentConfig(Bounded):
     """The world and how it is put into words."""
 
@@ -109,6 +120,9 @@ class EnvironmentConfig(Bounded):
     chain_cost: NonNegative | None = 0.0
     """Cost of each completion, subtracted from its reward; asks for few calls. Null: follows from
     the world."""
+    held_back: HeldBackConfig | None = None
+    """States that cloning, episodes and pairs never ask for a completion in; evaluations play from
+    all, and tell both kinds apart. null: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

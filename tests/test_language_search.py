@@ -28,7 +28,7 @@ from lactchain.search.evolution import Individual
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.settings import ActorConfig, RunConfig
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.language_actors import LanguageSpecies
+from lactchain.stages.language_actors import LanguageSpecies, Weights
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -221,6 +221,21 @@ def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(tmp_path):
     with Run.open(tmp_path / "other", config) as run:
         species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
     assert set(species.space.tunables) == set(TUNABLES[:3])
+
+
+def test_members_are_judged_by_what_they_may_practise(tmp_path):
+    config = language_search(build_weights(tmp_path), tmp_path / "run")
+    state, name = Weights(str(tmp_path / "actor")), config.language.fitness
+    member = Individual(0, None, "newcomer", {}, config.language.train, state)
+    for figures in ({name: 0.25}, {name: 0.9, f"practised/{name}": 0.25}):
+
+        def evaluate(config, figures=figures):
+            return run_here("evaluate", config) | figures
+
+        stages = {"evaluate": evaluate}
+        with Run.open(tmp_path / f"run{len(figures)}", config) as run:
+            species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
+            assert species.evaluate([member], 0) == [0.25]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from script_setups import run_here
 from test_configs import load
 
-from lactchain.data.episodes import Episode, all_episodes, inside, region_episodes
+from lactchain.data.episodes import Episode, Region, all_episodes, region_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
@@ -52,23 +52,23 @@ def visited(trajectory):
 
 def test_the_mazes_parts_force_stitching(maze_data):
     """No part holds both ends of the way, together they hold all of it, and they overlap."""
-    regions = MAZE.behavior.regions
+    regions = [Region(limits) for limits in MAZE.behavior.regions]
     env = make_language_env(MAZE.environment)
     states = env.view_states()
-    assert not any(inside(START, region) and inside(GOAL, region) for region in regions)
-    holders = [sum(inside(state, region) for region in regions) for state in states]
+    assert not any(START in region and GOAL in region for region in regions)
+    holders = [sum(state in region for region in regions) for state in states]
     assert min(holders) == 1 and holders.count(2) == 4
     for trajectory in maze_data:
         places = visited(trajectory)
         assert not (START in places and GOAL in places)
-        assert any(all(inside(place, r) for place in places[:-1]) for r in regions)
+        assert any(all(place in r for place in places[:-1]) for r in regions)
     starts = Counter(str(visited(t)[0]) for t in maze_data)
     assert len(starts) == 25
 
 
 def test_an_episode_is_cut_where_it_leaves_its_region():
     rollouts = Rollouts(MAZE.environment)
-    region = {"row": [5, 5], "column": [3, 6]}
+    region = Region({"row": [5, 5], "column": [3, 6]})
     start = {"row": 5, "column": 3}
     [left] = rollouts.play(OptimalChains(rollouts.env), [Episode(0, start, region)])
     assert visited(left)[-2:] == [{"row": 5, "column": 6}, {"row": 6, "column": 6}]

@@ -73,7 +73,8 @@ def questions(
 ) -> tuple[list[str], list[State]]:
     """S prompts, and the states that they show, the first share of them one completion later.
 
-    The policy's own completion leads there; a state whose episode it would end is asked itself.
+    The policy's own completion leads there; where it would end the episode, or lead to a state that
+    is held back, the state is asked itself.
     """
     texts, asked = rollouts.observe(states), list(states)
     count = round(share_after_completion * len(states))
@@ -83,8 +84,9 @@ def questions(
                 texts[:count], [derive_seed(seed, "first", i) for i in range(count)]
             )
         for i, outcome in enumerate(rollouts.outcomes(states[:count], actions, seed)):
-            if not outcome.terminated:
-                texts[i], asked[i] = outcome.observations[1], outcome.infos[1]["state"]
+            after = outcome.infos[1]["state"]
+            if not outcome.terminated and after not in rollouts.env.held_back:
+                texts[i], asked[i] = outcome.observations[1], after
     return texts, asked
 
 

@@ -1,21 +1,40 @@
 """Which episodes to play: their seeds, where they start, in which part of the world they stay."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
 from lactchain.data.shards import derive_seed
+from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, DataError
+from lactchain.types import Trajectory
 
 Thing = TypeVar("Thing")
 
-Region = Mapping[str, Sequence[int]]
-"""A part of the world: least and greatest value of some fields of its states, both included."""
+Limits = Mapping[str, Sequence[int]]
+"""Least and greatest value of some fields of a state, both included."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the world; by default all of it.
+
+    Attributes:
+        limits: of its states.
+        held_back: states that do not belong to it.
+    """
+
+    limits: Limits = field(default_factory=dict)
+    held_back: HeldBack = HeldBack()
+
+    def __contains__(self, state: State) -> bool:
+        within = all(low <= state[name] <= high for name, (low, high) in self.limits.items())
+        return within and state not in self.held_back
 
 
 @dataclass(frozen=True)
@@ -25,49 +44,48 @@ class Episode:
     Attributes:
         seed: of the environment, and of the policy's draws.
         state: where it starts; None: where the environment starts it.
-        region: where it takes place: it is cut when it leaves. None: everywhere.
+        region: where it takes place: it is cut where it would ask for a completion elsewhere.
     """
 
     seed: int
     state: State | None = None
-    region: Region | None = None
-
-
-def inside(state: State, region: Region) -> bool:
-    """Whether a state lies in a region."""
-    return all(low <= state[name] <= high for name, (low, high) in region.items())
+    region: Region = Region()
 
 
 def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Episode]:
-    """Episodes whose starts go round all states in which one can begin, in an order by the seed.
+    """Episodes to learn from: starts go round all that may be practised, in an order by the seed.
 
-    An environment whose view does not list its states starts episodes itself.
+    They are cut where they come to a state that is held back. An environment whose view does not
+    list its states starts episodes itself.
     """
+    region = Region(held_back=env.held_back)
     seeds = (derive_seed(seed, "episode", i) for i in range(num_episodes))
     if env.view.states is None:
         return [Episode(s) for s in seeds]
-    return [
-        Episode(s, state)
-        for s, state in zip(seeds, go_round(env.start_states(), num_episodes, seed), strict=True)
-    ]
+    starts = go_round(_within(region, env.start_states()), num_episodes, seed)
+    return [Episode(s, state, region) for s, state in zip(seeds, starts, strict=True)]
 
 
 def region_episodes(
-    env: LanguageEnv, regions: Sequence[Region], count: int, seed: int
+    env: LanguageEnv, regions: Sequence[Limits], count: int, seed: int
 ) -> list[Episode]:
-    """Episodes whose starts go round the states of all regions; `ConfigError` if one has none."""
+    """Episodes whose starts go round the states of all regions; `ConfigError` if one has none.
+
+    What is held back belongs to none of them.
+    """
     places, states = [], env.view_states()
     known = {name for name, value in states[0].items() if isinstance(value, int)}
-    for number, region in enumerate(regions):
-        if unknown := set(region) - known:
+    for number, limits in enumerate(regions):
+        if unknown := set(limits) - known:
             raise ConfigError(
                 f"behavior.regions: number {number}: expected fields of {sorted(known)}, got "
                 f"{sorted(unknown)}"
             )
-        found = [(state, region) for state in states if inside(state, region)]
+        region = Region(limits, env.held_back)
+        found = _within(region, states)
         if not found:
-            raise ConfigError(f"behavior.regions: number {number}: no state lies in {region}")
-        places += found
+            raise ConfigError(f"behavior.regions: number {number}: no state lies in {limits}")
+        places += [(state, region) for state in found]
     return [
         Episode(derive_seed(seed, "episode", i), state, region)
         for i, (state, region) in enumerate(go_round(places, count, seed))
@@ -75,8 +93,8 @@ def region_episodes(
 
 
 def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:
-    """Start states, uniform over the state space: each as often as any other, to within one."""
-    return go_round(env.view_states(), count, seed)
+    """States to learn in, uniform over all that may be practised, to within one of each."""
+    return go_round(_within(Region(held_back=env.held_back), env.view_states()), count, seed)
 
 
 def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
@@ -96,3 +114,35 @@ def all_episodes(env: LanguageEnv, seed: int, num_per_start: int = 1) -> list[Ep
         Episode(derive_seed(seed, "evaluation", i), state)
         for i, state in enumerate(env.start_states() * num_per_start)
     ]
+
+
+def check_practised(env: LanguageEnv, states: Iterable[State | None], name: str) -> None:
+    """Raises `DataError` if recorded decisions are in states that are held back, or may be.
+
+    Args:
+        states: those of the decisions; None or empty where it is unknown.
+        name: what the record is called.
+    """
+    if not env.held_back:
+        return
+    for state in states:
+        if not state:
+            raise DataError(
+                f"{name}: expected records that tell the state of each decision, since some states"
+                " are held back, got one that does not; set environment.held_back to null"
+            )
+        if state in env.held_back:
+            raise DataError(
+                f"{name}: expected no decision in a state that is held back, got one in {state};"
+                " record it with the same environment.held_back"
+            )
+
+
+def decision_states(trajectories: Iterable[Trajectory]) -> Iterator[State | None]:
+    """The state of each decision of recorded episodes; None where it is unknown."""
+    for trajectory in trajectories:
+        yield from (info.get("state") for info in trajectory.infos[:-1])
+
+
+def _within(region: Region, states: Iterable[State]) -> list[State]:
+    return [state for state in states if state in region]

@@ -7,8 +7,10 @@ not read (`DataError`).
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +20,8 @@ from lactchain.errors import DataError
 from lactchain.files import atomic_write, read_versioned_json
 
 VERSION = 1
+PARTS = {"practised": False, "held_back": True}
+"""Start states apart: the name of each part, and whether its states are held back."""
 Values = TypeVar("Values", "StateValues", "CompletionValues")
 Result = TypeVar("Result")
 
@@ -54,8 +58,21 @@ class StateValues:
 
     @property
     def r2(self) -> float:
-        """Share of the variance of the exact values that the critic explains; 1 is perfect."""
-        return float(1 - np.mean(np.square(self._errors)) / np.var(self.exact))
+        """Share of the variance of the exact values that the critic explains; 1 is perfect.
+
+        NaN where they do not vary.
+        """
+        variance = np.var(self.exact)
+        return float(1 - np.mean(np.square(self._errors)) / variance) if variance else math.nan
+
+    def where(self, chosen: Sequence[bool]) -> "StateValues":
+        """The values of some of the states; N flags say which."""
+
+        def some(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(compress(values, chosen))
+
+        exact = None if self.exact is None else some(self.exact)
+        return replace(self, states=some(self.states), critic=some(self.critic), exact=exact)
 
     @property
     def _errors(self) -> np.ndarray:
@@ -97,6 +114,7 @@ class EpisodeResult:
         num_chains: completions given.
         num_actions: primitive actions executed, bumps included.
         shortest: fewest primitive actions from there to the goal; None where that is unknown.
+        held_back: whether the start state is one that is not practised.
     """
 
     state: Mapping[str, Any]
@@ -104,6 +122,15 @@ class EpisodeResult:
     num_chains: int
     num_actions: int
     shortest: int | None = None
+    held_back: bool = False
+
+
+def by_part(results: Sequence[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
+    """Episodes from practised start states and from those held back; empty where none is."""
+    if not any(result.held_back for result in results):
+        return {}
+    parts = {name: [r for r in results if r.held_back == kind] for name, kind in PARTS.items()}
+    return {name: part for name, part in parts.items() if part}
 
 
 def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from lactchain import distributed
-from lactchain.data.episodes import Episode, all_episodes, inside, sampled_episodes, sampled_states
-from lactchain.data.evaluations import EpisodeResult, success_figures
+from lactchain.data.episodes import (
+    Episode,
+    all_episodes,
+    go_round,
+    sampled_episodes,
+)
+from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
@@ -23,6 +29,8 @@ from lactchain.environments.views import State
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Policy, Trajectory
+
+log = logging.getLogger(__name__)
 
 
 class Rollouts:
@@ -174,8 +182,7 @@ class _Place:
         self.infos.append(info)
         self.actions.append(action)
         self.rewards.append(reward)
-        left = self.region is not None and not inside(info["state"], self.region)
-        if not (terminated or truncated or cut or left):
+        if not (terminated or truncated or cut or info["state"] not in self.region):
             return None
         self.index = None
         return Trajectory(
@@ -212,6 +219,7 @@ def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> lis
                 num_chains=len(trajectory),
                 num_actions=sum(len(info["executed"]) for info in trajectory.infos),
                 shortest=None if distance is None else int(distance),
+                held_back=state in env.held_back,
             )
         )
     return results
@@ -237,6 +245,24 @@ def summarize(
     }
 
 
+def part_figures(
+    env: LanguageEnv, results: Sequence[EpisodeResult], trajectories: Sequence[Trajectory]
+) -> dict[str, float]:
+    """The same figures of practised start states and of those held back: `held_back/success_rate`.
+
+    Empty where none is held back.
+    """
+    played: dict[bool, list[Trajectory]] = {False: [], True: []}
+    for trajectory in trajectories:
+        played[trajectory.infos[0]["state"] in env.held_back].append(trajectory)
+    _warn_if_alike(played[False], played[True])
+    return {
+        f"{name}/{key}": value
+        for name, part in by_part(results).items()
+        for key, value in summarize(part, played[PARTS[name]]).items()
+    }
+
+
 def invalid_rate(
     policy: Policy, rollouts: Rollouts, num_samples: int, seed: int, folder: Path = Path()
 ) -> float:
@@ -248,7 +274,7 @@ def invalid_rate(
         folder: named in the message when a signal stops the sampling.
     """
     env, at_once = rollouts.env, rollouts.num_envs
-    states = sampled_states(env, num_samples, seed)
+    states = go_round(env.view_states(), num_samples, seed)
     mine = range(distributed.rank(), num_samples, distributed.world_size())
     num_invalid = 0
     for start in range(0, len(mine), at_once):
@@ -286,18 +312,20 @@ def evaluate(
         folder: of the trajectory files; None: none are written.
 
     Returns:
-        How each episode went, and the figures of `summarize` and `endless_rate`.
+        How each episode went, and the figures of `summarize`, `endless_rate` and `part_figures`.
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
-    episodes = all_episodes(rollouts.env, seed, num_per_start)
+    env = rollouts.env
+    episodes = all_episodes(env, seed, num_per_start)
     # Twice the places up to 128, so that those whose episodes end early are refilled. More places
     # than that are not: there should be shards for all processes.
     shard_size = min(256, 2 * rollouts.num_envs)
     trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
-    results = episode_results(rollouts.env, trajectories)
-    endless = endless_rate(trajectories, rollouts.env.grammar.max_chain_length)
+    results = episode_results(env, trajectories)
+    endless = endless_rate(trajectories, env.grammar.max_chain_length)
     figures = summarize(results, trajectories) | {"endless_rate": endless}
-    return results, figures | time_metrics(tally)
+    parts = part_figures(env, results, trajectories)
+    return results, figures | parts | time_metrics(tally)
 
 
 def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
@@ -321,6 +349,18 @@ def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/chain_length": _mean_chain_length(trajectories),
         "rollout/invalid_rate": _share_invalid(trajectories),
     }
+
+
+def _warn_if_alike(practised: Sequence[Trajectory], held_back: Sequence[Trajectory]) -> None:
+    """Says so when the texts of states that are held back are practised all the same."""
+    known = {trajectory.observations[0] for trajectory in practised}
+    if alike := sum(trajectory.observations[0] in known for trajectory in held_back):
+        log.warning(
+            "%d of %d start states that are held back read like practised ones: name the fields"
+            " that the template shows in environment.held_back.by",
+            alike,
+            len(held_back),
+        )
 
 
 def _mean_chain_length(trajectories: Sequence[Trajectory]) -> float:

@@ -10,6 +10,7 @@ import string
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -17,9 +18,10 @@ from gymnasium import spaces
 
 from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
+from lactchain.environments.held_back import HeldBack
 from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig
+from lactchain.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
@@ -95,6 +97,7 @@ class LanguageEnv(gym.Env[str, str]):
         history: int = 1,
         invalid_penalty: float = 0.0,
         chain_cost: float = 0.0,
+        held_back: HeldBackConfig | None = None,
         max_text_length: int = 4096,
     ) -> None:
         view = view or shipped_view(env.unwrapped)
@@ -121,6 +124,7 @@ class LanguageEnv(gym.Env[str, str]):
         self.history = history
         self.invalid_penalty = invalid_penalty
         self.chain_cost = chain_cost
+        self._held_back = held_back
         characters = frozenset(string.printable + self.view.template)
         if isinstance(env.observation_space, spaces.Text):
             characters |= env.observation_space.character_set
@@ -149,6 +153,22 @@ class LanguageEnv(gym.Env[str, str]):
         if self.view.states is None or self.view.starts is None:
             return self.view_states()
         return self.view.starts(self.env)
+
+    @cached_property
+    def held_back(self) -> HeldBack:
+        """The states that are not to be practised. They can be played like any others.
+
+        Raises:
+            ConfigError: some are asked for that the view does not tell.
+        """
+        if self._held_back is None:
+            return HeldBack()
+        if self.view.states is None or self.view.get_state is None:
+            raise ConfigError(
+                f"held_back: expected a view with `states` and `get_state`, that of {self.env} has"
+                " not both; add them, or hold nothing back"
+            )
+        return HeldBack.choose(self.start_states(), self._held_back.share, self._held_back.by)
 
     def texts(self, state: State) -> tuple[str, ...]:
         """Every observation that states this state: plain, after a bump, after a refusal.

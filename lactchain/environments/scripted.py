@@ -191,18 +191,22 @@ def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) 
     """Observations and completions of episodes played with random chains.
 
     Each episode begins with a completion that is no chain, so that what the environment says to
-    that is among the texts.
+    that is among the texts. It is cut where it comes to a state that is held back.
 
     Args:
         seed: of the first episode; the others count on from it.
     """
     policy = RandomChains(env.grammar)
     for episode in range(seed, seed + num_episodes):
-        observation, _ = env.reset(seed=episode)
+        observation, info = env.reset(seed=episode)
         seeds = range(episode * env.max_chains, (episode + 1) * env.max_chains)
-        for completion in ["", *(action.text for action in policy.act([""] * len(seeds), seeds))]:
-            yield from (observation, completion)
-            observation, _, terminated, truncated, _ = env.step(completion)
-            if terminated or truncated:
+        completions = iter(["", *(action.text for action in policy.act([""] * len(seeds), seeds))])
+        over = False
+        while info["state"] not in env.held_back:
+            yield observation
+            if over:
                 break
-        yield observation
+            completion = next(completions)
+            yield completion
+            observation, _, terminated, truncated, info = env.step(completion)
+            over = terminated or truncated

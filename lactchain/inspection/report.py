@@ -11,7 +11,13 @@ from typing import TypeVar
 import numpy as np
 
 from lactchain.data.alarms import RULES
-from lactchain.data.evaluations import CompletionValues, EpisodeResult, StateValues, success_figures
+from lactchain.data.evaluations import (
+    CompletionValues,
+    EpisodeResult,
+    StateValues,
+    by_part,
+    success_figures,
+)
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
 from lactchain.inspection.markup import Markup, environment, escape, parts
@@ -131,16 +137,24 @@ def curves(view: RunView) -> Markup:
 
 
 def success(evaluations: Mapping[str, Sequence[EpisodeResult]]) -> Markup:
-    """Success by length of the shortest path, and what the solved episodes cost."""
+    """Success by length of the shortest path, and what the solved episodes cost.
+
+    Where states are held back, practised start states and the others stand below the whole.
+    """
     if not any(evaluations.values()):
         return Markup("")
+    parts_of = {
+        f"{name}, {part.replace('_', ' ')}": episodes
+        for name, whole in evaluations.items()
+        for part, episodes in by_part(whole).items()
+    }
     headers = (
         "", "start states", "success", "within 2 chains", "chains", "actions", "actions / shortest",
     )  # fmt: skip
-    rows = [(name, *_success_row(episodes)) for name, episodes in evaluations.items()]
+    rows = [(name, *_success_row(found)) for name, found in (evaluations | parts_of).items()]
     note = "Chains, actions and their ratio to the shortest path are those of solved episodes."
     shown = _sections.noted(parts.table(headers, rows), note)
-    bars = {name: by_distance(episodes) for name, episodes in evaluations.items()}
+    bars = {name: by_distance(found) for name, found in (parts_of or evaluations).items()}
     if any(bars.values()):
         shown += plots.bar_chart("success rate", bars, "shortest path, in actions")
     return shown

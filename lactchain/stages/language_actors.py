@@ -214,7 +214,8 @@ class LanguageSpecies:
             actor=greedy,
             evaluation=self.config.evaluation,
         )
-        return self.stages["evaluate"](config)[self.config.fitness]
+        figures, fitness = self.stages["evaluate"](config), self.config.fitness
+        return figures.get(f"practised/{fitness}", figures[fitness])
 
     def _actor(self, state: Weights) -> ActorConfig:
         actor = self.config.train.actor

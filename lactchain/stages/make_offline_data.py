@@ -169,7 +169,8 @@ def export_episodes(
         about = f"Imported from `{Path(config.source).name}`."
     if "minari" in config.export:
         spec = copy.deepcopy(gym.spec("lactchain/Language-v0"))
-        spec.kwargs = language_arguments(config.environment)
+        # What is held back is a matter of practice, and the world of the data is the whole one.
+        spec.kwargs = language_arguments(replace(config.environment, held_back=None))
         write_minari(
             run.path("minari"), config.dataset_id, trajectories, env_spec=spec, description=about
         )

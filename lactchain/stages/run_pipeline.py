@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
 from lactchain.data import alarms
+from lactchain.data.evaluations import PARTS
 from lactchain.errors import NoPairsError
 from lactchain.files import atomic_write, read_json, write_json
 from lactchain.run import Run
@@ -112,8 +113,8 @@ class RunPipelineConfig(Bounded):
     target: dict[str, float] | None = field(default_factory=dict)
     """Figures that end the rounds early when all are met: least values of `success_rate` and
     `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
-    episodes) and `sampled_invalid_rate` (of the sampled completions). Null: follows from the
-    world."""
+    episodes) and `sampled_invalid_rate` (of the sampled completions); where states are held back,
+    of the practised ones. Null: follows from the world."""
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
@@ -258,7 +259,7 @@ class Rounds:
         """Whether the last evaluation meets every figure of the target, if there is one."""
         last, target = self.evaluations[-1], self.config.target
         return bool(target) and all(
-            _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
+            _meets(_practised(last, name), bound, name in AT_MOST) for name, bound in target.items()
         )
 
     def stand_still(self) -> bool:
@@ -310,6 +311,7 @@ class Rounds:
             "success_within_2_chains": after["success_within_2_chains"],
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after["actions_over_shortest"],
+            **_figures_of_parts(after),
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
             "critic_r2": first.get("critic_r2"),
             "critic_rmse": first.get("critic_rmse"),
@@ -328,7 +330,9 @@ class Rounds:
             "critic": critic,
             "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
-                {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                {"round": number}
+                | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                | _figures_of_parts(figures)
                 for number, figures in enumerate(self.evaluations)
             ],
         }
@@ -375,12 +379,24 @@ class Rounds:
 
 def _merit(figures: Mapping[str, Any]) -> tuple[float, float]:
     """What rounds are compared by: success in per cent, and among equals the return."""
-    return round(figures["success_rate"], 2), figures["episode_return"]
+    success, earned = (_practised(figures, name) for name in ("success_rate", "episode_return"))
+    return round(success, 2), earned
+
+
+def _practised(figures: Mapping[str, Any], name: str) -> float | None:
+    """A figure of what was practised, that what is held back may not choose by."""
+    return figures.get(f"practised/{name}", figures.get(name))
 
 
 def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
     """Whether a figure is as good as asked; one that could not be computed is not."""
     return figure is not None and (figure <= bound if at_most else figure >= bound)
+
+
+def _figures_of_parts(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of practised start states and of those held back; empty where none is."""
+    names = [f"{part}/{name}" for part in PARTS for name in FIGURES_OF_ROUNDS]
+    return {name: figures[name] for name in names if name in figures}
 
 
 def _cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:

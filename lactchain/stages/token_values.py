@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lactchain.data.episodes import check_practised, decision_states
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.run import Run
@@ -92,9 +93,10 @@ def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> 
     from lactchain.models.loading import context_of
     from lactchain.models.prompting import PromptTemplate
 
-    grammar = make_language_env(config.environment).grammar
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    env = make_language_env(config.environment)
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
     episodes = open_trajectories(config.trajectories)
+    check_practised(env, decision_states(episodes), config.trajectories)
     return token_view(episodes, template, tokenizer, context_of(config.actor))
 
 

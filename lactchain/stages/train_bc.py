@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
-from lactchain.data.episodes import sampled_states
+from lactchain.data.episodes import check_practised, decision_states, sampled_states
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -136,9 +136,9 @@ def rows_to_clone(
     context = context_of(config.actor)
     if config.trajectories is None:
         return cloning_rows(_examples(config, env), template, tokenizer, context)
-    episodes = chosen_episodes(
-        open_trajectories(config.trajectories), config.only_successes, config.best_fraction
-    )
+    recorded = open_trajectories(config.trajectories)
+    check_practised(env, decision_states(recorded), config.trajectories)
+    episodes = chosen_episodes(recorded, config.only_successes, config.best_fraction)
     only_final = config.only_final_completions
     return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
 
@@ -148,6 +148,7 @@ def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
     pairs = open_pairs(config.pairs)
+    check_practised(env, (pair.state for pair in pairs), config.pairs)
     return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
-from lactchain.data.evaluations import write_values
+from lactchain.data.episodes import check_practised, decision_states
+from lactchain.data.evaluations import PARTS, StateValues, write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.rollouts import collection_metrics
 from lactchain.data.sources import open_trajectories
@@ -85,6 +86,8 @@ def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], di
     """The episodes to learn from, read or played, and their figures."""
     if config.trajectories is not None:
         trajectories = open_trajectories(config.trajectories)
+        env = make_language_env(config.environment)
+        check_practised(env, decision_states(trajectories), config.trajectories)
         return trajectories, collection_metrics(trajectories)
     return collect_rollouts.episodes_into(config, run)
 
@@ -140,7 +143,16 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
         return {}
     values = critic_against_exact(EmbeddingCritic.load(run.path("critic")), policy, env)
     write_values(run.path("values.json"), values)
-    return {"critic_r2": values.r2, "critic_rmse": values.rmse}
+    return critic_figures(values, env)
+
+
+def critic_figures(values: StateValues, env: LanguageEnv) -> dict[str, float]:
+    """`critic_r2` and `critic_rmse`; where states are held back, those of each part as well."""
+    figures = {"critic_r2": values.r2, "critic_rmse": values.rmse}
+    for name, kind in PARTS.items() if env.held_back else ():
+        part = values.where([(state in env.held_back) == kind for state in values.states])
+        figures |= {f"{name}/critic_r2": part.r2, f"{name}/critic_rmse": part.rmse}
+    return figures
 
 
 def memory(config: TrainCriticConfig) -> Phases:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lactchain.data.episodes import check_practised
 from lactchain.data.sources import open_pairs
 from lactchain.environments.language import make_language_env
 from lactchain.process import seed_everything
@@ -63,15 +64,16 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
 
+    env = make_language_env(config.environment)
     if config.pairs is None:
         pairs, summary = make_preferences.pairs_into(config, run)
     else:
         pairs, summary = open_pairs(config.pairs), {}
+        check_practised(env, (pair.state for pair in pairs), config.pairs)
     seed, training = config.run.seed, config.training
     seed_everything(seed, config.run.threads)
     model, tokenizer = load_actor(config.actor, trainable=True)
-    grammar = make_language_env(config.environment).grammar
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
     rows, dropped = preference_rows(pairs, template, tokenizer, context_length(model.config))
     trainer = SimPOTrainer(
         model,
@@ -83,7 +85,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     )
     train(trainer)
     warn_if_collapsed(run)
-    save_result(trainer, run.path("actor"), policy_file(config.actor, grammar))
+    save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     return summary | {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
 
 

@@ -1,0 +1,359 @@
+"""States that are held back: always the same, never practised in any form, told apart."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import corridors
+import numpy as np
+import pytest
+from script_setups import BEHAVIOR, GRID, PREFERENCES, build_weights, config_of, run_here
+
+from lactchain.config import parse
+from lactchain.data.base_models import corpus
+from lactchain.data.candidates import questions
+from lactchain.data.episodes import (
+    Region,
+    all_episodes,
+    region_episodes,
+    sampled_episodes,
+    sampled_states,
+)
+from lactchain.data.evaluations import EpisodeResult, StateValues
+from lactchain.data.minari_files import read_minari
+from lactchain.data.preferences import read_pairs, write_pairs
+from lactchain.data.rollouts import Rollouts, collect, evaluate
+from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.environments.held_back import HeldBack
+from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.errors import ConfigError, DataError
+from lactchain.inspection.report import success
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_tokenizer
+from lactchain.run import read_metrics
+from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
+from lactchain.stages.make_preferences import make_preferences
+from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.token_values import read_view
+from lactchain.stages.train_bc import behavior_examples
+from lactchain.stages.train_critic import critic_figures
+from lactchain.stages.train_mc import TrainMCConfig
+from lactchain.trainers.critic import EpisodeTable
+from lactchain.types import Action
+
+GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
+HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way
+MAPS = EnvironmentConfig("my/Corridors-v0", held_back=HeldBackConfig(0.3, ["map"]), max_chains=4)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def held(config):
+    """The states that are held back, and every text of theirs."""
+    env = make_language_env(config)
+    states = [state for state in env.view_states() if state in env.held_back]
+    return states, {text for state in states for text in env.texts(state)}
+
+
+def asked(trajectories):
+    """The texts that a policy answered in some episodes."""
+    return {text for t in trajectories for text in t.observations[:-1]}
+
+
+# --- which ones ----------------------------------------------------------------------------------
+
+
+def test_the_choice_is_the_same_whatever_the_order_of_the_states():
+    states = make_language_env(GRID).view_states()
+    shuffled = random.Random(0).sample(states, len(states))
+    fields_too = [dict(reversed(state.items())) for state in shuffled]
+    chosen = HeldBack.choose(states, 0.25, GOALS)
+    assert chosen.values == HeldBack.choose(shuffled, 0.25, GOALS).values
+    assert chosen.values == HeldBack.choose(fields_too, 0.25, GOALS[::-1]).values
+    # Runs of other days and machines have to agree, so the goal itself is written down here.
+    assert chosen.values == {'{"goal_x": 1, "goal_y": 1}'}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.2, 0.5, 0.99])
+def test_the_share_is_met_as_nearly_as_whole_states_allow(share):
+    config = EnvironmentConfig(held_back=HeldBackConfig(share))
+    assert len(held(config)[0]) == round(share * 960)
+
+
+def test_states_that_are_equal_in_the_fields_go_together():
+    for by, num_values, num_states in ((GOALS, 3, 3 * 60), (PAIRS, 48, 48 * 4)):
+        states, _ = held(EnvironmentConfig(held_back=HeldBackConfig(0.2, by)))
+        assert len({tuple(state[name] for name in by) for state in states}) == num_values
+        assert len(states) == num_states
+
+
+def test_whole_maps_are_held_back_where_states_name_them():
+    states, texts = held(MAPS)
+    numbers = {state["map"] for state in states}
+    assert len(numbers) == 3 and len(states) == 3 * (corridors.NUM_CELLS - 1)
+    env = make_language_env(MAPS)
+    played = collect(RandomChains(env.grammar), MAPS, 200)
+    assert {info["state"]["map"] for t in played for info in t.infos} == {*range(10)} - numbers
+    assert not asked(played) & texts
+
+
+# --- what is practised ---------------------------------------------------------------------------
+
+
+def test_an_episode_is_cut_where_it_would_ask_in_a_state_that_is_held_back():
+    states, texts = held(HALF)
+    env = make_language_env(HALF)
+    episodes = sampled_episodes(env, 480, seed=0)
+    assert not [episode for episode in episodes if episode.state in states]
+    played = Rollouts(HALF).play(RandomChains(env.grammar), episodes)
+    assert not asked(played) & texts
+    cut = [t for t in played if t.infos[-1]["state"] in states]
+    assert cut and all((t.terminated, t.truncated) == (False, True) for t in cut)
+    everywhere = [replace(episode, region=Region()) for episode in episodes]
+    assert asked(Rollouts(HALF).play(RandomChains(env.grammar), everywhere)) & texts
+
+
+def test_regions_leave_out_what_is_held_back():
+    states, texts = held(HALF)
+    env = make_language_env(HALF)
+    episodes = region_episodes(env, [{"x": [0, 0]}, {"x": [1, 1]}], 200, seed=0)
+    assert not [episode for episode in episodes if episode.state in states]
+    assert not asked(Rollouts(HALF).play(RandomChains(env.grammar), episodes)) & texts
+
+
+def test_states_to_learn_in_are_all_the_others_each_as_often():
+    states, _ = held(HALF)
+    drawn = list(map(str, sampled_states(make_language_env(HALF), 48, seed=0)))
+    others = [str(s) for s in make_language_env(GRID).view_states() if s not in states]
+    assert sorted(drawn) == sorted(others * 2)
+
+
+def test_no_text_of_theirs_is_cloned_or_in_pairs_or_in_the_tokenizers_corpus():
+    states, texts = held(HALF)
+    rollouts = Rollouts(HALF)
+    policy = RandomChains(rollouts.env.grammar)
+    examples = behavior_examples(rollouts.env, BEHAVIOR, seed=0)
+    assert not {text for text, _ in examples} & texts
+    settings = replace(PREFERENCES, share_after_completion=1.0)
+    pairs, _ = make_preferences(policy, None, rollouts, settings)
+    assert pairs and not {pair.prompt for pair in pairs} & texts
+    assert not [pair for pair in pairs if pair.state in states]
+    assert texts & set(corpus(GRID)) and not texts & set(corpus(HALF))
+
+
+def test_where_a_completion_leads_to_one_the_state_itself_is_asked():
+    _, texts = held(HALF)
+    rollouts = Rollouts(HALF)
+    states = sampled_states(rollouts.env, 24, seed=0)
+    before, policy = rollouts.observe(states), RandomChains(rollouts.env.grammar)
+    prompts, asked_in = questions(policy, rollouts, states, 1.0, seed=0)
+    led_there = [
+        i
+        for i, t in enumerate(rollouts.outcomes(states, policy.act(before, range(24)), 0))
+        if t.observations[-1] in texts
+    ]
+    assert led_there and not set(prompts) & texts
+    stayed = [i for i in range(24) if prompts[i] == before[i]]
+    assert 0 < len(stayed) < 24 and all(asked_in[i] == states[i] for i in stayed)
+
+
+def test_the_critic_is_asked_what_a_cut_episode_is_worth_and_learns_no_such_row(weights):
+    _, texts = held(HALF)
+    critic = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder")))
+    played = collect(RandomChains(make_language_env(HALF).grammar), HALF, 200)
+    table = EpisodeTable.from_trajectories(played, critic)
+    ids = {tuple(row) for row in critic.tokenize(sorted(texts))}
+    assert ids & set(map(tuple, table.inputs))
+    assert not ids & {tuple(table.inputs[i]) for i in table.row_inputs()}
+
+
+def test_recorded_episodes_and_their_exports_leave_them_out(weights, tmp_path):
+    states, texts = held(HALF)
+    config = config_of("make_offline_data", weights, tmp_path / "run", environment=HALF)
+    run_here("make_offline_data", config)
+    assert not asked(read_trajectories(tmp_path / "run/trajectories")) & texts
+    assert not asked(read_minari(tmp_path / "run/minari" / config.dataset_id)) & texts
+
+
+@pytest.mark.parametrize("script", ["train_bc", "train_critic", "train_simpo"])
+def test_a_record_of_them_is_refused(script, weights, tmp_path):
+    record = tmp_path / "record.parquet"
+    policy = RandomChains(make_language_env(GRID).grammar)
+    if script == "train_simpo":
+        write_pairs(record, make_preferences(policy, None, GRID, PREFERENCES)[0])
+        source = {"pairs": str(record)}
+    else:
+        write_trajectories(record, collect(policy, GRID, 48))
+        source = {"trajectories": str(record)}
+    config = config_of(script, weights, tmp_path / "run", environment=HALF, **source)
+    with pytest.raises(DataError, match=r"record\.parquet: expected no decision in a state that"):
+        run_here(script, config)
+
+
+def test_a_record_that_does_not_tell_its_states_is_refused(weights, tmp_path):
+    record = tmp_path / "record.jsonl"
+    row = {"prompt": "0 0 up 1 1", "chosen": '["move forward"]', "rejected": '["turn left"]'}
+    record.write_text(json.dumps(row))
+    changes = {"environment": HALF, "pairs": str(record)}
+    with pytest.raises(DataError, match="expected records that tell the state"):
+        run_here("train_bc", config_of("train_bc", weights, tmp_path / "run", **changes))
+
+
+def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_path):
+    record = tmp_path / "record.parquet"
+    write_trajectories(record, collect(RandomChains(make_language_env(GRID).grammar), GRID, 48))
+    actor = ActorConfig(str(weights / "actor"))
+    config = TrainMCConfig(environment=HALF, actor=actor, trajectories=str(record))
+    tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
+    with pytest.raises(DataError, match=r"record\.parquet: expected no decision in a state that"):
+        read_view(config, tokenizer)
+    assert len(read_view(replace(config, environment=GRID), tokenizer))
+
+
+# --- what is evaluated ---------------------------------------------------------------------------
+
+
+class KnowsWhatItPractised:
+    """The shortest way from practised states, and no chain from the others."""
+
+    name = "rote"
+
+    def __init__(self, config):
+        self.optimal, self.unknown = OptimalChains(make_language_env(config)), held(config)[1]
+
+    def act(self, observations, seeds):
+        known = self.optimal.act(observations, seeds)
+        return [
+            Action("?") if text in self.unknown else action
+            for text, action in zip(observations, known, strict=True)
+        ]
+
+
+def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
+    goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))  # one of four goals
+    results, figures = evaluate(KnowsWhatItPractised(goals), goals)
+    assert len(results) == 48 and sum(result.held_back for result in results) == 12
+    assert figures["success_rate"] == 36 / 48
+    assert figures["practised/num_episodes"] == 36 and figures["held_back/num_episodes"] == 12
+    assert figures["practised/success_rate"] == 1 and figures["held_back/success_rate"] == 0
+    assert figures["practised/actions_over_shortest"] == 1
+    assert math.isnan(figures["held_back/actions_over_shortest"])
+    assert figures["practised/invalid_rate"] == 0 and figures["held_back/invalid_rate"] == 1
+    assert figures["practised/episode_return"] == 1 and figures["held_back/episode_return"] == 0
+    _, before = evaluate(OptimalChains(make_language_env(GRID)), GRID)
+    assert not [name for name in before if name.startswith(("practised/", "held_back/"))]
+
+
+def test_an_evaluation_asks_in_states_that_are_held_back_to_the_end():
+    """Else an episode from such a state, or through one, would be cut at once."""
+    env = make_language_env(HALF)
+    lengths = [len(t) for t in Rollouts(HALF).play(NoChain(), all_episodes(env, 0))]
+    assert lengths == [GRID.max_chains] * 48
+
+
+class NoChain:
+    name = "no chain"
+
+    def act(self, observations, seeds):
+        return [Action("?") for _ in observations]
+
+
+def test_texts_that_are_practised_all_the_same_are_warned_of(caplog):
+    blind = replace(HALF, template="{goal_x} {goal_y}{feedback}")
+    evaluate(NoChain(), blind)
+    assert "24 of 24 start states that are held back read like practised ones" in caplog.text
+    caplog.clear()
+    evaluate(NoChain(), HALF)
+    assert not caplog.text
+
+
+def test_the_critic_is_measured_on_both_parts():
+    goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))
+    env = make_language_env(goals)
+    states = env.view_states()
+    wrong = [float(state in env.held_back) for state in states]  # off by 1 in these alone
+    exact = np.arange(48) / 10
+    values = StateValues(tuple(states), tuple(exact + wrong), tuple(exact), 0.9)
+    figures = critic_figures(values, env)
+    assert figures["critic_rmse"] == pytest.approx(0.5)
+    assert figures["practised/critic_rmse"] == 0 and figures["practised/critic_r2"] == 1
+    variance = np.var([v for v, off in zip(exact, wrong, strict=True) if off])
+    assert figures["held_back/critic_rmse"] == pytest.approx(1)
+    assert figures["held_back/critic_r2"] == pytest.approx(1 - 1 / variance)
+    assert math.isnan(StateValues(({}, {}), (0.0, 1.0), (2.0, 2.0), 0.9).r2)
+
+
+def test_the_report_has_a_row_for_each_part():
+    results = [
+        EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2),
+        EpisodeResult({}, False, num_chains=4, num_actions=9, shortest=2, held_back=True),
+    ]
+    page = str(success({"after": results}))
+    rows = [row.split("</tr>")[0] for row in page.split("<tr>")[2:]]
+    names = ["after", "after, practised", "after, held back"]
+    assert [row.split("<td>")[1].split("<")[0] for row in rows] == names
+    assert [f"{rate}%" in row for rate, row in zip((50, 100, 0), rows, strict=True)]
+    assert "held back" not in str(success({"after": results[:1]}))
+
+
+# --- the whole recipe ----------------------------------------------------------------------------
+
+
+def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
+    changes = {"environment": HALF, "target": {"held_back/actions_over_shortest": 0.5}}
+    config = config_of("run_pipeline", weights, tmp_path / "run", **changes)
+    summary = run_here("run_pipeline", config)
+    _, texts = held(HALF)
+    for number in (1, 2):
+        folder = tmp_path / f"run/round_{number}"
+        assert not asked(read_trajectories(folder / "critic/trajectories")) & texts
+        assert not {pair.prompt for pair in read_pairs(folder / "simpo/pairs")} & texts
+        assert asked(read_trajectories(folder / "evaluation/trajectories")) & texts
+    parts = [summary[f"{part}/success_rate"] for part in ("practised", "held_back")]
+    assert sum(parts) / 2 == pytest.approx(summary["success_rate_after"])
+    assert [row["held_back/success_rate"] for row in summary["rounds"]][-1] == parts[1]
+    assert "eval/held_back/success_rate" in read_metrics(tmp_path / "run")[-1]
+    critic = json.loads((tmp_path / "run/round_1/critic/summary.json").read_text())
+    assert critic["held_back/critic_rmse"] > 0
+    page = (tmp_path / "run/report.html").read_text()
+    assert "after, held back" in page and not summary["target_met"]
+
+
+# --- what cannot be held back --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 is 0; change the share"),
+        ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 is 4; change"),
+        ({"held_back": HeldBackConfig(by=["goal"])}, r"by: expected fields of a state, .*'goal'"),
+        ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 is 0; change the share"),
+    ],
+    ids=["none", "all", "field", "one start"],
+)
+def test_what_leaves_no_two_parts_is_refused(changes, message):
+    env = make_language_env(replace(HALF, template=None, **changes))
+    with pytest.raises(ConfigError, match=message):
+        sampled_episodes(env, 1, seed=0)
+
+
+def test_a_view_that_does_not_list_its_states_is_refused():
+    rollouts = Rollouts(HALF)
+    rollouts.env.view = replace(rollouts.env.view, states=None)
+    with pytest.raises(ConfigError, match="held_back: expected a view with `states` and"):
+        rollouts.play(NoChain(), sampled_episodes(rollouts.env, 1, seed=0))
+
+
+def test_the_share_leaves_some_and_the_command_line_sets_it():
+    for share in (0.0, 1.0):
+        with pytest.raises(ValueError, match=r"share: expected a number in \(0, 1\)"):
+            HeldBackConfig(share)
+    argv = ["--environment.held_back.share", "0.25", "--environment.held_back.by", "[goal_x]"]
+    assert parse(RunPipelineConfig, argv).environment.held_back == HeldBackConfig(0.25, ["goal_x"])
+    assert parse(RunPipelineConfig, []).environment.held_back is None
