@@ -128,7 +128,7 @@ class ReplayThatReadsTheNextRow(ReplayBuffer):
 
 
 def dqn_with(buffer_class, monkeypatch):
-    monkeypatch.setattr("lactchain.baselines.dqn.ReplayBuffer", buffer_class)
+    monkeypatch.setattr("lactchain.baselines.population.ReplayBuffer", buffer_class)
     return LEARN["dqn"][0]
 
 

@@ -2,7 +2,8 @@
 
 Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
 environment step of every member is counted, those of the evaluations that select among them too.
-What a run leaves: see lactchain/search/runs.py; departures from AgileRL: evolution.py beside it.
+Writes RUN/lineage.jsonl or RUN/trials.jsonl, RUN/best/ and RUN/summary.json: see
+lactchain/search/runs.py; departures from AgileRL: see evolution.py beside it.
 """
 
 from collections.abc import Callable, Mapping

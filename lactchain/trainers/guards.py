@@ -63,7 +63,7 @@ class GuardedTrainer:
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: RandomStates | None = None
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
             self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
         if self.pop_callback(ProgressCallback) is not None:
@@ -170,12 +170,22 @@ class GuardedTrainer:
             self._save_checkpoint(self.model_wrapped, None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluates, without a trace in the random state.
+
+        Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint does
+        not repeat the evaluation that came after it.
+        """
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*args, **kwargs)
+
     def record(self, **metrics: Tensor) -> None:
         """Adds numbers to the metrics of the current logging window, which logs their mean."""
+        sums = self._sums[self.model.training]
         for name, values in metrics.items():
             values = values.detach().double()
             entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
-            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
+            sums[name] = sums[name] + entry if name in sums else entry
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, also to metrics.jsonl, with the means of what all processes recorded since then."""
@@ -186,12 +196,13 @@ class GuardedTrainer:
 
     def _means_of_window(self) -> dict[str, float]:
         """The means over all processes of what was recorded; the window starts anew."""
-        if not self._sums:
+        training = self.model.training
+        sums, self._sums[training] = self._sums[training], {}
+        if not sums:
             return {}
-        totals = self.accelerator.reduce(torch.stack(list(self._sums.values()))).tolist()
-        means = {name: s / n for name, (s, n) in zip(self._sums, totals, strict=True)}
-        self._sums = {}
-        return means
+        totals = self.accelerator.reduce(torch.stack(list(sums.values()))).tolist()
+        prefix = "" if training else "eval_"
+        return {f"{prefix}{name}": s / n for name, (s, n) in zip(sums, totals, strict=True)}
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""

@@ -175,6 +175,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         settings: SimPOConfig,
         *,
         run: Run,
+        eval_rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
@@ -188,6 +189,7 @@ class SimPOTrainer(UpdateMeanTrainer):
             args=args,
             data_collator=PreferenceCollator(tokenizer.pad_token_id),
             train_dataset=_tokenised(rows, tokenizer),
+            eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
             run=run,
             **kwargs,
