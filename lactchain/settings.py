@@ -327,8 +327,8 @@ class PreferenceConfig(Bounded):
     share_after_completion: Share = 0.0
     """Share of these states that give way to what follows one completion of the actor's: texts of
     the middle of an episode, such as those that tell of a bump, are practised too."""
-    num_candidates: Annotated[int, Bound(at_least=2)] = 8
-    """K, completions of the current actor to each state, at least 2."""
+    num_candidates: Annotated[int, Bound(at_least=2)] | None = 8
+    """K, completions of the current actor to each state. Null: follows from the world."""
     states_per_shard: AtLeast1 = 256
     """States per file of pairs; one batch samples all their completions, K times as many rows."""
     min_margin: NonNegative | None = 0.01

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from exact_returns import optimal_values
 
 from lactchain.data.evaluations import (
     CompletionValues,
@@ -18,7 +17,7 @@ from lactchain.data.evaluations import (
 )
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.trajectories import write_trajectories
-from lactchain.environments.exact import optimal_chains
+from lactchain.environments.exact import optimal_chains, optimal_values
 from lactchain.environments.exact import shortest_paths as path_lengths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from exact_returns import optimal_values
 
 from lactchain.data.episodes import all_episodes
-from lactchain.environments.exact import shortest_paths
+from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError

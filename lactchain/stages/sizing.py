@@ -37,6 +37,7 @@ class WorldSize:
 
     Attributes:
         num_states: states that are told apart.
+        num_actions: actions to choose from.
         path_length: actions that a solved episode takes, in the mean over start states.
         longest_path: the same, of the start state that needs most.
         reward_scale: root mean square of what a good player earns from a state, in return units.
@@ -46,6 +47,7 @@ class WorldSize:
     """
 
     num_states: int
+    num_actions: int
     path_length: float
     longest_path: int
     reward_scale: float
@@ -56,9 +58,9 @@ class WorldSize:
     def __str__(self) -> str:
         dice = ", with chance" if self.has_chance else ""
         return (
-            f"{self.num_states} states{dice}, {self.path_length:.3g} actions to solve an episode"
-            f" ({self.longest_path} at most), returns of about {self.reward_scale:.3g}"
-            f" (by {self.source})"
+            f"{self.num_states} states, {self.num_actions} actions{dice}; an episode is solved in"
+            f" {self.path_length:.3g} actions ({self.longest_path} at most), for about"
+            f" {self.reward_scale:.3g} (by {self.source})"
         )
 
 
@@ -80,6 +82,7 @@ def size_of_model(model: TabularModel) -> WorldSize:
     values = optimal_values(model, gamma_of(path_length))
     return WorldSize(
         num_states=len(lengths),
+        num_actions=model.next_state.shape[1],
         path_length=path_length,
         longest_path=math.ceil(solvable.max(initial=1.0) - 1e-6),
         reward_scale=float(np.sqrt(np.mean(values**2))) or 1.0,
@@ -104,6 +107,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
     returns = np.concatenate([e.returns(gamma_of(path_length), "action") for e in episodes])
     return WorldSize(
         num_states=num_unseen_and_seen(seen),
+        num_actions=len(rollouts.env.grammar.action_names),
         path_length=path_length,
         longest_path=int(max(path)),
         reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
@@ -235,6 +239,11 @@ RULES = (
             4 * world.num_states, 1024, max(4_000, 3 * world.num_states)
         ),
         "each state four times, three times where there are many",
+    ),
+    Rule(
+        "simpo.preferences.num_candidates",
+        lambda world, config, _: _clamped(16 * math.log2(max(world.num_actions, 2)), 16, 64),
+        "sixteen for each bit of an action: good chains are rarer where there is more to choose",
     ),
     Rule(
         "simpo.preferences.min_margin",
