@@ -13,14 +13,13 @@ import pyarrow as pa
 from lactchain.data import parquet
 from lactchain.data.evaluations import StateValues
 from lactchain.data.shards import work_through
-from lactchain.environments.exact import pad_chains, policy_values
+from lactchain.environments.exact import MAX_CHAINS, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.types import Critic
 
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
 
-MAX_CHAINS = 5_000
 KIND, VERSION = "chain_probabilities", 1
 
 # So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are

@@ -13,10 +13,15 @@ from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.data.completion_values import estimate_completion_values
 from lactchain.data.evaluations import write_episodes, write_values
+from lactchain.data.expected_results import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.running import Phases, run_stage
+
+EPISODES = 1_000
+"""At least so many are played where one from each start state is luck: a share is then known to
+about three in a hundred."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,9 @@ class EvaluationConfig(Bounded):
 
     num_envs: AtLeast1 = 256
     """Episodes played side by side in each process."""
-    num_episodes_per_start: AtLeast1 = 1
-    """Episodes from every start state; more than one where world or actor throw dice."""
+    num_episodes_per_start: AtLeast1 | None = None
+    """Episodes from every start state; null: one where the world is known to throw no dice, else
+    enough for 1,000."""
     num_samples: AtLeast0 = 10_000
     """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none."""
 
@@ -53,8 +59,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     seed, samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    per_start, folder = config.evaluation.num_episodes_per_start, run.path("trajectories")
-    results, summary = evaluate(actor, rollouts, seed, per_start, folder)
+    per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts)
+    results, summary = evaluate(actor, rollouts, seed, per_start, run.path("trajectories"))
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
@@ -64,8 +70,15 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         sampler = actor.with_config(sampling, rollouts.env.grammar)
         rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
         summary["sampled_invalid_rate"] = rate
+    if config.actor.temperature == 0:
+        summary |= expected_figures(actor, rollouts.env)
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary
+
+
+def enough_per_start(rollouts: Rollouts) -> int:
+    """One episode where it tells all that there is to know; else so many that luck evens out."""
+    return 1 if rollouts.deterministic else -(-EPISODES // len(rollouts.env.start_states()))
 
 
 def memory(config: EvaluateConfig) -> Phases:
