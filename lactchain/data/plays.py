@@ -21,7 +21,7 @@ from lactchain.environments.views import State
 from lactchain.types import Action, Trajectory
 
 PLAYS_PER_COMPLETION = 16
-"""Plays for a state, over the number of completions to it, equal ones included."""
+"""Plays for a state, over the number of chains among its completions, equal ones included."""
 
 Key = tuple[str, str]
 """What completions are told apart by: the state, and the text."""
@@ -33,7 +33,8 @@ Worth = Callable[[Sequence[Trajectory]], np.ndarray]
 class Plays:
     """Completions to states, and what came out of them.
 
-    Equal completions to equal states share their plays.
+    Equal completions to equal states share their plays. What is no chain does nothing, and is
+    played once.
 
     Args:
         states, actions: B states, and a completion to each.
@@ -52,15 +53,15 @@ class Plays:
         self._decisions = dict(zip(self._keys, zip(states, actions, strict=True), strict=True))
         self._counts = Counter(dict.fromkeys(self._keys, 1))
         self._latest = list(dict(zip(self._keys, self.first, strict=True)).items())
+        self._chains = [key for key, one in self._latest if not one.infos[1]["invalid_action"]]
 
     def throw_dice(self) -> bool:
         """Whether chance has a part: by the exact model, or else by a second play of each."""
         if self.rollouts.deterministic is not None:
             return not self.rollouts.deterministic
-        first, second = self._latest, self._play(dict.fromkeys(self._counts, 1))
-        self._latest = first + second
-        pairs = zip(first, second, strict=True)
-        return any(_differ(one, other) for (_, one), (_, other) in pairs)
+        first, second = dict(self._latest), self._play(dict.fromkeys(self._chains, 1))
+        self._latest += second
+        return any(_differ(first[key], outcome) for key, outcome in second)
 
     def means(self, num_candidates: int, worth: Worth) -> np.ndarray:
         """Mean earnings and scores (B, 2) over all plays of each completion.
@@ -69,7 +70,9 @@ class Plays:
             num_candidates: K; so many completions in a row are to one state.
         """
         starts = range(0, len(self._keys), num_candidates)
-        contests = [_Contest.of(self._keys[i : i + num_candidates]) for i in starts]
+        of_states = [self._keys[i : i + num_candidates] for i in starts]
+        chains = set(self._chains)
+        contests = [_Contest.of([key for key in keys if key in chains]) for keys in of_states]
         sums = dict.fromkeys(self._counts, np.zeros(2))
         self._add(sums, worth)
         while going := [contest for contest in contests if contest.open]:
@@ -115,7 +118,7 @@ class _Contest:
     @classmethod
     def of(cls, completions: Sequence[Key]) -> _Contest:
         different = list(dict.fromkeys(completions))
-        num_rounds = max(1, math.ceil(math.log2(len(different))))
+        num_rounds = math.ceil(math.log2(max(2, len(different))))
         return cls(different, different, PLAYS_PER_COMPLETION * len(completions) // num_rounds)
 
     @property

@@ -18,10 +18,11 @@ from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.running import Phases, run_stage
+from lactchain.types import RememberingPolicy
 
-EPISODES = 1_000
-"""At least so many are played where one from each start state is luck: a share is then known to
-about three in a hundred."""
+EPISODES = 500
+"""At least so many are played where one from each start state is luck: the standard error of a
+share is then .02 at most."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class EvaluationConfig(Bounded):
     """Episodes played side by side in each process."""
     num_episodes_per_start: AtLeast1 | None = None
     """Episodes from every start state; null: one where the world is known to throw no dice, else
-    enough for 1,000."""
+    enough for 500."""
     num_samples: AtLeast0 = 10_000
     """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none."""
 
@@ -60,7 +61,10 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
     per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts)
-    results, summary = evaluate(actor, rollouts, seed, per_start, run.path("trajectories"))
+    greedy = config.actor.temperature == 0
+    # A world with dice shows a greedy actor the same texts over and over.
+    player = actor if rollouts.deterministic or not greedy else RememberingPolicy(actor)
+    results, summary = evaluate(player, rollouts, seed, per_start, run.path("trajectories"))
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
@@ -70,8 +74,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         sampler = actor.with_config(sampling, rollouts.env.grammar)
         rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
         summary["sampled_invalid_rate"] = rate
-    if config.actor.temperature == 0:
-        summary |= expected_figures(actor, rollouts.env)
+    if greedy:
+        summary |= expected_figures(player, rollouts.env)
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary
 

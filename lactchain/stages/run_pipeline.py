@@ -50,6 +50,7 @@ FIGURES_OF_ROUNDS = (
     "actions_over_shortest",
     "sampled_invalid_rate",
 )
+FIGURES_OF_CHANCE = ("expected_success", "optimum_success", "of_optimum")
 SEEDS_PER_ROUND = 1000
 
 
@@ -98,9 +99,10 @@ class RunPipelineConfig(Bounded):
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] = field(default_factory=dict)
-    """Figures that end the rounds early when all are met: least values of `success_rate` and
-    `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
-    episodes) and `sampled_invalid_rate` (of the sampled completions)."""
+    """Figures that end the rounds early when all are met: least values of `success_rate`,
+    `success_within_2_chains` and, in worlds with chance, `of_optimum`; greatest of
+    `actions_over_shortest`, `invalid_rate` (of the greedy episodes) and `sampled_invalid_rate` (of
+    the sampled completions)."""
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
@@ -200,7 +202,7 @@ class Rounds:
         """Whether the last evaluation meets every figure of the target, if there is one."""
         last, target = self.evaluations[-1], self.config.target
         return bool(target) and all(
-            _meets(last[name], bound, name in AT_MOST) for name, bound in target.items()
+            _meets(last.get(name), bound, name in AT_MOST) for name, bound in target.items()
         )
 
     def gather_results(self) -> None:
@@ -232,6 +234,7 @@ class Rounds:
             "seed": self.config.run.seed,
             "success_rate_before": before["success_rate"],
             "success_rate_after": after["success_rate"],
+            **_present(after, FIGURES_OF_CHANCE),
             "success_within_2_chains": after["success_within_2_chains"],
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after["actions_over_shortest"],
@@ -251,7 +254,9 @@ class Rounds:
             "actor": {"model": self.actor.model, "adapter": self.actor.adapter},
             "critic": self.critic,
             "rounds": [
-                {"round": number} | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                {"round": number}
+                | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                | _present(figures, FIGURES_OF_CHANCE)
                 for number, figures in enumerate(self.evaluations)
             ],
         }
@@ -283,6 +288,10 @@ class Rounds:
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+def _present(figures: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: figures[name] for name in names if name in figures}
 
 
 def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
