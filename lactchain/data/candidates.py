@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lactchain.data.expected_results import chain_worth
 from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates, chain_advantages
 from lactchain.data.rollouts import Rollouts
@@ -29,7 +30,8 @@ def sample_candidates(
 
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
     follow from `seed` and the position in `states`. Where the world throws dice, returns and
-    advantages are means over plays (`data/plays.py`).
+    advantages are what can be expected: exactly by its model, or else means over plays
+    (`data/plays.py`).
 
     Args:
         critic: V(s), or Q(s, chain) less the mean over the K completions, which stands for V(s).
@@ -48,7 +50,9 @@ def sample_candidates(
     advantages = np.empty((len(states), 0))
     if plays.throw_dice():
         judge = _Judge(rollouts, critic, gamma, discount_per)
-        returns, scores = plays.means(num_candidates, judge.worth).T
+        known = rollouts.deterministic is False and rollouts.env.history == 1
+        means = judge.expected(plays) if known else plays.means(num_candidates, judge.worth)
+        returns, scores = means.T
         if judge.by_value:
             advantages = (scores - judge.values(repeated)).reshape(shape)
     if critic is not None and advantages.size == 0:
@@ -93,7 +97,7 @@ def questions(
 
 
 class _Judge:
-    """What single decisions are worth, where each is played many times.
+    """What single decisions are worth, where the world throws dice.
 
     By a critic V(s), which is asked for each text once; else they are worth what they earn.
     """
@@ -113,6 +117,23 @@ class _Judge:
             after = self.values([outcome.observations[1] for outcome in outcomes])
             scores = _chain_advantages(self.critic, outcomes, earned, np.zeros(len(after)), after)
         return np.stack([earned, scores], axis=1)
+
+    def expected(self, plays: Plays) -> np.ndarray:
+        """The same by the exact model, but for what is no chain: its only play tells all."""
+        means, rows = self.worth(plays.first), plays.legal_rows
+        if rows:
+            means[rows] = chain_worth(
+                self.rollouts.env,
+                [plays.states[row] for row in rows],
+                [
+                    self.rollouts.env.extractor.parse(plays.actions[row].text).actions
+                    for row in rows
+                ],
+                self.values if self.by_value else None,
+                self.gamma,
+                self.discount_per,
+            )
+        return means
 
     def values(self, texts: Sequence[str]) -> np.ndarray:
         """V of B texts (B,)."""

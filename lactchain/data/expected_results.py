@@ -1,6 +1,8 @@
-"""What a policy that draws nothing can expect in a world with chance, beside the optimum."""
+"""What can be expected in a world with chance that has an exact model: of chains, of policies."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -9,8 +11,40 @@ from lactchain.environments.chance import best_within, play_chains, with_bumps
 from lactchain.environments.exact import TabularModel, pad_chains
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import tabular_model
+from lactchain.environments.views import State, tabular_model
 from lactchain.types import Policy
+
+Values = Callable[[Sequence[str]], np.ndarray]
+"""V (B,) of B texts."""
+
+
+def chain_worth(
+    env: LanguageEnv,
+    states: Sequence[State],
+    chains: Sequence[Sequence[int]],
+    values: Values | None,
+    gamma: float,
+    discount_per: str,
+) -> np.ndarray:
+    """What B chains are expected to earn, each in a state of its own, and their scores: (B, 2).
+
+    A score is E[r + γ^k V(next state)], discounted as `Trajectory.chain_rewards` says, V being that
+    of the text that tells of the next state and of a bump; without `values` it is what is earned.
+    """
+    model = tabular_model(env.env, env.view)
+    per_action, padded = discount_per == "action", pad_chains(chains)
+    starts = model.non_terminal[[model.row(state) for state in states]]
+    reach, rewards = play_chains(with_bumps(model), starts, padded, gamma if per_action else 1.0)
+    earned = rewards - env.chain_cost
+    if values is None:
+        return np.stack([earned, earned], axis=1)
+    terminal = np.tile(model.terminal, 2)
+    reached = np.flatnonzero(reach.any(axis=0) & ~terminal)
+    bumped, numbers = np.divmod(reached, len(model.terminal))
+    told = [env.texts(model.states[n])[b] for n, b in zip(numbers, bumped, strict=True)]
+    after = reach[:, reached] @ values(told) if told else 0.0
+    discounts = gamma ** (padded >= 0).sum(axis=1) if per_action else gamma
+    return np.stack([earned, earned + discounts * after], axis=1)
 
 
 def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:

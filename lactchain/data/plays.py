@@ -47,13 +47,20 @@ class Plays:
     def __init__(
         self, rollouts: Rollouts, states: Sequence[State], actions: Sequence[Action], seed: int
     ) -> None:
-        self.rollouts, self.seed = rollouts, seed
+        self.rollouts, self.states, self.actions, self.seed = rollouts, states, actions, seed
         self.first = rollouts.outcomes(states, actions, seed)
         self._keys = [(str(s), action.text) for s, action in zip(states, actions, strict=True)]
         self._decisions = dict(zip(self._keys, zip(states, actions, strict=True), strict=True))
         self._counts = Counter(dict.fromkeys(self._keys, 1))
         self._latest = list(dict(zip(self._keys, self.first, strict=True)).items())
-        self._chains = [key for key, one in self._latest if not one.infos[1]["invalid_action"]]
+        self._chains = {
+            key: None for key, one in self._latest if not one.infos[1]["invalid_action"]
+        }
+
+    @property
+    def legal_rows(self) -> list[int]:
+        """Which of the B are chains."""
+        return [row for row, key in enumerate(self._keys) if key in self._chains]
 
     def throw_dice(self) -> bool:
         """Whether chance has a part: by the exact model, or else by a second play of each."""
@@ -71,8 +78,7 @@ class Plays:
         """
         starts = range(0, len(self._keys), num_candidates)
         of_states = [self._keys[i : i + num_candidates] for i in starts]
-        chains = set(self._chains)
-        contests = [_Contest.of([key for key in keys if key in chains]) for keys in of_states]
+        contests = [_Contest.of([k for k in keys if k in self._chains]) for keys in of_states]
         sums = dict.fromkeys(self._counts, np.zeros(2))
         self._add(sums, worth)
         while going := [contest for contest in contests if contest.open]:

@@ -85,23 +85,24 @@ def best_within(
 
 
 def play_chains(
-    model: TabularModel, starts: np.ndarray, chains: np.ndarray
+    model: TabularModel, starts: np.ndarray, chains: np.ndarray, gamma: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where B chains lead, each played open loop from a start of its own, and what they earn.
 
     Args:
         starts: (B,) numbers of states.
         chains: (B, L), padded with −1.
+        gamma: discount of each action's reward, from the first action of the chain on.
 
     Returns:
-        Probabilities (B, S) of the states after, and expected undiscounted rewards (B,).
+        Probabilities (B, S) of the states after, and expected rewards (B,).
     """
     reach, rewards = np.eye(len(model.terminal))[starts], np.zeros(len(starts))
     expected = (model.probability * model.reward).sum(axis=2)
-    for actions in chains.T:
+    for step, actions in enumerate(chains.T):
         for action in range(expected.shape[1]):
             rows = actions == action
-            rewards[rows] += reach[rows] @ expected[:, action]
+            rewards[rows] += gamma**step * reach[rows] @ expected[:, action]
             reach[rows] = reach[rows] @ _transition(model, action)
     return reach, rewards
 
