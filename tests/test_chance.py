@@ -1,13 +1,15 @@
 """Optima over chains in worlds with chance, against numbers by hand and against play."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from dice_worlds import AT_A, AT_B, BOLD, CAREFUL, GOAL, HOLE, bridge
 
 from lactchain import FunctionPolicy
-from lactchain.data.episodes import Episode
-from lactchain.data.expected_results import expected_figures
+from lactchain.data.episodes import Episode, all_episodes
+from lactchain.data.expected_results import chain_worth, expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
 from lactchain.environments.exact import (
@@ -148,8 +150,43 @@ def test_expected_figures_are_those_of_play(template):
     success, returns = best_within(model, 12, 2, chain_cost=0.02)
     assert figures["optimum_success"] == pytest.approx(success.mean())
     assert figures["optimum_return"] == pytest.approx(returns.mean())
-    share = figures["expected_success"] / success.mean()
-    assert figures["of_optimum"] == pytest.approx(share) and share < 0.8
+    values, _ = best_chains(model, 2, 0.99, chain_cost=0.02)
+    assert figures["optimum_value"] == pytest.approx(values.mean())
+    # without a limit, and discounted: each of 300 completions is worth .99 of the one before
+    rollouts = Rollouts(replace(config, max_chains=90), num_envs=1)
+    episodes = all_episodes(rollouts.env, 1, 100)
+    returns = [trajectory.returns(0.99)[0] for trajectory in rollouts.play(policy, episodes)]
+    error = np.std(returns) / np.sqrt(len(returns))
+    assert figures["expected_value"] == pytest.approx(np.mean(returns), abs=4 * error + 0.02)
+
+
+def test_the_best_policy_is_the_optimum_and_a_worse_one_a_share_of_it():
+    for env_id, kwargs in (("FrozenLake-v1", {}), ("CliffWalking-v1", {"is_slippery": True})):
+        env = language_env(env_id, kwargs, max_chain_length=2, max_chains=30)
+        best = expected_figures(OptimalChains(env), env)
+        assert best["of_optimum"] == pytest.approx(1)
+        assert best["expected_success"] <= best["optimum_success"]
+        assert best["expected_return"] <= best["optimum_return"]
+        worse = expected_figures(FunctionPolicy(lambda text: '["right"]'), env)
+        assert 0 <= worse["of_optimum"] < 0.6
+
+
+def test_what_chains_are_worth_by_hand():
+    """Beside the goal, above, right: a third each slips down (a bump), to the goal, and up."""
+    env = language_env("FrozenLake-v1", max_chain_length=2, chain_cost=0.1)
+    state = {"state": 14}
+
+    def values(texts):
+        return np.array([2.0 if "changed" in text else 1.0 for text in texts])
+
+    for discount_per, discount in (("action", 0.25), ("chain", 0.5)):
+        worth = chain_worth(env, [state] * 2, [(2,), (2, 2)], values, 0.5, discount_per)
+        np.testing.assert_allclose(worth[0], (1 / 3 - 0.1, 1 / 3 - 0.1 + 0.5 * (2 + 1) / 3))
+        # the second step, from 14 (bumped already) and from 10, whose neighbours are 14, 11 (a
+        # hole) and 6: a ninth each to the goal and, bumped, to 14 and 10; and to 14 and 6
+        second = 1 / 9 * (0.5 if discount_per == "action" else 1.0)
+        after = discount * (2 * 2 / 9 + 2 * 1 / 9)
+        np.testing.assert_allclose(worth[1], (1 / 3 + second - 0.1,) * 2 + np.array((0, after)))
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from lactchain.data.exact_values import can_enumerate
-from lactchain.environments.chance import best_within, play_chains, with_bumps
+from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
 from lactchain.environments.exact import TabularModel, pad_chains
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.types import Policy
+
+GAMMA = 0.99
+"""Discount of an action in values of policies."""
 
 Values = Callable[[Sequence[str]], np.ndarray]
 """V (B,) of B texts."""
@@ -48,12 +52,13 @@ def chain_worth(
 
 
 def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:
-    """Exact figures of the policy's episodes, means over the start states.
+    """Exact figures of a policy beside the greatest over legal chains, means over the start states.
 
-    `expected_success` and `expected_return` (undiscounted), of episodes of `env.max_chains`
-    completions. `optimum_success` and `optimum_return`: the greatest with legal chains, each by a
-    policy of its own. `of_optimum`: expected over optimum success. A time limit that counts actions
-    is not in them.
+    `expected_success`, `expected_return` (undiscounted) and `optimum_success`, `optimum_return` are
+    of `env.max_chains` completions, the optima each by a policy of its own that knows how many are
+    left. `expected_value` and `optimum_value` are discounted by .99 an action, without a limit:
+    what a critic estimates. `of_optimum` is the share of the second that the first is; where both
+    are losses, the other way round. A time limit that counts actions is in none of them.
 
     Nothing where there is no chance, or where it cannot be computed: without an exact model, with
     too many chains, with a history in the text, or with a rule of the world's own for text that is
@@ -67,50 +72,85 @@ def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:
     model = tabular_model(env.env, env.view)
     if model.deterministic:
         return {}
-    rows = [model.row(state) for state in env.start_states()]
-    success, returns = _expected(policy, env, model)
-    limits = env.max_chains, env.grammar.max_chain_length, env.chain_cost
-    best_success, best_returns = best_within(model, *limits)
+    longest, cost = env.grammar.max_chain_length, env.chain_cost
+    success, returns = best_within(model, env.max_chains, longest, cost)
+    values, _ = best_chains(model, longest, GAMMA, chain_cost=cost)
+    answers = _Answers.of(policy, env, model)
     figures = {
-        "expected_success": success,
-        "expected_return": returns,
-        "optimum_success": best_success,
-        "optimum_return": best_returns,
+        "expected_success": answers.within(env.max_chains, answers.goal),
+        "expected_return": answers.within(env.max_chains, answers.gains),
+        "expected_value": answers.discounted(),
+        "optimum_success": success,
+        "optimum_return": returns,
+        "optimum_value": values,
     }
+    rows = [model.row(state) for state in env.start_states()]
     means = {name: float(values[rows].mean()) for name, values in figures.items()}
-    return means | {"of_optimum": _share(means["expected_success"], means["optimum_success"])}
+    return means | {"of_optimum": _share(means["expected_value"], means["optimum_value"])}
 
 
-def _expected(
-    policy: Policy, env: LanguageEnv, model: TabularModel
-) -> tuple[np.ndarray, np.ndarray]:
-    """Chance of success (N,) and expected return (N,) of an episode from each state.
+@dataclass(frozen=True)
+class _Answers:
+    """What a policy's completions to all M texts lead to and earn.
 
-    What the policy reads is a state, and what came of the last completion: nothing to tell, a bump,
-    or a refusal. So there are three rows of states, as in `LanguageEnv.texts`.
+    A text tells of one of N states, and of what came of the last completion: nothing to tell, a
+    bump, or a refusal. So there are M = 3 N of them, in the order of `LanguageEnv.texts`.
+
+    Attributes:
+        transition: (M, M) probabilities of the texts after, where the episode goes on.
+        goal: (M,) probability that it ends well.
+        gains: (M,) expected rewards.
+        discounted_gains, discounts: (M,) the same, discounted, and the discount of what follows.
     """
-    by_state = [env.texts(state) for state in model.non_terminal_states]
-    texts = [text for row in zip(*by_state, strict=True) for text in row]
-    distinct = list(dict.fromkeys(texts))
-    said = dict(zip(distinct, policy.act(distinct, [0] * len(distinct)), strict=True))
-    readings = [env.extractor.parse(said[text].text) for text in texts]
-    legal = np.array([isinstance(reading, Chain) for reading in readings]).reshape(3, -1)
-    chains = pad_chains([r.actions if isinstance(r, Chain) else () for r in readings])
-    reach, rewards = play_chains(with_bumps(model), np.tile(model.non_terminal, 3), chains)
-    gains = np.where(legal, rewards.reshape(legal.shape), env.invalid_penalty) - env.chain_cost
 
-    def within(gains: np.ndarray | float, ended: np.ndarray) -> np.ndarray:
-        """Sum (N,) of the gains (3, N), and of what it is worth (S,) where an episode ended."""
-        values, after = np.zeros(legal.shape), np.tile(ended, (2, 1))
-        for _ in range(env.max_chains):
-            after[:, model.non_terminal] = values[:2]
-            values = gains + np.where(
-                legal, (reach @ after.ravel()).reshape(legal.shape), values[2]
-            )
-        return values[0]
+    transition: np.ndarray
+    goal: np.ndarray
+    gains: np.ndarray
+    discounted_gains: np.ndarray
+    discounts: np.ndarray
 
-    return within(0.0, model.goal.astype(float)), within(gains, np.zeros(len(model.goal)))
+    @classmethod
+    def of(cls, policy: Policy, env: LanguageEnv, model: TabularModel) -> _Answers:
+        """Asks the policy about every text."""
+        by_state = [env.texts(state) for state in model.non_terminal_states]
+        texts = [text for row in zip(*by_state, strict=True) for text in row]
+        distinct = list(dict.fromkeys(texts))
+        said = dict(zip(distinct, policy.act(distinct, [0] * len(distinct)), strict=True))
+        readings = [env.extractor.parse(said[text].text) for text in texts]
+        legal = np.array([isinstance(reading, Chain) for reading in readings])
+        chains = pad_chains([r.actions if isinstance(r, Chain) else () for r in readings])
+        starts, told = np.tile(model.non_terminal, 3), with_bumps(model)
+        reach, rewards = play_chains(told, starts, chains)
+        _, discounted = play_chains(told, starts, chains, GAMMA)
+        here, refused = np.arange(len(starts)), len(starts) * 2 // 3
+        transition = np.zeros((len(starts),) * 2)
+        transition[:, :refused] = reach[:, told.non_terminal]
+        transition[~legal] = 0.0
+        transition[here, refused + here % len(model.non_terminal)] += ~legal
+        beside = np.where(legal, 0.0, env.invalid_penalty) - env.chain_cost
+        return cls(
+            transition=transition,
+            goal=reach @ told.goal,
+            gains=rewards + beside,
+            discounted_gains=discounted + beside,
+            discounts=GAMMA ** np.maximum(1, (chains >= 0).sum(axis=1)),
+        )
+
+    def within(self, num_chains: int, gains: np.ndarray) -> np.ndarray:
+        """Expected sum (N,) of gains (M,) in so many completions, from each state."""
+        values = np.zeros(len(gains))
+        for _ in range(num_chains):
+            values = gains + self.transition @ values
+        return values[: len(values) // 3]
+
+    def discounted(self) -> np.ndarray:
+        """Expected discounted sum (N,) of all that is earned."""
+        system = np.eye(len(self.gains)) - self.discounts[:, None] * self.transition
+        return np.linalg.solve(system, self.discounted_gains)[: len(self.gains) // 3]
 
 
 def _share(part: float, whole: float) -> float:
+    """How much of the greatest is reached, in [0, 1]; NaN where it is neither gain nor loss."""
+    if whole < 0:
+        part, whole = whole, part
     return part / whole if whole else float("nan")
