@@ -1,19 +1,29 @@
 """Candidates where the world throws dice: means over plays, as many as the ranking needs."""
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from dice_worlds import lottery, register
+from script_setups import config_of, run_here
 
-from lactchain import Action, FunctionPolicy, PreferenceConfig
+from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
 from lactchain.data import plays as module
 from lactchain.data.candidates import sample_candidates
+from lactchain.data.evaluations import read_values
+from lactchain.data.expected_results import expected_figures
 from lactchain.data.plays import PLAYS_PER_COMPLETION, Plays
+from lactchain.data.preferences import make_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
+from lactchain.environments.chance import best_within
+from lactchain.environments.exact import all_chains, pad_chains, policy_values
+from lactchain.environments.language import make_language_env
+from lactchain.environments.views import tabular_model
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages.make_preferences import make_preferences
+from lactchain.types import RememberingPolicy
 
 LOTTERY = EnvironmentConfig("Lottery-v0", max_chain_length=1)
 HERE, THERE = {"seen": 0}, {"seen": 1}
@@ -169,3 +179,63 @@ def test_pairs_of_a_world_with_dice_prefer_the_better_ticket_and_say_how_often_w
     assert figures["pairs/plays_per_state"] == figures["pairs/num_plays"] / 40
     assert figures["num_env_steps"] > 40 * 6
     assert figures["pairs/num_plays"] > 2 * 4 * PLAYS_PER_COMPLETION
+
+
+class Exact:
+    """V of a policy of chains on the slippery lake; 0 of texts that are of no state."""
+
+    mode, gamma, discount_per = "value", 0.99, "action"
+
+    def __init__(self, texts, values):
+        self.known = dict(zip(texts, values, strict=True))
+
+    def values(self, observations, actions=None):
+        return np.array([self.known.get(text, 0.0) for text in observations])
+
+
+@pytest.mark.parametrize("longest", [1, 3])
+def test_improving_on_exact_values_by_pairs_ends_in_the_optimum_of_the_slippery_lake(longest):
+    """Policy iteration: the policy says what was chosen, and begins with any chain at all."""
+    config = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=longest)
+    rollouts = Rollouts(config)
+    grammar, model = rollouts.env.grammar, rollouts.env.view.model(rollouts.env.env)
+    texts, every = rollouts.observe(rollouts.env.view_states()), list(grammar.completions())
+    chains = pad_chains(all_chains(4, longest))
+    probabilities = np.full((11, len(chains)), 1 / len(chains))
+    for _ in range(5):
+        critic = Exact(texts, policy_values(model, chains, probabilities, 0.99))
+        states = rollouts.env.view_states()
+        found = sample_candidates(
+            InTurn(*every), rollouts, states, len(every), 0, critic, 0.99, "action"
+        )
+        pairs, _ = make_pairs(found)
+        said = {pair.prompt: pair.chosen for pair in pairs}
+        probabilities = np.eye(len(chains))[[every.index(said[text]) for text in texts]]
+    figures = expected_figures(FunctionPolicy(said.__getitem__), rollouts.env)
+    assert figures["of_optimum"] == pytest.approx(1.0)
+
+
+def test_the_pipeline_runs_where_the_world_throws_dice(tmp_path):
+    lake = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=2, max_chains=20)
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=lake, num_rounds=1)
+    summary = run_here("run_pipeline", config)
+    best = best_within(tabular_model(make_language_env(lake).env), 20, 2)[0].mean()
+    assert summary["optimum_success"] == pytest.approx(best)
+    assert 0 <= summary["of_optimum"] == summary["rounds"][-1]["of_optimum"] <= 1
+    assert summary["num_cloned_chains"] > 0 and len(read_values(tmp_path / "run/values.json").exact)
+    evaluation = json.loads((tmp_path / "run/round_1/evaluation/summary.json").read_text())
+    assert evaluation["num_episodes"] == 46 * 11  # the first multiple of 11 from 500 on
+    assert evaluation["actions_over_shortest"] is None
+    error = 4 * np.sqrt(best * (1 - best) / 506)
+    assert evaluation["success_rate"] == pytest.approx(evaluation["expected_success"], abs=error)
+
+
+def test_a_greedy_policy_is_asked_once_about_each_text():
+    asked = []
+    policy = FunctionPolicy(lambda text: asked.append(text) or text.upper(), name="loud")
+    remembering = RememberingPolicy(policy)
+    assert isinstance(remembering, Policy) and remembering.name == "loud"
+    for _ in range(2):
+        acted = remembering.act(["a", "b", "a"], [0, 1, 2])
+        assert [action.text for action in acted] == ["A", "B", "A"]
+    assert asked == ["a", "b"]

@@ -50,7 +50,15 @@ FIGURES_OF_ROUNDS = (
     "actions_over_shortest",
     "sampled_invalid_rate",
 )
-FIGURES_OF_CHANCE = ("expected_success", "optimum_success", "of_optimum")
+FIGURES_OF_CHANCE = (
+    "expected_success",
+    "optimum_success",
+    "expected_value",
+    "optimum_value",
+    "of_optimum",
+)
+"""Of worlds with chance alone; see `expected_figures`."""
+
 SEEDS_PER_ROUND = 1000
 
 
