@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lactchain.data.expected_results import chain_worth
+from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates, chain_advantages
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
@@ -27,7 +29,9 @@ def sample_candidates(
     """K completions to each of S states; without a critic they have returns and no advantages.
 
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
-    follow from `seed` and the position in `states`.
+    follow from `seed` and the position in `states`. Where the world throws dice, returns and
+    advantages are what can be expected: exactly by its model, or else means over plays
+    (`data/plays.py`).
 
     Args:
         critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
@@ -41,14 +45,22 @@ def sample_candidates(
     with rollouts.measure("generate"):
         actions = policy.act(repeated, seeds)
     repeated_states = [state for state in states for _ in range(num_candidates)]
-    flat = rollouts.outcomes(repeated_states, actions, seed)
-    returns = np.array([outcome.chain_rewards(gamma, discount_per)[0] for outcome in flat])
+    plays = Plays(rollouts, repeated_states, actions, seed)
+    returns = _earned(plays.first, gamma, discount_per)
     shape = (len(states), num_candidates)
-    is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in flat]).reshape(shape)
+    is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in plays.first])
+    is_chain = is_chain.reshape(shape)
     advantages = np.empty((len(states), 0))
-    if critic is not None:
+    if plays.throw_dice():
+        judge = _Judge(rollouts, critic, gamma, discount_per)
+        known = rollouts.deterministic is False and rollouts.env.history == 1
+        means = judge.expected(plays) if known else plays.means(num_candidates, judge.worth)
+        returns, scores = means.T
+        if judge.by_value:
+            advantages = (scores - judge.values(repeated)).reshape(shape)
+    if critic is not None and advantages.size == 0:
         with rollouts.measure("score"):
-            advantages = _advantages(critic, repeated, flat, returns, is_chain)
+            advantages = _advantages(critic, repeated, plays.first, returns, is_chain)
     return [
         Candidates(
             observation=observations[i],
@@ -90,6 +102,54 @@ def questions(
     return texts, asked
 
 
+class _Judge:
+    """What single decisions are worth, where the world throws dice.
+
+    By a critic V(s), which is asked for each text once; else they are worth what they earn.
+    """
+
+    def __init__(
+        self, rollouts: Rollouts, critic: Critic | None, gamma: float, discount_per: str
+    ) -> None:
+        self.rollouts, self.critic = rollouts, critic
+        self.gamma, self.discount_per = gamma, discount_per
+        self.by_value = critic is not None and critic.mode == "value"
+        self._known: dict[str, float] = {}
+
+    def worth(self, outcomes: Sequence[Trajectory]) -> np.ndarray:
+        """Of B decisions (B, 2): what they earn, r, and their scores, r + γ^k V(next state)."""
+        scores = earned = _earned(outcomes, self.gamma, self.discount_per)
+        if self.by_value:
+            after = self.values([outcome.observations[1] for outcome in outcomes])
+            scores = _chain_advantages(self.critic, outcomes, earned, np.zeros(len(after)), after)
+        return np.stack([earned, scores], axis=1)
+
+    def expected(self, plays: Plays) -> np.ndarray:
+        """The same by the exact model, but for what is no chain: its only play tells all."""
+        means, rows = self.worth(plays.first), plays.legal_rows
+        if rows:
+            means[rows] = chain_worth(
+                self.rollouts.env,
+                [plays.states[row] for row in rows],
+                [
+                    self.rollouts.env.extractor.parse(plays.actions[row].text).actions
+                    for row in rows
+                ],
+                self.values if self.by_value else None,
+                self.gamma,
+                self.discount_per,
+            )
+        return means
+
+    def values(self, texts: Sequence[str]) -> np.ndarray:
+        """V of B texts (B,)."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            with self.rollouts.measure("score"):
+                self._known |= dict(zip(new, self.critic.values(new), strict=True))
+        return np.array([self._known[text] for text in texts])
+
+
 def _advantages(
     critic: Critic,
     before: Sequence[str],
@@ -108,12 +168,28 @@ def _advantages(
         weights = is_chain | ~is_chain.any(axis=1, keepdims=True)
         return q - np.average(q, axis=1, weights=weights, keepdims=True)
     values = critic.values([*before, *(outcome.observations[1] for outcome in outcomes)])
+    now, after = np.split(values, [len(before)])
+    return _chain_advantages(critic, outcomes, returns, now, after).reshape(shape)
+
+
+def _chain_advantages(
+    critic: Critic,
+    outcomes: Sequence[Trajectory],
+    earned: np.ndarray,
+    values: np.ndarray,
+    next_values: np.ndarray,
+) -> np.ndarray:
     return chain_advantages(
-        rewards=returns,
+        rewards=earned,
         num_actions=np.array([outcome.num_actions[0] for outcome in outcomes]),
-        values=values[: len(before)],
-        next_values=values[len(before) :],
+        values=values,
+        next_values=next_values,
         terminated=np.array([outcome.terminated for outcome in outcomes]),
         gamma=critic.gamma,
         discount_per=critic.discount_per,
-    ).reshape(shape)
+    )
+
+
+def _earned(outcomes: Sequence[Trajectory], gamma: float, discount_per: str) -> np.ndarray:
+    """Discounted rewards (B,) of single decisions."""
+    return np.array([outcome.chain_rewards(gamma, discount_per)[0] for outcome in outcomes])

@@ -13,14 +13,13 @@ import pyarrow as pa
 from lactchain.data import parquet
 from lactchain.data.evaluations import CompletionValues, StateValues
 from lactchain.data.shards import work_through
-from lactchain.environments.exact import pad_chains, policy_values
+from lactchain.environments.exact import MAX_CHAINS, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.types import Critic, Policy
 
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
 
-MAX_CHAINS = 5_000
 MAX_VALUES = 20_000
 KIND, VERSION = "chain_probabilities", 1
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,10 @@ class Rollouts:
 
     Attributes:
         env: one of the environments, to ask for states and texts.
-        tally: what this process has done: `num_chains`, completions played, and seconds of each
-            kind of work: `generate_seconds`, `environment_seconds`, `score_seconds`.
+        tally: what this process has done: `num_chains`, completions; `num_plays`, how often those
+            to single states were played, and `num_replayed_actions`, actions that this took beyond
+            the first time; and seconds of each kind of work: `generate_seconds`,
+            `environment_seconds`, `score_seconds`.
     """
 
     def __init__(self, config: EnvironmentConfig | str, num_envs: int = 256) -> None:
@@ -52,6 +55,12 @@ class Rollouts:
         self.env = make_language_env(self.config)
         self.tally: Counter[str] = Counter()
         self._envs = [self.env]
+
+    @cached_property
+    def deterministic(self) -> bool | None:
+        """Whether the world throws no dice; None where it has no exact model to tell."""
+        model = self.env.view.model
+        return None if model is None else model(self.env.env).deterministic
 
     def collect(
         self,
@@ -125,16 +134,23 @@ class Rollouts:
 
         The same completion to the same state is played once: all are played with the same seed.
         """
-        played: dict[tuple[str, str], Trajectory] = {}
         keys = [(str(state), action.text) for state, action in zip(states, actions, strict=True)]
-        place = _Place(self.env)
-        with self.measure("environment"):
-            for key, state, action in zip(keys, states, actions, strict=True):
-                if key not in played:
-                    place.begin(0, Episode(seed, state))
-                    played[key] = place.step(action, self.config.id, "", cut=True)
+        distinct: dict[tuple[str, str], tuple[State, Action, int]] = {}
+        for key, state, action in zip(keys, states, actions, strict=True):
+            distinct.setdefault(key, (state, action, seed))
+        played = dict(zip(distinct, self.plays(distinct.values()), strict=True))
         self.tally["num_chains"] += len(actions)
         return [played[key] for key in keys]
+
+    def plays(self, decisions: Iterable[tuple[State, Action, int]]) -> Iterator[Trajectory]:
+        """Episodes of a single decision each: state, completion, and the seed of the play."""
+        place = _Place(self.env)
+        for state, action, seed in decisions:
+            with self.measure("environment"):
+                place.begin(0, Episode(seed, state))
+                outcome = place.step(action, self.config.id, "", cut=True)
+            self.tally["num_plays"] += 1
+            yield outcome
 
     def observe(self, states: Sequence[State]) -> list[str]:
         """The observation of each state at the beginning of an episode."""

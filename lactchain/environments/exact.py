@@ -2,7 +2,8 @@
 
 A `TabularModel` is a Markov decision process in arrays, taken from the very tables that the
 environment plays. Everything here ignores time limits: it answers what a state is worth, not what
-is left of an episode, which is also what a critic that bootstraps at truncation estimates.
+is left of an episode, which is also what a critic that bootstraps at truncation estimates. What
+chains are worth where actions have several outcomes: see `chance.py`.
 
 Arrays over states that are returned have one row for each of the N non-terminal states, in the
 order of `TabularModel.non_terminal_states`, which is the order of a text view's `states`.
@@ -13,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 DiscountPer = Literal["action", "chain"]
+MAX_CHAINS = 5_000
+"""So many chains at most are gone through one by one."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,12 @@ class TabularModel:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
 
 
+def all_chains(num_actions: int, max_chain_length: int) -> list[tuple[int, ...]]:
+    """Every chain, the shortest first, in the order of `ChainGrammar.completions`."""
+    lengths = range(1, max_chain_length + 1)
+    return [chain for n in lengths for chain in product(range(num_actions), repeat=n)]
+
+
 def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
     """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
 
@@ -85,11 +95,37 @@ def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_
     values = np.zeros(len(model.terminal))
     for _ in range(max_iterations):
         previous = values
-        targets = model.reward + gamma * previous[model.next_state]
-        values = (model.probability * targets).sum(axis=2).max(axis=1)
+        values = chain_values(model, previous, 1, gamma).max(axis=0)
         if np.abs(values - previous).max() <= 1e-12 * max(1.0, np.abs(values).max()):
             return values[model.non_terminal]
     raise ValueError(f"gamma: expected values to converge in {max_iterations} sweeps, got {gamma}")
+
+
+def chain_values(
+    model: TabularModel,
+    values: np.ndarray,
+    max_chain_length: int,
+    gamma: float = 1.0,
+    discount_per: DiscountPer = "action",
+) -> np.ndarray:
+    """Q (C, S) of every chain of at most L actions, played open loop, in the order of `all_chains`.
+
+    Q(s, c) = E[Σ_j γ^j r_j + γ^k V(s')], from the last action to the first: of a chain c that is
+    the action a and then the chain c', Q(s, c) = E[r + γ Q(s', c')]. With `discount_per="chain"`,
+    γ^j becomes 1 and γ^k becomes γ.
+
+    Args:
+        values: V (S,) after the chain, 0 in terminal states; with `gamma` 1 they may have others.
+    """
+    discount, _ = _discounts(gamma, 1, discount_per)
+    _, value_discount = _discounts(gamma, 0, discount_per)
+    longer, levels = (value_discount * values)[None], []
+    for _ in range(max_chain_length):
+        targets = model.reward + discount * longer[:, model.next_state]
+        expected = (model.probability * targets).sum(axis=3)  # (chains so far, S, A)
+        longer = np.moveaxis(expected, 2, 0).reshape(-1, len(values))
+        levels.append(longer)
+    return np.concatenate(levels)
 
 
 def shortest_paths(model: TabularModel) -> np.ndarray:

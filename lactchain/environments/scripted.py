@@ -4,10 +4,12 @@ All satisfy `lactchain.types.Policy`: each row of a batch draws from its own see
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from lactchain.environments.exact import optimal_chains
+from lactchain.environments.chance import best_chains
+from lactchain.environments.exact import MAX_CHAINS, optimal_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
@@ -55,23 +57,29 @@ class RandomChains(RowPolicy):
 class OptimalChains(RowPolicy):
     """The shortest path to the goal from the state that the text states, cut to a legal chain.
 
-    Reads the text alone: the environment serves only to render all its states, once, and is left
-    reset in one of them.
+    In a world with chance it is the legal chain that is worth most, `chain_cost` included, of so
+    many actions at most that there are no more than `MAX_CHAINS`. Reads the text alone: the
+    environment serves only to render all its states, once, and is left reset in one of them.
 
     Args:
-        env: an environment whose view has an exact model, a deterministic one.
+        env: an environment whose view has an exact model.
+        gamma: discount of an action, where there is chance.
 
     Raises:
-        ValueError: two states with different shortest paths read the same, or there is no model, or
-            it is stochastic or has states without a way to the goal.
+        ValueError: two states with different best chains read the same, or there is no model, or it
+            is deterministic and has states without a way to the goal.
     """
 
     name = "optimal"
 
-    def __init__(self, env: LanguageEnv) -> None:
+    def __init__(self, env: LanguageEnv, gamma: float = 0.99) -> None:
         grammar = env.grammar
         model = tabular_model(env.env, env.view)
-        chains = optimal_chains(model, grammar.max_chain_length)
+        if model.deterministic:
+            chains = optimal_chains(model, grammar.max_chain_length)
+        else:
+            longest = _longest_listed(grammar)
+            _, chains = best_chains(model, longest, gamma, chain_cost=env.chain_cost)
         self._completions: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):
             completion = grammar.render(chain)
@@ -86,6 +94,14 @@ class OptimalChains(RowPolicy):
         if text not in self._completions:
             raise ValueError(f"observation: expected a state of the environment, got {text!r}")
         return self._completions[text]
+
+
+def _longest_listed(grammar: ChainGrammar) -> int:
+    """The longest legal chain, or as long that all of at most that length can be gone through."""
+    lengths = range(grammar.max_chain_length, 0, -1)
+    shorter = (replace(grammar, max_chain_length=length) for length in lengths)
+    fitting = (g.max_chain_length for g in shorter if g.num_completions <= MAX_CHAINS)
+    return next(fitting, 1)
 
 
 class Mixture:

@@ -13,12 +13,18 @@ from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.exact_values import estimate_completion_values
+from lactchain.data.expected_results import expected_figures
 from lactchain.data.retrieval import retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
 from lactchain.data.trajectories import read_trajectories
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.running import Phases, run_stage
+from lactchain.types import RememberingPolicy
+
+EPISODES = 500
+"""At least so many are played where one from each start state is luck: the standard error of a
+share is then .02 at most."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +33,9 @@ class EvaluationConfig(Bounded):
 
     num_envs: AtLeast1 = 256
     """Episodes played side by side in each process."""
-    num_episodes_per_start: AtLeast1 = 1
-    """Episodes from every start state; more than one where world or actor throw dice."""
+    num_episodes_per_start: AtLeast1 | None = None
+    """Episodes from every start state; null: one where the world is known to throw no dice, else
+    enough for 500."""
     num_samples: AtLeast0 = 10_000
     """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none, and
     no measure either of whether the actor reads (`lactchain.data.retrieval`)."""
@@ -56,8 +63,12 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     seed, samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
-    per_start, folder = config.evaluation.num_episodes_per_start, run.path("trajectories")
-    results, summary = evaluate(actor, rollouts, seed, per_start, folder)
+    per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts)
+    greedy = config.actor.temperature == 0
+    # A world with dice shows a greedy actor the same texts over and over.
+    player = actor if rollouts.deterministic or not greedy else RememberingPolicy(actor)
+    folder = run.path("trajectories")
+    results, summary = evaluate(player, rollouts, seed, per_start, folder)
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
@@ -69,8 +80,15 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         summary["sampled_invalid_rate"] = rate
         texts = [text for t in read_trajectories(folder) for text in t.observations[:-1]]
         summary |= retrieval_figures(sampler, rollouts.env, texts, seed)
+    if greedy:
+        summary |= expected_figures(player, rollouts.env)
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary
+
+
+def enough_per_start(rollouts: Rollouts) -> int:
+    """One episode where it tells all that there is to know; else so many that luck evens out."""
+    return 1 if rollouts.deterministic else -(-EPISODES // len(rollouts.env.start_states()))
 
 
 def memory(config: EvaluateConfig) -> Phases:

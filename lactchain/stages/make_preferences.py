@@ -131,7 +131,7 @@ def make_preferences(
             asked,
             settings.num_candidates,
             shard_seed,
-            critic,
+            critic if rank == "advantage" else None,
             GAMMA_OF_RETURNS if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             texts,
@@ -148,8 +148,8 @@ def make_preferences(
     )
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
-    figures = _figures(pairs, tally) | time_metrics(tally)
-    figures["pairs/no_spread_rate"] = tally["num_flat"] / settings.num_states
+    figures = _figures(pairs, tally, len(states)) | time_metrics(tally)
+    figures["pairs/no_spread_rate"] = tally["num_flat"] / len(states)
     if env.grammar.max_chain_length > 1:
         figures["rollout/single_rate"] = tally["num_single"] / max(1, tally["num_legal"])
     alarms.warn(figures)
@@ -168,12 +168,16 @@ def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Co
     )
 
 
-def _figures(pairs: Sequence[PreferencePair], tally: Mapping[str, float]) -> dict[str, float]:
-    """Counts of pairs, drops by reason, and the guard rails: how the actor answers."""
+def _figures(
+    pairs: Sequence[PreferencePair], tally: Mapping[str, float], num_states: int
+) -> dict[str, float]:
+    """Counts of pairs, plays, drops by reason, and the guard rails: how the actor answers."""
     drops = {f"pairs/{name}": n for name, n in tally.items() if name.startswith("dropped_")}
     return {
         "num_pairs": len(pairs),
-        "num_env_steps": tally["num_actions"],
+        "num_env_steps": tally["num_actions"] + tally["num_replayed_actions"],
+        "pairs/num_plays": tally["num_plays"],
+        "pairs/plays_per_state": tally["num_plays"] / num_states,
         "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
         **drops,
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],

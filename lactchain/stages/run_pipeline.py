@@ -59,6 +59,15 @@ FIGURES_OF_ROUNDS = (
     "retrieval_accuracy",
     "alarms",
 )
+FIGURES_OF_CHANCE = (
+    "expected_success",
+    "optimum_success",
+    "expected_value",
+    "optimum_value",
+    "of_optimum",
+)
+"""Of worlds with chance alone; see `expected_figures`."""
+
 SEEDS_PER_ROUND = 1000
 PATIENCE = 4
 """Rounds without a better return than before, after which a run ends."""
@@ -111,10 +120,11 @@ class RunPipelineConfig(Bounded):
     """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
     probability over all other tokens, and later rounds have ever less to gain by it."""
     target: dict[str, float] | None = field(default_factory=dict)
-    """Figures that end the rounds early when all are met: least values of `success_rate` and
-    `success_within_2_chains`, greatest of `actions_over_shortest`, `invalid_rate` (of the greedy
-    episodes) and `sampled_invalid_rate` (of the sampled completions); where states are held back,
-    of the practised ones. Null: follows from the world."""
+    """Figures that end the rounds early when all are met: least values of `success_rate`,
+    `success_within_2_chains` and, in worlds with chance, `of_optimum`; greatest of
+    `actions_over_shortest`, `invalid_rate` (of the greedy episodes) and `sampled_invalid_rate` (of
+    the sampled completions); where states are held back, of the practised ones. Null: follows from
+    the world."""
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
@@ -308,6 +318,7 @@ class Rounds:
             "seed": self.config.run.seed,
             "success_rate_before": before["success_rate"],
             "success_rate_after": after["success_rate"],
+            **_present(after, FIGURES_OF_CHANCE),
             "success_within_2_chains": after["success_within_2_chains"],
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after["actions_over_shortest"],
@@ -333,6 +344,7 @@ class Rounds:
                 {"round": number}
                 | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
                 | _figures_of_parts(figures)
+                | _present(figures, FIGURES_OF_CHANCE)
                 for number, figures in enumerate(self.evaluations)
             ],
         }
@@ -378,14 +390,21 @@ class Rounds:
 
 
 def _merit(figures: Mapping[str, Any]) -> tuple[float, float]:
-    """What rounds are compared by: success in per cent, and among equals the return."""
-    success, earned = (_practised(figures, name) for name in ("success_rate", "episode_return"))
-    return round(success, 2), earned
+    """What rounds are compared by: success in per cent, and among equals the return.
+
+    With chance, the share of the optimum, which knows no luck, stands for success.
+    """
+    success = figures.get("of_optimum", _practised(figures, "success_rate"))
+    return round(success, 2), _practised(figures, "episode_return")
 
 
 def _practised(figures: Mapping[str, Any], name: str) -> float | None:
     """A figure of what was practised, that what is held back may not choose by."""
     return figures.get(f"practised/{name}", figures.get(name))
+
+
+def _present(figures: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: figures[name] for name in names if name in figures}
 
 
 def _meets(figure: float | None, bound: float, at_most: bool) -> bool:

@@ -1,0 +1,202 @@
+"""Optima over chains in worlds with chance, against numbers by hand and against play."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from dice_worlds import AT_A, AT_B, BOLD, CAREFUL, GOAL, HOLE, bridge
+
+from lactchain import FunctionPolicy
+from lactchain.data.episodes import Episode, all_episodes
+from lactchain.data.expected_results import chain_worth, expected_figures
+from lactchain.data.rollouts import Rollouts, evaluate
+from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
+from lactchain.environments.exact import (
+    all_chains,
+    chain_values,
+    optimal_values,
+    pad_chains,
+    policy_values,
+)
+from lactchain.environments.language import language_env
+from lactchain.environments.scripted import OptimalChains
+from lactchain.environments.views import tabular_model
+from lactchain.settings import EnvironmentConfig
+
+
+@pytest.mark.parametrize(
+    ("longest", "discount_per", "cost", "values", "chains"),
+    [
+        # V(A) = .9 (.5 + .5 V(A)): it is best to be careful until B is reached
+        (1, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
+        (2, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
+        # each chain costs .3: V(A) = -.3 + .9 (.5 * .7 + .5 V(A))
+        (1, "action", 0.3, (0.015 / 0.55, 0.7), [(CAREFUL,), (BOLD,)]),
+        # both at once: from B, where half of the careful steps led, and a quarter of the other half
+        (2, "action", 0.3, (0.9 * 0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
+        (2, "chain", 0.3, (0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
+    ],
+)
+def test_the_best_chains_by_hand(longest, discount_per, cost, values, chains):
+    found = best_chains(bridge(), longest, 0.9, discount_per, cost)
+    np.testing.assert_allclose(found[0], values)
+    assert found[1] == chains
+
+
+def test_the_most_that_so_many_chains_can_reach_by_hand():
+    # alone a bold step; then a careful one before it; then two
+    for num_chains, success in ((1, 0.25), (2, 0.625), (3, 0.8125)):
+        np.testing.assert_allclose(best_within(bridge(), num_chains, 1)[0], (success, 1.0))
+    # two actions at once: careful, bold
+    np.testing.assert_allclose(best_within(bridge(), 1, 2)[0], (0.625, 1.0))
+    _, returns = best_within(bridge(), 2, 1, chain_cost=0.3)
+    # two chains if the first leads to A or B, which then is worth .7 at B and .25 - .3 at A
+    np.testing.assert_allclose(returns, (-0.3 + 0.5 * 0.7 + 0.5 * -0.05, 0.7))
+
+
+def test_where_chains_lead_by_hand():
+    chains = pad_chains([(CAREFUL, BOLD), (CAREFUL,), (BOLD, BOLD), ()])
+    reach, rewards = play_chains(bridge(), np.array([AT_A, AT_A, AT_B, AT_B]), chains)
+    np.testing.assert_allclose(
+        reach, [[0, 0, 0.625, 0.375], [0.5, 0.5, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]]
+    )
+    np.testing.assert_allclose(rewards, [0.625, 0, 1, 0])
+    # the second half of the states is for what has bumped: A, B, goal, hole
+    reach, _ = play_chains(
+        with_bumps(bridge()), np.array([AT_A, AT_A]), pad_chains([(CAREFUL,), (CAREFUL, BOLD)])
+    )
+    expected = np.zeros((2, 8))
+    expected[0, [4 + AT_A, AT_B]] = 0.5
+    expected[1, [GOAL, 4 + GOAL, 4 + HOLE]] = 0.5, 0.125, 0.375
+    np.testing.assert_allclose(reach, expected)
+
+
+def test_chain_values_equal_values_of_a_policy_of_that_chain():
+    """Second implementation: the linear system of `policy_values`, one chain for all states."""
+    model, longest = tabular_model(gym.make("FrozenLake-v1")), 3
+    chains = pad_chains(all_chains(4, longest))
+    for discount_per in ("action", "chain"):
+        for number in (0, 3, 7, 19, 20, 50, 83):
+            always = np.eye(len(chains))[[number] * 11]
+            values = np.zeros(16)
+            values[model.non_terminal] = policy_values(model, chains, always, 0.9, discount_per)
+            again = chain_values(model, values, longest, 0.9, discount_per)[number]
+            np.testing.assert_allclose(again, values, atol=1e-12)
+
+
+def test_without_a_cost_the_best_chain_is_a_single_action():
+    model = tabular_model(gym.make("FrozenLake-v1"))
+    values, chains = best_chains(model, 3, 0.99)
+    np.testing.assert_allclose(values, optimal_values(model, 0.99), rtol=1e-9)
+    assert {len(chain) for chain in chains} == {1}
+    # the well-known chance within Gymnasium's limit of a hundred steps
+    assert best_within(model, 100, 1)[0][0] == pytest.approx(0.7442, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "cost"),
+    [("FrozenLake-v1", {}, 0.0), ("FrozenLake-v1", {"success_rate": 0.8}, 0.05),
+     ("CliffWalking-v1", {"is_slippery": True}, 2.0)],
+)  # fmt: skip
+def test_optimal_chains_earn_in_play_what_they_are_worth(env_id, kwargs, cost):
+    """Within four standard errors of the mean return of 400 episodes, in three states."""
+    config = EnvironmentConfig(
+        env_id, kwargs, max_chain_length=2, max_chains=200, chain_cost=cost
+    )  # of the value after Gymnasium's hundred steps .9 ** 100 is left
+    rollouts = Rollouts(config, num_envs=1)
+    model, policy = tabular_model(rollouts.env.env), OptimalChains(rollouts.env, gamma=0.9)
+    values, _ = best_chains(model, 2, 0.9, chain_cost=cost)
+    for row in (0, 5, 10):
+        state = model.non_terminal_states[row]
+        played = rollouts.play(policy, [Episode(seed, state) for seed in range(400)])
+        returns = [trajectory.returns(0.9)[0] for trajectory in played]
+        error = np.std(returns) / np.sqrt(len(returns))
+        assert values[row] == pytest.approx(np.mean(returns), abs=4 * error + 1e-3)
+
+
+def test_optimal_chains_of_a_long_grammar_are_those_that_can_be_gone_through():
+    lake = language_env("FrozenLake-v1", chain_cost=0.1)
+    model = tabular_model(lake.env)
+    _, chains = best_chains(model, 5, 0.99, chain_cost=0.1)  # 1364 chains; up to six: 5460
+    texts = [lake.reset(options={"state": state})[0] for state in lake.view_states()]
+    said = [action.text for action in OptimalChains(lake).act(texts, range(len(texts)))]
+    assert said == [lake.grammar.render(chain) for chain in chains]
+
+
+def answers(text):
+    """What is said depends on the state, on a bump, and on a refusal."""
+    if "changed" in text:
+        return '["left"]'
+    if "(1, 0)" in text and "not a legal" not in text:
+        return "well"
+    return '["right", "down"]'
+
+
+@pytest.mark.parametrize("template", [None, "{x} {y}"])
+def test_expected_figures_are_those_of_play(template):
+    """Within four standard errors of 2,200 episodes."""
+    config = EnvironmentConfig(
+        "FrozenLake-v1", template=template, max_chain_length=2, max_chains=12,
+        invalid_penalty=-0.3, chain_cost=0.02,
+    )  # fmt: skip
+    rollouts, policy = Rollouts(config, num_envs=1), FunctionPolicy(answers)
+    figures = expected_figures(policy, rollouts.env)
+    _, played = evaluate(policy, rollouts, num_per_start=200)
+    error = np.sqrt(0.1 * 0.9 / 2200)
+    assert figures["expected_success"] == pytest.approx(played["success_rate"], abs=4 * error)
+    assert figures["expected_return"] == pytest.approx(played["episode_return"], abs=8 * error)
+    model = tabular_model(rollouts.env.env)
+    success, returns = best_within(model, 12, 2, chain_cost=0.02)
+    assert figures["optimum_success"] == pytest.approx(success.mean())
+    assert figures["optimum_return"] == pytest.approx(returns.mean())
+    values, _ = best_chains(model, 2, 0.99, chain_cost=0.02)
+    assert figures["optimum_value"] == pytest.approx(values.mean())
+    # without a limit, and discounted: each of 300 completions is worth .99 of the one before
+    rollouts = Rollouts(replace(config, max_chains=90), num_envs=1)
+    episodes = all_episodes(rollouts.env, 1, 100)
+    returns = [trajectory.returns(0.99)[0] for trajectory in rollouts.play(policy, episodes)]
+    error = np.std(returns) / np.sqrt(len(returns))
+    assert figures["expected_value"] == pytest.approx(np.mean(returns), abs=4 * error + 0.02)
+
+
+def test_the_best_policy_is_the_optimum_and_a_worse_one_a_share_of_it():
+    for env_id, kwargs in (("FrozenLake-v1", {}), ("CliffWalking-v1", {"is_slippery": True})):
+        env = language_env(env_id, kwargs, max_chain_length=2, max_chains=30)
+        best = expected_figures(OptimalChains(env), env)
+        assert best["of_optimum"] == pytest.approx(1)
+        assert best["expected_success"] <= best["optimum_success"]
+        assert best["expected_return"] <= best["optimum_return"]
+        worse = expected_figures(FunctionPolicy(lambda text: '["right"]'), env)
+        assert 0 <= worse["of_optimum"] < 0.6
+
+
+def test_what_chains_are_worth_by_hand():
+    """Beside the goal, above, right: a third each slips down (a bump), to the goal, and up."""
+    env = language_env("FrozenLake-v1", max_chain_length=2, chain_cost=0.1)
+    state = {"state": 14}
+
+    def values(texts):
+        return np.array([2.0 if "changed" in text else 1.0 for text in texts])
+
+    for discount_per, discount in (("action", 0.25), ("chain", 0.5)):
+        worth = chain_worth(env, [state] * 2, [(2,), (2, 2)], values, 0.5, discount_per)
+        np.testing.assert_allclose(worth[0], (1 / 3 - 0.1, 1 / 3 - 0.1 + 0.5 * (2 + 1) / 3))
+        # the second step, from 14 (bumped already) and from 10, whose neighbours are 14, 11 (a
+        # hole) and 6: a ninth each to the goal and, bumped, to 14 and 10; and to 14 and 6
+        second = 1 / 9 * (0.5 if discount_per == "action" else 1.0)
+        after = discount * (2 * 2 / 9 + 2 * 1 / 9)
+        np.testing.assert_allclose(worth[1], (1 / 3 + second - 0.1,) * 2 + np.array((0, after)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chain_length=2),
+        EnvironmentConfig("FrozenLake-v1", max_chain_length=9),
+        EnvironmentConfig("FrozenLake-v1", max_chain_length=2, history=3),
+        EnvironmentConfig("Taxi-v4", {"fickle_passenger": True}, max_chain_length=2),
+    ],
+)
+def test_what_cannot_be_computed_or_is_no_chance_has_no_expected_figures(config):
+    assert expected_figures(FunctionPolicy(answers), Rollouts(config).env) == {}
