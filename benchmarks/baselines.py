@@ -14,7 +14,7 @@ Parts:
 - cql: CQL on 20,000 steps of random CartPole play, final weights, 20 episodes.
 - grid: steps per second of 4,096 grid worlds through `VectorEnv.step`.
 - gridworld: PPO and DQN on the language policies' world, beside the run of the recipe in --language
-  if given, which is made by configs/run_pipeline/gridworld_tiny.yaml where it is not there.
+  if given, which is made by configs/run_pipeline/tiny.yaml where it is not there.
 
 One thread, CPU time of the process (`time.process_time`). Each measurement is kept in --folder and
 not made again when it is there; --write appends the tables to benchmarks/RESULTS.md.

@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", default="configs/run_pipeline/gridworld_tiny.yaml")
+    parser.add_argument("--config", default="configs/run_pipeline/tiny.yaml")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", default="runs/benchmarks", help="where the runs go")
     parser.add_argument("--controls", action="store_true", help="run the controls as well")

@@ -65,7 +65,7 @@ from lactchain.settings import EnvironmentConfig, TinyModelConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
 
 ROOT = Path(__file__).parent.parent
-PRESET = ROOT / "configs/run_pipeline/gridworld_tiny.yaml"
+PRESET = ROOT / "configs/run_pipeline/tiny.yaml"
 
 # What a user might write: 152 tokens that all prompts share.
 STRATEGY = (

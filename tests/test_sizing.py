@@ -103,6 +103,8 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     assert not any(is_null(filled, rule.key) for rule in RULES)
     assert filled.environment.max_chain_length == 9
     assert filled.critic.config.gamma == 0.8
+    # Of returns of .522: twice and 4 % of them, to one digit.
+    assert (filled.environment.invalid_penalty, filled.environment.chain_cost) == (-1.0, 0.02)
     assert filled.simpo.preferences.num_states == 3840
     assert filled.simpo.training.num_epochs == 15  # 57,600 rows
 

@@ -159,6 +159,11 @@ def _clamped(value: float, least: int, most: int) -> int:
     return round(min(most, max(least, value)))
 
 
+def _rounded(value: float) -> float:
+    """To one digit: nobody needs more of such a number."""
+    return float(f"{value:.1g}")
+
+
 def _share(rows: float, processes: int) -> int:
     """Rows of each process, of a batch that they share out."""
     return max(1, round(rows / processes))
@@ -193,17 +198,17 @@ RULES = (
     ),
     Rule(
         "environment.invalid_penalty",
-        lambda world, config, _: -round(max(2 * world.reward_scale, -world.worst_reward), 3),
+        lambda world, config, _: -_rounded(max(2 * world.reward_scale, -world.worst_reward)),
         "twice the usual return, or the worst reward if that is worse",
     ),
     Rule(
         "environment.chain_cost",
-        lambda world, config, _: round(0.04 * world.reward_scale, 4),
-        "4 % of the usual return: asks for few calls",
+        lambda world, config, _: 0.0 if world.has_chance else _rounded(0.04 * world.reward_scale),
+        "4 % of the usual return asks for few calls; none where it takes many looks to be safe",
     ),
     Rule(
         "actor.max_new_tokens",
-        lambda world, config, _: config.environment.max_chain_length + 4,
+        lambda world, config, _: config.environment.max_chain_length + 7,
         "a token for each action of the longest chain, and the brackets",
     ),
     Rule(
@@ -247,7 +252,7 @@ RULES = (
     ),
     Rule(
         "simpo.preferences.min_margin",
-        lambda world, config, _: round(0.04 * world.reward_scale, 4),
+        lambda world, config, _: _rounded(0.04 * world.reward_scale),
         "4 % of the usual return: pairs of nearly equal chains teach little, and disturb",
     ),
     Rule(
