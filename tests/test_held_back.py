@@ -166,10 +166,10 @@ def test_the_critic_is_asked_what_a_cut_episode_is_worth_and_learns_no_such_row(
     _, texts = held(HALF)
     critic = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder")))
     played = collect(RandomChains(make_language_env(HALF).grammar), HALF, 200)
-    table = EpisodeTable.from_trajectories(played, critic)
+    table = EpisodeTable(played, critic)
     ids = {tuple(row) for row in critic.tokenize(sorted(texts))}
     assert ids & set(map(tuple, table.inputs))
-    assert not ids & {tuple(table.inputs[i]) for i in table.row_inputs()}
+    assert not ids & {tuple(table.inputs[i]) for i in table.row_inputs}
 
 
 def test_recorded_episodes_and_their_exports_leave_them_out(weights, tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lactchain.data.candidates import sample_candidates
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
@@ -13,8 +14,10 @@ from lactchain.data.preferences import (
     require_pairs,
     write_pairs,
 )
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
+from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, PreferencePair
 
 
@@ -223,3 +226,40 @@ def test_a_state_that_json_cannot_hold_is_refused(tmp_path):
         write_pairs(
             tmp_path / "p.parquet", [PreferencePair("p", "a", "b", state={"x": np.ones(1)})]
         )
+
+
+class Says:
+    """Answers by the number of the row, or always the same."""
+
+    name = "says"
+
+    def __init__(self, texts):
+        self.texts, self.asked = texts, []
+
+    def act(self, observations, seeds):
+        self.asked += observations
+        return [Action(self.texts[i % len(self.texts)]) for i in range(len(observations))]
+
+
+def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the_first():
+    rollouts = Rollouts(EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2}))
+    states = rollouts.env.view_states()[:2]
+    sure, left = '["move forward"]', '["turn left"]'
+    policy = Says([sure, sure, sure, sure, sure, left])  # agrees with itself in the first state
+    still_sure, explorer, too_late = Says([sure]), Says([left]), Says(["nothing"])
+    first, second = sample_candidates(
+        policy,
+        rollouts,
+        states,
+        3,
+        seed=0,
+        critic=None,
+        gamma=0.9,
+        discount_per="action",
+        explorers=[still_sure, explorer, too_late],
+    )
+    assert [action.text for action in first.actions] == [sure, left, left]
+    assert [action.text for action in second.actions] == [sure, sure, left]
+    (text,) = rollouts.observe(states[:1])
+    assert still_sure.asked == explorer.asked == [text, text]
+    assert too_late.asked == []

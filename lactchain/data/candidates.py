@@ -12,7 +12,7 @@ from lactchain.data.preferences import Candidates, chain_advantages
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
-from lactchain.types import Critic, Policy, Trajectory
+from lactchain.types import Action, Critic, Policy, Trajectory
 
 
 def sample_candidates(
@@ -25,6 +25,7 @@ def sample_candidates(
     gamma: float,
     discount_per: str,
     observations: Sequence[str] | None = None,
+    explorers: Sequence[Policy] = (),
 ) -> list[Candidates]:
     """K completions to each of S states; without a critic they have returns and no advantages.
 
@@ -38,12 +39,23 @@ def sample_candidates(
             which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
         observations: what the states show (S,); None: what they show when an episode begins.
+        explorers: policies that are asked in turn, where all completions read the same so far, for
+            all but the first of them: a policy that is sure of itself finds nothing better.
     """
     observations = rollouts.observe(states) if observations is None else observations
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
         actions = policy.act(repeated, seeds)
+        for number, explorer in enumerate(explorers, 1):
+            rows = _rows_to_ask_again(actions, num_candidates)
+            if not rows:
+                break
+            found = explorer.act(
+                [repeated[row] for row in rows], [derive_seed(seeds[row], number) for row in rows]
+            )
+            for row, action in zip(rows, found, strict=True):
+                actions[row] = action
     repeated_states = [state for state in states for _ in range(num_candidates)]
     plays = Plays(rollouts, repeated_states, actions, seed)
     returns = _earned(plays.first, gamma, discount_per)
@@ -74,6 +86,16 @@ def sample_candidates(
         )
         for i, state in enumerate(states)
     ]
+
+
+def _rows_to_ask_again(actions: Sequence[Action], num_candidates: int) -> list[int]:
+    """The rows of states whose completions all read the same, but for the first row of each."""
+    rows = []
+    for start in range(0, len(actions), num_candidates):
+        texts = {action.text for action in actions[start : start + num_candidates]}
+        if len(texts) == 1:
+            rows += range(start + 1, start + num_candidates)
+    return rows
 
 
 def questions(

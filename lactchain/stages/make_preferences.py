@@ -8,7 +8,7 @@ return); writes RUN/pairs/*.parquet. The founding text gives each state twice; K
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,10 @@ from lactchain.types import Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
     from lactchain.stages.train_simpo import TrainSimPOConfig
+
+HOTTER = (1.5, 2.25)
+"""Temperatures, over the actor's own, of the completions to states that are asked again, since all
+read the same: no pair could be made there, and training on other states alone unlearns these."""
 
 GAMMA_OF_RETURNS = 0.99
 """Discount of an action where there is no critic, which would bring its own."""
@@ -80,8 +84,15 @@ def pairs_into(
     by_return = critic is None or config.preferences.rank_by == "return"
     ranked_by = "return" if by_return else f"critic {config.critic}"
     log.info("pairs are ranked by %s", ranked_by)
+    hotter = [replace(config.actor, temperature=t * config.actor.temperature) for t in HOTTER]
     pairs, figures = make_preferences(
-        actor, critic, rollouts, config.preferences, seed=config.run.seed, folder=run.path("pairs")
+        actor,
+        critic,
+        rollouts,
+        config.preferences,
+        seed=config.run.seed,
+        folder=run.path("pairs"),
+        explorers=[actor.with_config(asked, rollouts.env.grammar) for asked in hotter],
     )
     run.log_once(figures, step=0)
     return pairs, figures | {"ranked_by": ranked_by}
@@ -95,6 +106,7 @@ def make_preferences(
     *,
     seed: int = 0,
     folder: str | Path | None = None,
+    explorers: Sequence[Policy] = (),
 ) -> tuple[list[PreferencePair], dict[str, float]]:
     """Pairs of any policy's completions, ranked by any critic, and their figures.
 
@@ -105,13 +117,16 @@ def make_preferences(
         world: where the completions are played.
         settings: the defaults when None.
         folder: of the files; None: none are kept.
+        explorers: asked in turn where the policy's completions all read the same.
 
     Raises:
         NoPairsError: every pair was dropped.
     """
     if folder is None:
         with TemporaryDirectory() as place:
-            return make_preferences(policy, critic, world, settings, seed=seed, folder=place)
+            return make_preferences(
+                policy, critic, world, settings, seed=seed, folder=place, explorers=explorers
+            )
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     settings, env = settings or PreferenceConfig(), rollouts.env
     rank = "return" if critic is None else settings.rank_by
@@ -135,6 +150,7 @@ def make_preferences(
             GAMMA_OF_RETURNS if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             texts,
+            explorers,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)

@@ -254,7 +254,7 @@ class Rounds:
         stage = TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),
             environment=self.config.environment,
-            actor=replace(self.actor, temperature=self._temperature()),
+            actor=self.actor,
             critic=self.critic if settings.preferences.rank_by == "advantage" else None,
             preferences=settings.preferences,
             simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
@@ -359,17 +359,6 @@ class Rounds:
         else:
             self.actor = replace(self.actor, model=str(folder), adapter=None)
         self.actor_summaries.append(summary)
-
-    def _temperature(self) -> float:
-        """That of completions to make pairs of: hotter, the more states had none that differ.
-
-        A state whose completions all read the same gives no pair: nothing better is found there,
-        and training on the other states alone unlearns it.
-        """
-        last = self.actor_summaries[-1] if self.actor_summaries else {}
-        alike = last.get("pairs/dropped_equal_text", 0)
-        share = alike / self.config.simpo.preferences.num_states
-        return round(self.config.actor.temperature * (1 + share), 3)
 
     def _stage(self, name: str, number: int) -> RunConfig:
         """The run folder of a stage, whose seed differs from round to round."""

@@ -17,6 +17,7 @@ import numpy as np
 from lactchain.data.rollouts import Rollouts, collect
 from lactchain.environments.exact import TabularModel, optimal_values, solution_lengths
 from lactchain.environments.scripted import RandomChains
+from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 
@@ -42,6 +43,7 @@ class WorldSize:
         longest_path: the same, of the start state that needs most.
         reward_scale: root mean square of what a good player earns from a state, in return units.
         worst_reward: the worst that an action can earn.
+        max_chains: completions after which an episode is cut where no number is given.
         has_chance: whether an action can have several outcomes.
         source: how it is known: `BY_MODEL` or `BY_PLAY`.
     """
@@ -52,6 +54,7 @@ class WorldSize:
     longest_path: int
     reward_scale: float
     worst_reward: float
+    max_chains: int
     has_chance: bool
     source: str
 
@@ -70,11 +73,11 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
     rollouts = Rollouts(sized)
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
-        return size_of_model(view.model(rollouts.env.env))
+        return size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
     return size_by_play(rollouts, seed)
 
 
-def size_of_model(model: TabularModel) -> WorldSize:
+def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldSize:
     """The size of a world that is known exactly."""
     lengths = solution_lengths(model, HORIZON_OF_MEASURING)
     solvable = lengths[np.isfinite(lengths)]
@@ -87,6 +90,7 @@ def size_of_model(model: TabularModel) -> WorldSize:
         longest_path=math.ceil(solvable.max(initial=1.0) - 1e-6),
         reward_scale=float(np.sqrt(np.mean(values**2))) or 1.0,
         worst_reward=float(model.reward.min()),
+        max_chains=max_chains,
         has_chance=not model.deterministic,
         source=BY_MODEL,
     )
@@ -112,6 +116,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
         longest_path=int(max(path)),
         reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
         worst_reward=min(rewards, default=0.0),
+        max_chains=rollouts.env.max_chains,
         has_chance=False,
         source=BY_PLAY,
     )
@@ -195,6 +200,14 @@ RULES = (
         lambda world, config, _: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
         "the longest shortest path, so that a chain ends at the goal and not by count; one action"
         " where actions have chance results, to look after each",
+    ),
+    Rule(
+        "environment.max_chains",
+        lambda world, config, _: max(
+            world.max_chains,
+            4 * math.ceil(world.longest_path / config.environment.max_chain_length),
+        ),
+        "the world's own number, or four times what the longest solution takes",
     ),
     Rule(
         "environment.invalid_penalty",
@@ -323,7 +336,7 @@ def require_numbers(config: Any, prefix: str = "") -> None:
     names = {rule.key.split(".")[-1] for rule in RULES}
     for item in fields(config):
         key, value = f"{prefix}{item.name}", getattr(config, item.name)
-        if value is None and item.name in names:
+        if value is None and item.name in names and item.default is not None:
             raise ConfigError(
                 f"{key}: expected a number, got null, which run_pipeline alone puts a number for"
             )
