@@ -65,8 +65,8 @@ def test_what_cannot_be_solved_takes_for_ever():
 
 def test_the_size_of_a_coin():
     size = size_of_model(coin(0.25))
-    # V = -2 + gamma (1 - p) V, with gamma = .8, the least.
-    assert size.reward_scale == pytest.approx(2 / (1 - 0.8 * 0.75))
+    # V = -2 + gamma (1 - p) V, with gamma = 1 - 1 / (4 x 4), to three digits.
+    assert size.reward_scale == pytest.approx(2 / (1 - 0.938 * 0.75))
     assert (size.num_states, size.path_length, size.longest_path) == (1, pytest.approx(4.0), 4)
     assert size.worst_reward == -2.0
     assert size.has_chance
@@ -80,6 +80,7 @@ def test_the_grid_world_takes_as_long_as_its_longest_shortest_path():
 
 def test_a_horizon_is_as_long_as_a_solved_episode():
     assert [gamma_of(length) for length in (1, 4.6, 10, 1000)] == [0.8, 0.8, 0.9, 0.99]
+    assert gamma_of(5, has_chance=True) == 0.95
 
 
 def test_unseen_states_are_estimated_by_those_seen_once_and_twice():

@@ -82,7 +82,7 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
     lengths = solution_lengths(model, HORIZON_OF_MEASURING)
     solvable = lengths[np.isfinite(lengths)]
     path_length = float(solvable.mean()) if len(solvable) else 1.0
-    values = optimal_values(model, gamma_of(path_length))
+    values = optimal_values(model, gamma_of(path_length, not model.deterministic))
     return WorldSize(
         num_states=len(lengths),
         num_actions=model.next_state.shape[1],
@@ -129,9 +129,13 @@ def num_unseen_and_seen(seen: Iterable[str]) -> int:
     return len(counts) + int(once**2 / (2 * twice))
 
 
-def gamma_of(path_length: float) -> float:
-    """A horizon as long as a solved episode; returns of a poor policy are mostly noise beyond."""
-    return round(min(0.99, max(0.8, 1 - 1 / max(path_length, 1.0))), 3)
+def gamma_of(path_length: float, has_chance: bool = False) -> float:
+    """A horizon as long as a solved episode; returns of a poor policy are mostly noise beyond.
+
+    Four times as long where there is chance, since luck may want several tries.
+    """
+    horizon = max(path_length, 1.0) * (4 if has_chance else 1)
+    return round(min(0.99, max(0.8, 1 - 1 / horizon)), 3)
 
 
 class Rule(NamedTuple):
@@ -231,15 +235,17 @@ RULES = (
     ),
     Rule(
         "critic.config.gamma",
-        lambda world, config, _: gamma_of(world.path_length),
-        "a horizon as long as a solved episode",
+        lambda world, config, _: gamma_of(world.path_length, world.has_chance),
+        "a horizon as long as a solved episode, four times that where there is chance",
     ),
     Rule(
         "critic.collect.num_episodes",
         lambda world, config, _: _clamped(
-            6 * world.num_states, 1024, max(6_000, 2 * world.num_states)
+            6 * world.num_states,
+            4_096 if world.has_chance else 1_024,
+            max(6_000, 2 * world.num_states),
         ),
-        "six from each state, two where there are many",
+        "six from each state, two where there are many; more where luck has to even out",
     ),
     Rule(
         "critic.collect.shard_size",
@@ -265,8 +271,11 @@ RULES = (
     ),
     Rule(
         "simpo.preferences.min_margin",
-        lambda world, config, _: _rounded(0.04 * world.reward_scale),
-        "4 % of the usual return: pairs of nearly equal chains teach little, and disturb",
+        lambda world, config, _: _rounded(
+            (0.01 if world.has_chance else 0.04) * world.reward_scale
+        ),
+        "4 % of the usual return: pairs of nearly equal chains teach little, and disturb; 1 % where"
+        " chance makes all differences small",
     ),
     Rule(
         "simpo.training.batch_size",
