@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import TrainingArguments
 
@@ -48,27 +48,18 @@ class EpisodeTable:
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], critic: EmbeddingCritic) -> None:
-        self._discount = critic.gamma, critic.discount_per
-        self._episodes: list[tuple[Trajectory, list[int]]] = []
         texts: dict[str, int] = {}
-        for trajectory in filter(len, [t.decisions() for t in trajectories]):
-            chains = [action.text for action in trajectory.actions]
-            if critic.mode == "value":
-                read = critic.texts(trajectory.observations)
-            else:
-                read = critic.texts(trajectory.observations[:-1], chains)
-            inputs = [texts.setdefault(text, len(texts)) for text in read]
-            if critic.mode == "action_value" and not trajectory.terminated:
-                trajectory = _without_last(trajectory)
-            if len(trajectory):
-                self._episodes.append((trajectory, inputs))
-        if not self._episodes:
+        columns = [_columns(t.decisions(), critic, texts) for t in trajectories]
+        columns = [column for column in columns if len(column["rewards"])]
+        if not columns:
             raise ValueError("expected at least one decision with a target, got none")
-        # By their time in the episode, and not episode by episode.
-        times = np.concatenate([np.arange(len(t)) for t, _ in self._episodes])
-        self._order = torch.from_numpy(times.argsort(kind="stable"))
-        inputs = np.concatenate([inputs[: len(t)] for t, inputs in self._episodes])
-        self.row_inputs = torch.from_numpy(inputs)[self._order]
+        # (T, E): the decisions of E episodes side by side, those of one time in a row.
+        self._rewards = pad_sequence([column["rewards"] for column in columns])
+        self._discounts = pad_sequence([column["discounts"] for column in columns])
+        self._is_row = pad_sequence([torch.ones(len(c["rewards"]), dtype=bool) for c in columns])
+        self._final = torch.tensor([column["final"] for column in columns])
+        self._is_cut = torch.tensor([column["is_cut"] for column in columns])
+        self.row_inputs = pad_sequence([column["inputs"] for column in columns])[self._is_row]
         self.inputs = critic.tokenize(list(texts))
 
     def __len__(self) -> int:
@@ -77,13 +68,16 @@ class EpisodeTable:
     @property
     def needs_values(self) -> bool:
         """Whether the targets depend on the critic."""
-        return any(not trajectory.terminated for trajectory, _ in self._episodes)
+        return bool(self._is_cut.any())
 
     def targets(self, values: Tensor) -> Tensor:
         """Monte-Carlo returns of the rows, (N,); cut episodes end with the inputs' values (U,)."""
-        final = values.double().numpy()
-        returns = [t.returns(*self._discount, final[inputs[-1]]) for t, inputs in self._episodes]
-        return torch.from_numpy(np.concatenate(returns))[self._order]
+        following = values.double()[self._final] * self._is_cut
+        returns = torch.empty_like(self._rewards)
+        for t in reversed(range(len(returns))):
+            here = self._rewards[t] + self._discounts[t] * following
+            following = returns[t] = torch.where(self._is_row[t], here, following)
+        return returns[self._is_row]
 
     def scores(self, values: Tensor) -> dict[str, float]:
         """How well the values of the inputs (U,) predict Monte-Carlo returns, over all rows."""
@@ -99,9 +93,29 @@ class EpisodeTable:
         }
 
 
-def _without_last(trajectory: Trajectory) -> Trajectory:
-    names = ("observations", "actions", "rewards", "infos")
-    return replace(trajectory, **{name: getattr(trajectory, name)[:-1] for name in names})
+def _columns(
+    trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]
+) -> dict[str, Any]:
+    """What the table holds of one episode of T decisions; new texts are added to `texts`.
+
+    `rewards`, `discounts` and `inputs` are (T,); a cut episode ends with the value of `final`.
+    """
+    of_chains, is_cut = critic.mode == "action_value", not trajectory.terminated
+    if of_chains:
+        chains = [action.text for action in trajectory.actions]
+        read = critic.texts(trajectory.observations[:-1], chains)
+    else:
+        read = critic.texts(trajectory.observations)
+    inputs = torch.tensor([texts.setdefault(text, len(texts)) for text in read])
+    rows = len(trajectory) - (of_chains and is_cut)
+    discount = critic.gamma, critic.discount_per
+    return {
+        "rewards": torch.from_numpy(trajectory.chain_rewards(*discount))[:rows].double(),
+        "discounts": torch.from_numpy(trajectory.chain_discounts(*discount))[:rows].double(),
+        "inputs": inputs[:rows],
+        "final": int(inputs[-1]) if len(inputs) else 0,
+        "is_cut": is_cut,
+    }
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
