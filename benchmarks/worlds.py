@@ -1,0 +1,118 @@
+"""One preset in many worlds: the recipe with nothing given but the world.
+
+    python benchmarks/worlds.py                       # every world, seeds 0 to 2
+    python benchmarks/worlds.py --worlds taxi --seeds 100
+    python benchmarks/worlds.py --worlds gridworld_4x4 --seeds 0 1 2 3 4 --launch 2
+
+Each run is a run folder under --folder: one that is finished is only read, one that was killed goes on.
+Figures are of greedy, free decoding from every start state; with chance, exact ones of the same
+policy. `held_back` keeps a fifth of the pairs of start and goal cells from practice, and `words`
+speaks in the world's own sentences behind the founding instruction. The table goes to the screen, a
+row for each run; targets are those of the preset.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+GRID, LAKE = "lactchain/GridWorld-v0", "FrozenLake-v1"
+WALLS = {
+    "a": [[1, 1], [1, 2], [1, 3], [4, 2], [4, 3], [4, 4]],
+    "b": [[2, 0], [2, 1], [2, 2], [3, 4], [4, 4]],
+    "c": [[0, 3], [1, 3], [3, 1], [3, 2], [3, 3], [5, 4]],
+}
+
+
+def world(env_id: str, *more: str, **kwargs: object) -> list[str]:
+    """What the command line says of a world."""
+    return ["--environment.id", env_id, "--environment.kwargs", json.dumps(kwargs), *more]
+
+
+WORLDS = {
+    "gridworld_4x4": world(GRID),
+    "gridworld_5x5": world(GRID, size=5),
+    **{f"gridworld_6x6_{name}": world(GRID, size=6, walls=walls) for name, walls in WALLS.items()},
+    "frozen_lake_4x4": world(LAKE, is_slippery=False),
+    "frozen_lake_8x8": world(LAKE, is_slippery=False, map_name="8x8"),
+    "cliff_walking": world("CliffWalking-v1"),
+    "taxi": world("Taxi-v4"),
+    "slippery_lake": world(LAKE, is_slippery=True),
+    "slippery_lake_chains_of_3": world(
+        LAKE, "--environment.max_chain_length", "3", is_slippery=True
+    ),
+    "key_corridor": world("key_corridor:my/KeyCorridor-v0"),
+    "held_back": world(
+        GRID,
+        *("--environment.held_back.share", "0.2"),
+        *("--environment.held_back.by", "[x, y, goal_x, goal_y]"),
+    ),
+    "words": world(GRID, "--environment.template", "null", "--actor.strategy", "founding"),
+}
+FIGURES = {
+    "success": "success_rate",
+    "actions / shortest": "actions_over_shortest",
+    "of optimum": "of_optimum",
+    "held back": "held_back/success_rate",
+    "invalid": "sampled_invalid_rate",
+}
+
+
+def main() -> None:
+    """Runs what is asked for, and prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/worlds"))
+    parser.add_argument("--launch", type=int, default=1, help="processes of each run")
+    options = parser.parse_args()
+    sys.stdout.write(f"| world | seed | {' | '.join(FIGURES)} | rounds | seconds | CPU seconds |\n")
+    sys.stdout.write("|---|---|" + "---|" * (len(FIGURES) + 3) + "\n")
+    for name in options.worlds:
+        for seed in options.seeds:
+            folder = (ROOT / options.folder / f"{name}_{seed}").resolve()
+            play(WORLDS[name], folder, seed, options.launch)
+            sys.stdout.write(row(name, seed, folder) + "\n")
+            sys.stdout.flush()
+
+
+def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
+    """Runs the preset, unless that is done."""
+    if (folder / "summary.json").exists():
+        return
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "accelerate.commands.launch", "--config_file"]
+        command += ["configs/accelerate/cpu_2_processes.yaml", "--num_processes", str(processes)]
+    command += ["scripts/run_pipeline.py", "--config", "configs/run_pipeline/tiny.yaml"]
+    command += [*arguments, "--run.run_dir", str(folder), "--run.seed", str(seed)]
+    # Worlds from outside of the package are found where the tests have them.
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".log"), "w") as log:
+        subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)
+
+
+def row(name: str, seed: int, folder: Path) -> str:
+    """A line of the table: the figures of the run's result, or why there is none."""
+    if not (folder / "summary.json").exists():
+        lines = folder.with_suffix(".log").read_text().strip().splitlines()
+        return f"| {name} | {seed} | {lines[-1] if lines else 'no output'} |"
+    summary = json.loads((folder / "summary.json").read_text())
+    path = folder / f"round_{summary['round']}" / "evaluation" / "summary.json"
+    figures = json.loads(path.read_text())
+    cells = [figures.get(key) for key in FIGURES.values()]
+    shown = ["" if cell is None else f"{cell:.4f}" for cell in cells]
+    ends = [f"{summary['num_rounds']}" + ("" if summary["target_met"] else ", target missed")]
+    ends += [f"{summary[key]:.0f}" for key in ("wall_seconds", "time/cpu_seconds")]
+    return f"| {name} | {seed} | {' | '.join(shown + ends)} |"
+
+
+if __name__ == "__main__":
+    main()
