@@ -4,7 +4,8 @@
     python benchmarks/worlds.py --worlds taxi --seeds 100
     python benchmarks/worlds.py --worlds gridworld_4x4 --seeds 0 1 2 3 4 --launch 2
 
-Each run is a run folder under --folder: one that is finished is only read, one that was killed goes on.
+Each run is a run folder under --folder: one that is finished is only read, one that was killed goes
+on.
 Figures are of greedy, free decoding from every start state; with chance, exact ones of the same
 policy. `held_back` keeps a fifth of the pairs of start and goal cells from practice, and `words`
 speaks in the world's own sentences behind the founding instruction. The table goes to the screen, a
