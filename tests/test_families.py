@@ -15,11 +15,12 @@ from lactchain.models.generation import cascade
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_completion
+from lactchain.models.shared_prefix import can_read_once
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.stages import train_simpo
 from lactchain.stages.train_simpo import TrainSimPOConfig
-from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs
 from lactchain.types import Action, PreferencePair
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -27,6 +28,10 @@ import families as benchmark  # noqa: E402
 import family_models  # noqa: E402
 
 NAMES = {family.name: family for family in family_models.FAMILIES}
+READ_ONCE = {
+    "Command R", "Gemma", "Granite 3", "Llama 3", "Mistral 7B v0.3", "Mixtral", "OLMo 2",
+    "Phi 3 of 128k", "Qwen 2, 2.5", "Qwen 3", "Qwen 3 MoE", "SmolLM 2",
+}  # fmt: skip
 REFUSED = [name for name, family in NAMES.items() if family.model_type not in FAMILIES]
 
 
@@ -154,3 +159,25 @@ def test_pairs_train_each_family_with_recomputed_layers(name):
         gradients.append(model.get_input_embeddings().weight.grad.clone())
     assert gradients[0].any()
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", sorted(READ_ONCE))
+def test_families_without_windows_compute_the_same_where_a_beginning_is_read_once(name):
+    model = benchmark.Bench(NAMES[name]).model
+    assert can_read_once(model)
+    prompts = [[*range(20, 60), *own] for own in ([5], [6, 7, 8], [9, 5])]
+    rows = [{"prompt_ids": p, "chosen_ids": [5, 6, 7], "rejected_ids": [8, 9]} for p in prompts]
+    found = []
+    for share in (False, True):
+        batch = PreferenceCollator(0, share)(rows)
+        assert ("prefix_ids" in batch) == share
+        logprobs, branch = completion_logprobs(
+            model, **batch, config=model.config, dtype=model.dtype
+        )
+        found.append(logprobs[branch != PADDING])
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+
+
+def test_other_families_read_each_row():
+    others = [benchmark.Bench(NAMES[name]).model for name in NAMES.keys() - READ_ONCE]
+    assert not any(map(can_read_once, others))

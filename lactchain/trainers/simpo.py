@@ -26,6 +26,12 @@ from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.models.families import attention_masks, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.shared_prefix import (
+    READ_ONCE,
+    can_read_once,
+    one_sequence,
+    shared_length,
+)
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
 from lactchain.trainers.base import UpdateMeanTrainer
@@ -118,32 +124,50 @@ class PreferenceCollator:
     of twice.
 
     All tensors are (B, L), padded on the right: `input_ids`, `position_ids`, `branch`, and
-    `completion_mask`, which marks the tokens of both completions.
+    `completion_mask`, which marks the tokens of both completions. What all prompts begin with is
+    `prefix_ids` (P,) where that is worth it, and is left out of the others.
+
+    Args:
+        share: the model `can_read_once`.
     """
 
-    def __init__(self, pad_token_id: int) -> None:
+    def __init__(self, pad_token_id: int, share: bool = False) -> None:
         self.pad_token_id = pad_token_id
+        self.share = share
 
     def __call__(self, rows: Sequence[PreferenceRow]) -> dict[str, Tensor]:
         """The batch of B rows."""
+        before = self._shared_length(rows) if self.share else 0
         ids, positions, branches, completions = [], [], [], []
         for row in rows:
-            *shared, last = row["prompt_ids"]
+            *shared, last = row["prompt_ids"][before:]
             start, chosen, rejected = len(shared), row["chosen_ids"], row["rejected_ids"]
             ids.append([*shared, last, *chosen, last, *rejected])
+            behind = before + start
             positions.append(
-                [*range(start + 1 + len(chosen)), *range(start, start + 1 + len(rejected))]
+                [
+                    *range(before, behind + 1 + len(chosen)),
+                    *range(behind, behind + 1 + len(rejected)),
+                ]
             )
             branches.append(
                 [SHARED] * start + [CHOSEN] * (1 + len(chosen)) + [REJECTED] * (1 + len(rejected))
             )
             completions.append([0] * start + [0] + [1] * len(chosen) + [0] + [1] * len(rejected))
-        return {
+        batch = {
             "input_ids": pad(ids, self.pad_token_id),
             "position_ids": pad(positions, 0),
             "branch": pad(branches, PADDING),
             "completion_mask": pad(completions, 0),
         }
+        if before:
+            batch["prefix_ids"] = torch.tensor(rows[0]["prompt_ids"][:before])
+        return batch
+
+    @staticmethod
+    def _shared_length(rows: Sequence[PreferenceRow]) -> int:
+        lengths = [sum(map(len, row.values())) for row in rows]
+        return shared_length([row["prompt_ids"] for row in rows], 1 + max(lengths))
 
 
 def seen_in_branch(branch: Tensor) -> Tensor:
@@ -179,7 +203,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
-        if attention not in ("sdpa", "eager"):
+        if attention not in ("sdpa", "eager", READ_ONCE):
             raise ConfigError(
                 f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
             )
@@ -187,7 +211,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         super().__init__(
             model=model,
             args=args,
-            data_collator=PreferenceCollator(tokenizer.pad_token_id),
+            data_collator=PreferenceCollator(tokenizer.pad_token_id, can_read_once(model)),
             train_dataset=_tokenised(rows, tokenizer),
             eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
@@ -246,6 +270,7 @@ def completion_logprobs(
     completion_mask: Tensor,
     config: PreTrainedConfig,
     dtype: torch.dtype,
+    prefix_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of both completions' tokens, from one pass over what the collator made.
 
@@ -259,13 +284,18 @@ def completion_logprobs(
         REJECTED, or PADDING where there is none.
     """
     start = int(completion_mask.any(dim=0).int().argmax())
-    mask = attention_masks(config, seen_in_branch(branch), position_ids, position_ids, dtype)
-    logits = model(
-        input_ids=input_ids,
-        position_ids=position_ids,
-        attention_mask=mask,
-        logits_to_keep=torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device),
-    ).logits
+    columns = torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device)
+    visible = seen_in_branch(branch)
+    if prefix_ids is None:
+        texts = {
+            "input_ids": input_ids,
+            "position_ids": position_ids,
+            "attention_mask": attention_masks(config, visible, position_ids, position_ids, dtype),
+            "logits_to_keep": columns,
+        }
+    else:
+        texts = one_sequence(prefix_ids, input_ids, position_ids, visible, columns, dtype)
+    logits = model(**texts).logits.view(len(input_ids), len(columns), -1)
     spoken = branch.masked_fill(completion_mask == 0, PADDING)
     return token_logprobs(logits, input_ids[:, start:]), spoken[:, start:]
 

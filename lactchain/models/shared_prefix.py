@@ -1,0 +1,128 @@
+"""Training passes over rows that begin alike: what they share is read once, with its gradient.
+
+All prompts of a policy begin with its instruction, which in sentences is most of a prompt. The
+batch is then one sequence (1, P + B · T): the P shared tokens, and the B rows of T columns behind
+them. Layers take tokens one by one, and only attention tells whose they are: a row sees the shared
+tokens, and itself. Source of the idea: Hydragen (Juravsky et al. 2024, arXiv:2402.05099), here for
+training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from lactchain.models.families import FAMILIES, additive_mask, shortest_window
+from lactchain.models.generation.prefix_trees import common_prefix
+
+READ_ONCE = "lactchain_read_once"
+
+WORTH = 0.5
+"""The share of a batch's longest row from which on its beginning is read apart."""
+
+
+def shared_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """The library's `sdpa`, which also takes B rows behind shared tokens as one sequence.
+
+    Args:
+        query: (1, H, P + B · T, D); or B rows of their own.
+        key, value: the same of Hkv heads.
+        attention_mask: additive (B, 1, T, P + T), of each row over the shared tokens and itself.
+
+    Returns:
+        (1, P + B · T, H, D), and no weights.
+    """
+    if attention_mask is None or len(attention_mask) <= len(query):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    num_rows, _, steps, seen = attention_mask.shape
+    (before, asked), (keys, own_keys), (values, own_values) = (
+        _split(tensor, seen - steps, num_rows) for tensor in (query, key, value)
+    )
+    shared, _ = sdpa_attention_forward(module, before, keys, values, None, **kwargs)
+    keys, values = _behind(keys, own_keys), _behind(values, own_values)
+    own, _ = sdpa_attention_forward(module, asked, keys, values, attention_mask, **kwargs)
+    return torch.cat([shared, own.flatten(0, 1)[None]], dim=1), None
+
+
+def _split(tensor: Tensor, shared: int, num_rows: int) -> tuple[Tensor, Tensor]:
+    """The shared part (1, H, P, D) and the rows (B, H, T, D) of (1, H, P + B · T, D)."""
+    rows = tensor[0, :, shared:].unflatten(1, (num_rows, -1))
+    return tensor[:, :, :shared], rows.transpose(0, 1)
+
+
+def _behind(shared: Tensor, own: Tensor) -> Tensor:
+    return torch.cat([shared.expand(len(own), -1, -1, -1), own], dim=2)
+
+
+AttentionInterface.register(READ_ONCE, shared_attention)
+AttentionMaskInterface.register(READ_ONCE, sdpa_mask)
+
+
+def can_read_once(model: PreTrainedModel) -> bool:
+    """Whether a model reads what the rows of a batch share once; if it can, it does so from now on.
+
+    Other kinds of attention than sdpa, and layers that look back over a window alone, cannot.
+    """
+    config = model.config
+    able = (
+        config.model_type in FAMILIES
+        and config._attn_implementation in ("sdpa", READ_ONCE)
+        and shortest_window(config) is None
+    )
+    if able:
+        model.set_attn_implementation(READ_ONCE)
+    return able
+
+
+def shared_length(prompts: Sequence[Sequence[int]], longest: int) -> int:
+    """How many tokens of all prompts are worth reading once, never the last one of a prompt.
+
+    Args:
+        longest: tokens of the longest row, completions included.
+    """
+    shared = min(common_prefix(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+    return shared if len(prompts) > 1 and shared >= WORTH * longest else 0
+
+
+def one_sequence(
+    prefix_ids: Tensor,
+    input_ids: Tensor,
+    position_ids: Tensor,
+    visible: Tensor,
+    columns: Tensor,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """The arguments of a model that `can_read_once`, for B rows of T columns behind P tokens.
+
+    Args:
+        prefix_ids: (P,), the shared tokens.
+        input_ids, position_ids: (B, T), without these; the first position is P.
+        visible: (B, T, T), whom a token sees in its row; it sees all shared tokens.
+        columns: (K,), those of each row whose logits are wanted.
+        dtype: of the model.
+
+    Returns:
+        What makes it compute logits (1, B · K, V), row by row.
+    """
+    shared, (num_rows, steps) = len(prefix_ids), input_ids.shape
+    starts = shared + steps * torch.arange(num_rows, device=columns.device)
+    before = torch.arange(shared, device=position_ids.device)
+    return {
+        "input_ids": torch.cat([prefix_ids, input_ids.flatten()])[None],
+        "position_ids": torch.cat([before, position_ids.flatten()])[None],
+        "attention_mask": additive_mask(pad(visible, (shared, 0), value=True), dtype),
+        "logits_to_keep": (starts[:, None] + columns).flatten(),
+    }

@@ -1,0 +1,171 @@
+"""What the prompts of a batch share is read once, and nothing else changes."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+from training_setups import LORA, build_weights, open_run
+
+from lactchain.models.loading import load_actor
+from lactchain.models.shared_prefix import can_read_once, shared_length
+from lactchain.process import seed_everything
+from lactchain.settings import ActorConfig, SimPOConfig, TrainingConfig
+from lactchain.trainers.base import train, training_arguments
+from lactchain.trainers.behavior_cloning import (
+    IGNORED,
+    CompletionCollator,
+    behavior_cloning_trainer,
+)
+from lactchain.trainers.simpo import PreferenceCollator, SimPOTrainer
+
+DRAW = random.Random(0)
+INSTRUCTION = DRAW.choices(range(5, 200), k=40)
+LENGTHS = [(3, 2), (1, 5), (6, 1), (4, 4), (2, 2), (5, 3), (3, 1)]
+"""Of what each prompt has of its own, and of completions."""
+
+SETTINGS = TrainingConfig(
+    num_epochs=2, batch_size=3, gradient_accumulation_steps=2, learning_rate=3e-3
+)
+
+
+def texts(*lengths: int) -> list[list[int]]:
+    return [DRAW.choices(range(5, 200), k=length) for length in lengths]
+
+
+PROMPTS = [[*INSTRUCTION, *own] for own in texts(*(own for own, _ in LENGTHS))]
+CHOSEN = texts(*(said for _, said in LENGTHS))
+REJECTED = texts(*(1 + said for _, said in LENGTHS))
+CLONED = [
+    {"input_ids": prompt + said, "labels": [IGNORED] * len(prompt) + said}
+    for prompt, said in zip(PROMPTS, CHOSEN, strict=True)
+]
+PAIRS = [
+    {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+    for prompt, chosen, rejected in zip(PROMPTS, CHOSEN, REJECTED, strict=True)
+]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def actor_of(weights, lora=None, dtype="float32"):
+    seed_everything(0, threads=1)
+    config = ActorConfig(str(weights / "actor"), lora=lora, dtype=dtype)
+    return load_actor(config, trainable=True)
+
+
+def trainer_of(kind, weights, run_dir, settings=SETTINGS, **actor):
+    model, tokenizer = actor_of(weights, **actor)
+    with open_run(run_dir) as run:
+        folder = run.path("checkpoints")
+        if kind == "cloning":
+            return behavior_cloning_trainer(model, CLONED, tokenizer, settings, folder, 0, run=run)
+        args = training_arguments(settings, folder, 0)
+        return SimPOTrainer(model, args, PAIRS, tokenizer, SimPOConfig(nll_weight=0.5), run=run)
+
+
+def unshared(trainer):
+    """The collator that repeats what is shared in every row."""
+    if isinstance(trainer, SimPOTrainer):
+        return PreferenceCollator(trainer.processing_class.pad_token_id)
+    return CompletionCollator(trainer.processing_class)
+
+
+def gradients(trainer, batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, and its gradient with respect to each trained weight."""
+    trainer.model.zero_grad()
+    loss = trainer.compute_loss(trainer.model, batch)
+    loss.backward()
+    named = trainer.model.named_parameters()
+    return loss.detach(), {name: p.grad.clone() for name, p in named if p.requires_grad}
+
+
+@pytest.mark.parametrize("kind", ["cloning", "simpo"])
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
+@pytest.mark.parametrize("recomputed", [False, True], ids=["kept", "recomputed"])
+def test_loss_and_gradients_are_those_of_whole_rows(kind, lora, recomputed, weights, run_dir):
+    trainer = trainer_of(kind, weights, run_dir, lora=lora)
+    if lora is not None:  # adapters begin at zero, and nothing would flow into half of them
+        torch.manual_seed(0)
+        for parameter in trainer.model.parameters():
+            parameter.data.normal_(std=0.1) if parameter.requires_grad else None
+    if recomputed:
+        trainer.model.activation_checkpointing_enable()
+        trainer.model.enable_input_require_grads()
+    rows = list(trainer.train_dataset)
+    shared, whole = trainer.data_collator(rows), unshared(trainer)(rows)
+    assert shared["prefix_ids"].tolist()[: len(INSTRUCTION)] == INSTRUCTION
+    assert shared["input_ids"].numel() < whole["input_ids"].numel() / 2
+    loss, found = gradients(trainer, shared)
+    expected_loss, expected = gradients(trainer, whole)
+    torch.testing.assert_close(loss, expected_loss, atol=1e-6, rtol=1e-6)
+    assert any(gradient.abs().max() > 1e-3 for gradient in expected.values())
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["cloning", "simpo"])
+def test_a_training_with_accumulation_ends_at_the_same_weights(kind, weights, tmp_path):
+    ends = []
+    for name in ("shared", "whole"):
+        trainer = trainer_of(kind, weights, tmp_path / name)
+        if name == "whole":
+            trainer.data_collator = unshared(trainer)
+        train(trainer)
+        ends.append({name: p.detach() for name, p in trainer.model.named_parameters()})
+    torch.testing.assert_close(ends[0], ends[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["cloning", "simpo"])
+def test_weights_of_16_bits_give_the_loss_that_rounding_allows(kind, weights, run_dir):
+    trainer = trainer_of(kind, weights, run_dir, dtype="bfloat16")
+    rows = list(trainer.train_dataset)
+    loss, found = gradients(trainer, trainer.data_collator(rows))
+    expected_loss, expected = gradients(trainer, unshared(trainer)(rows))
+    torch.testing.assert_close(loss, expected_loss, atol=0.02, rtol=0.01)
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).norm() < 0.05 * gradient.norm() + 1e-3, name
+
+
+def test_only_a_beginning_that_is_half_of_the_longest_row_is_read_apart():
+    prompts = [[1, 2, 3, 4, 5], [1, 2, 3, 6], [1, 2, 3, 4]]
+    assert shared_length(prompts, longest=6) == 3
+    assert shared_length(prompts, longest=7) == 0
+    assert shared_length([[1, 2, 3, 4]], longest=5) == 0  # of one row nothing is saved
+
+
+def test_the_last_token_of_a_prompt_stays_in_its_row():
+    """The first token of its completion is predicted from it."""
+    assert shared_length([[1, 2, 3], [1, 2, 3]], longest=4) == 2
+    assert shared_length([[1, 2, 3], [1, 2, 3, 4]], longest=4) == 2
+
+
+@pytest.mark.parametrize("kind", ["cloning", "simpo"])
+def test_rows_that_share_little_are_read_as_ever(kind, weights, run_dir):
+    trainer = trainer_of(kind, weights, run_dir)
+    cut = len(INSTRUCTION) - 2
+    rows = [{name: ids[cut:] for name, ids in row.items()} for row in CLONED]
+    if kind == "simpo":
+        rows = [row | {"prompt_ids": row["prompt_ids"][cut:]} for row in PAIRS]
+    batch, expected = trainer.data_collator(rows), unshared(trainer)(rows)
+    assert batch.keys() == expected.keys() and "prefix_ids" not in batch
+    loss, found = gradients(trainer, batch)
+    trainer.model.set_attn_implementation("sdpa")
+    expected_loss, expected = gradients(trainer, expected)
+    assert loss == expected_loss  # to the last digit
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+def test_windows_and_other_attention_read_whole_rows(weights):
+    model, _ = actor_of(weights)
+    model.set_attn_implementation("eager")
+    assert not can_read_once(model)
+    assert model.config._attn_implementation == "eager"
+    model.set_attn_implementation("sdpa")
+    assert can_read_once(model)
+    assert can_read_once(model)  # a second trainer of the same model
+    model, _ = actor_of(weights)
+    model.config.sliding_window = 8
+    assert not can_read_once(model)
