@@ -42,7 +42,14 @@ from lactchain.settings import (
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.running import Phases, run_stage
-from lactchain.stages.sizing import RULES, fill, is_null, measure_world, with_values
+from lactchain.stages.sizing import (
+    RULES,
+    fill,
+    is_null,
+    measure_world,
+    require_numbers,
+    with_values,
+)
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -154,8 +161,12 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
     """The configuration with numbers that follow from the world in the place of nulls.
 
     A run keeps them, so that it goes on with the same ones.
+
+    Raises:
+        ConfigError: a null is left that no rule stands for.
     """
     if not any(is_null(config, rule.key) for rule in RULES):
+        require_numbers(config)
         return config
     path = None if run is None else run.path("sizes.json")
     if path is not None and path.is_file():
