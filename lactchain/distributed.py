@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lactchain.errors import ConfigError, Interrupted
 
@@ -116,6 +116,16 @@ def total(number: float) -> float:
 def any_of(flag: bool) -> bool:
     """Whether the flag is set in any process: all of them learn it, and so can stop together."""
     return total(flag) > 0
+
+
+def of_main(value: Any) -> Any:
+    """What rank 0 has, in all processes: what each computes may differ in the last digit."""
+    if world_size() == 1:
+        return value
+    from accelerate.utils import broadcast_object_list
+
+    initialise()
+    return broadcast_object_list([value])[0]
 
 
 class Shares:

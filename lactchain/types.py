@@ -270,6 +270,14 @@ class Policy(Protocol):
         ...
 
 
+def ask(
+    policy: Policy, observations: Sequence[str], seeds: Sequence[int], at_once: int
+) -> list[Action]:
+    """A policy's completions to B observations, so many at a time."""
+    slices = (slice(start, start + at_once) for start in range(0, len(observations), at_once))
+    return [action for part in slices for action in policy.act(observations[part], seeds[part])]
+
+
 @dataclass(frozen=True)
 class FunctionPolicy:
     """A `Policy` that answers by a function of the text alone, or of the text and a seed.

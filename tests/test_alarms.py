@@ -2,7 +2,15 @@
 
 import pytest
 
-from lactchain.data.alarms import RULES, check_collapse, fired, first_rounds, no_pairs, warn
+from lactchain.data.alarms import (
+    RULES,
+    best_round,
+    check_collapse,
+    fired,
+    first_rounds,
+    no_pairs,
+    warn,
+)
 from lactchain.errors import CollapseError, DataError, NoPairsError
 
 LEARNING = {
@@ -113,6 +121,26 @@ def test_a_run_that_forgets_for_two_rounds_stops():
 )
 def test_a_fall_that_may_be_none_is_no_collapse(rounds):
     check_collapse(rounds)
+
+
+def practised_course(*rounds):
+    """The same of practised states; of all states success rises, and nothing is said."""
+    of_all = {"success_rate": 0.0, "episode_return": 0.0, "invalid_rate": 0.0, "num_episodes": 200}
+    return [
+        of_all
+        | {"success_rate": 0.2 * number, "invalid_rate": 0.4 * number}
+        | {f"practised/{name}": value for name, value in figures.items()}
+        for number, figures in enumerate(course(*rounds))
+    ]
+
+
+def test_where_states_are_held_back_the_practised_ones_decide():
+    rounds = practised_course((0.1, -9, 0), (0.6, -2, 0), (0.2, -8, 0), (0.1, -8, 0))
+    assert best_round(rounds) == 1
+    with pytest.raises(CollapseError, match=r"went 0\.100, 0\.600, 0\.2.* success of 0\.600"):
+        check_collapse(rounds)
+    check_collapse(practised_course((0.1, -9, 0), (0.6, -2, 0), (0.5, -2, 0)))
+    assert fired({"loop_rate": 0.9, "practised/loop_rate": 0.1}) == {"loops": False}
 
 
 def test_a_round_without_pairs_ends_with_the_reasons_and_the_best_round():

@@ -23,6 +23,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.settings import EnvironmentConfig
+from lactchain.types import Action
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,33 @@ def test_the_best_policy_is_the_optimum_and_a_worse_one_a_share_of_it():
         assert best["expected_return"] <= best["optimum_return"]
         worse = expected_figures(FunctionPolicy(lambda text: '["right"]'), env)
         assert 0 <= worse["of_optimum"] < 0.6
+
+
+class Silent:
+    """The best chains, but for the texts that a rule picks: there it says nothing."""
+
+    name = "silent"
+
+    def __init__(self, env, is_silent):
+        self.optimal, self.is_silent = OptimalChains(env), is_silent
+
+    def act(self, observations, seeds):
+        said = self.optimal.act(observations, seeds)
+        return [
+            Action("") if self.is_silent(number) else action for number, action in enumerate(said)
+        ]
+
+
+@pytest.mark.parametrize("penalty", [0.0, -200.0])
+def test_silence_is_no_way_to_the_optimum_where_steps_cost(penalty):
+    kwargs = {"is_slippery": True}
+    env = language_env("CliffWalking-v1", kwargs, max_chain_length=1, invalid_penalty=penalty)
+    half = expected_figures(Silent(env, lambda number: number % 2), env)
+    silent = expected_figures(Silent(env, lambda number: True), env)
+    # for ever at -100, the worst that a step can cost, or at the penalty
+    assert silent["expected_value"] == pytest.approx(min(-100, penalty) / (1 - 0.99))
+    assert silent["expected_return"] == pytest.approx(penalty * env.max_chains)  # as it is played
+    assert 0 < silent["of_optimum"] < half["of_optimum"] < 0.1
 
 
 def test_what_chains_are_worth_by_hand():

@@ -23,7 +23,9 @@ def main(config):
     with Run.open(config.run.run_dir, config) as run:
         state = distributed.initialise()
         any_rank_1 = distributed.any_of(distributed.rank() == 1)
-        line = f"{distributed.rank()} of {state.num_processes} {state.device.type} {any_rank_1}\\n"
+        seen = distributed.of_main({"rank": distributed.rank(), "lost": float("nan")})["rank"]
+        told = f"{state.device.type} {any_rank_1} {seen}"
+        line = f"{distributed.rank()} of {state.num_processes} {told}\\n"
         print(line, end="", flush=True)
         with distributed.Shares(5) as shares:
             mine = [(number, shares.finish())[0] for number in shares]
@@ -55,7 +57,7 @@ def test_two_processes_on_a_cpu_are_two_and_one_of_them_writes(worker, root, run
     result = accelerate_launch("--config_file", file, worker, "--run.run_dir", run_dir)
     assert result.returncode == 0, result.stderr
     empty, *who, ours, theirs = sorted(result.stdout.split("\n"))
-    assert [empty, *who] == ["", "0 of 2 cpu True", "1 of 2 cpu True"]
+    assert [empty, *who] == ["", "0 of 2 cpu True 0", "1 of 2 cpu True 0"]
     assert sorted(re.findall(r"\d", ours + theirs)) == [*"01234"]
     assert [record["rank"] for record in read_metrics(run_dir)] == [0]
 

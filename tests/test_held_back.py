@@ -21,13 +21,16 @@ from lactchain.data.episodes import (
     sampled_states,
 )
 from lactchain.data.evaluations import EpisodeResult, StateValues
+from lactchain.data.expected_results import expected_figures
 from lactchain.data.minari_files import read_minari
 from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.data.rollouts import Rollouts, collect, evaluate
+from lactchain.data.rollouts import Rollouts, collect, evaluate, invalid_rate
 from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.environments.chance import best_chains
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection.report import success
 from lactchain.models.critic import EmbeddingCritic
@@ -247,6 +250,23 @@ def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
     assert figures["practised/episode_return"] == 1 and figures["held_back/episode_return"] == 0
     _, before = evaluate(OptimalChains(make_language_env(GRID)), GRID)
     assert not [name for name in before if name.startswith(("practised/", "held_back/"))]
+
+
+def test_completions_are_sampled_in_practised_states():
+    rollouts = Rollouts(HALF)
+    assert invalid_rate(KnowsWhatItPractised(HALF), rollouts, 48, seed=0) == 0
+
+
+def test_the_share_of_the_optimum_is_of_practised_start_states():
+    lake = EnvironmentConfig("FrozenLake-v1", max_chain_length=1, held_back=HeldBackConfig(0.5))
+    best = OptimalChains(make_language_env(lake))
+    alone = expected_figures(best, make_language_env(lake))
+    env = make_language_env(replace(lake, held_back=None))
+    values, _ = best_chains(tabular_model(env.env, env.view), 1, 0.99)
+    held_back = make_language_env(lake).held_back
+    rows = [row for row, state in enumerate(env.start_states()) if state not in held_back]
+    assert 0 < len(rows) < len(values)
+    assert alone["optimum_value"] == pytest.approx(values[rows].mean())
 
 
 def test_an_evaluation_asks_in_states_that_are_held_back_to_the_end():

@@ -16,8 +16,9 @@ from lactchain.data.preferences import (
 )
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
-from lactchain.errors import DataError
-from lactchain.settings import EnvironmentConfig
+from lactchain.errors import DataError, NoPairsError
+from lactchain.settings import EnvironmentConfig, PreferenceConfig
+from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import Action, PreferencePair
 
 
@@ -263,3 +264,29 @@ def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the
     (text,) = rollouts.observe(states[:1])
     assert still_sure.asked == explorer.asked == [text, text]
     assert too_late.asked == []
+    assert [action.text for action in first.own_actions] == [sure, sure, sure]
+    assert second.own_actions == second.actions
+
+
+def test_what_explorers_say_does_not_count_as_the_policys_own():
+    world = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
+    settings = PreferenceConfig(num_states=6, num_candidates=4, states_per_shard=6)
+    sure, rubbish = Says(['["move forward", "move forward"]']), Says(["nothing"])
+    pairs, figures = make_preferences(sure, None, world, settings, explorers=[rubbish])
+    assert {pair.rejected for pair in pairs} == {"nothing"} and len(pairs) == 6
+    assert figures["rollout/invalid_rate"] == figures["rollout/single_rate"] == 0
+    assert figures["rollout/chain_length"] == 2
+    assert figures["pairs/no_spread_rate"] == 0  # nobody knows what other chains are worth
+    short = Says(['["turn left"]'])
+    _, figures = make_preferences(sure, None, world, settings, explorers=[short])
+    assert figures["rollout/single_rate"] == 0
+    assert figures["num_env_steps"] == 6 * (2 + 3)
+
+
+def test_only_where_all_completions_read_the_same_does_an_actor_agree_with_itself():
+    world = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
+    settings = PreferenceConfig(num_states=6, num_candidates=4, min_margin=100.0)
+    for texts, agree in ((['["turn left"]'], True), (['["turn left"]', '["turn right"]'], False)):
+        with pytest.raises(NoPairsError) as stop:
+            make_preferences(Says(texts), None, world, settings)
+        assert stop.value.agree is agree

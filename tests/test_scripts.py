@@ -4,6 +4,7 @@ import ast
 import hashlib
 import inspect
 import json
+import math
 import os
 import random
 import re
@@ -41,10 +42,10 @@ from lactchain.config import dump, parse
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError, ConfigError, DataError, DiskError
-from lactchain.inspection.report import write_report
 from lactchain.manifests import verify_manifest
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, RunConfig
+from lactchain.stages import run_pipeline
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.train_bc import WarmStartConfig
@@ -239,7 +240,9 @@ def test_a_pipeline_that_falls_silent_stops_with_a_diagnosis_and_does_so_again(w
     assert last["alarm/silence"] == 1 and last["step"] == 1
     assert (tmp_path / "run/round_1/simpo/actor/model.safetensors").is_file()
     assert not (tmp_path / "run/summary.json").exists()
-    write_report(tmp_path / "run")
+    assert (tmp_path / "run/report.html").is_file()
+    assert (tmp_path / "run/actor").resolve() == (tmp_path / "run/warm_start/actor").resolve()
+    assert (tmp_path / "run/actor/model.safetensors").is_file()
 
 
 def test_a_pipeline_without_pairs_stops_with_a_diagnosis(weights, tmp_path):
@@ -248,6 +251,29 @@ def test_a_pipeline_without_pairs_stops_with_a_diagnosis(weights, tmp_path):
     config = replace(config, simpo=replace(config.simpo, preferences=preferences))
     with pytest.raises(CollapseError, match="no_pairs: .* all 96 were dropped.* that of round 0"):
         run_here("run_pipeline", config)
+
+
+def test_a_pipeline_whose_actor_is_sure_of_every_state_is_finished(weights, tmp_path):
+    """So cold that even the hottest completions are the likeliest ones."""
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    config = replace(config, actor=replace(config.actor, temperature=1e-4))
+    summary = run_here("run_pipeline", config)
+    assert (summary["num_rounds"], summary["round"], summary["num_pairs"]) == (0, 0, 0)
+    assert summary["actor"]["model"].endswith("warm_start/actor")
+    assert (tmp_path / "run/actor/model.safetensors").is_file()
+    assert (tmp_path / "run/report.html").is_file()
+    greedy = replace(config, actor=replace(config.actor, temperature=0.0))
+    greedy = replace(greedy, run=replace(config.run, run_dir=str(tmp_path / "greedy")))
+    with pytest.raises(CollapseError, match="no_pairs"):  # it was not asked any hotter
+        run_here("run_pipeline", greedy)
+
+
+@pytest.mark.parametrize("unknown", [None, math.nan])
+def test_a_round_that_could_not_be_measured_is_the_worst(unknown):
+    known = {"of_optimum": 0.1, "episode_return": -9.0}
+    worse = {"of_optimum": unknown, "episode_return": 5.0}
+    assert run_pipeline._merit(worse) < run_pipeline._merit(known)
+    assert run_pipeline._merit(known | {"episode_return": unknown}) < run_pipeline._merit(known)
 
 
 # --- interrupted ---------------------------------------------------------------------------------

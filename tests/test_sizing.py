@@ -5,16 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import build_weights, config_of, run_here
+from script_setups import SHAPE, build_weights, config_of, run_here
 
 from lactchain.config import parse
+from lactchain.data.base_models import corpus
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.exact import TabularModel, shortest_paths, solution_lengths
-from lactchain.environments.language import language_env
+from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
+from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.settings import EnvironmentConfig
-from lactchain.stages import run_pipeline
+from lactchain.stages import play, prepare_weights, run_pipeline
+from lactchain.stages.play import PlayConfig
+from lactchain.stages.prepare_weights import PrepareWeightsConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.sizing import (
     BY_PLAY,
@@ -96,6 +100,52 @@ def test_without_a_model_a_world_is_measured_by_random_play():
     assert 1 <= size.path_length <= 2
     assert 0.1 < size.reward_scale < 1  # random play earns less than a good player
     assert size.worst_reward == 0.0
+
+
+def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
+    words = {"words": ["shire", "shore", "stone"]}
+    wordle = {"id": "lactchain/Wordle-v0", "kwargs": words, "extractor": "utterance"}
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
+    config = replace(
+        config,
+        environment=replace(preset().environment, **wordle),
+        actor=replace(config.actor, max_new_tokens=None),
+        warm_start=None,
+        target=None,
+    )
+    assert run_here("run_pipeline", config)["num_rounds"] == 1
+    found = json.loads((tmp_path / "run/sizes.json").read_text())
+    settings = found["settings"]
+    assert found["world"]["source"] == BY_PLAY
+    assert settings["environment.invalid_penalty"] < 0 < settings["environment.chain_cost"]
+    assert settings["target"] == {}  # nobody knows what can be asked
+
+
+def test_a_null_that_no_rule_stands_for_is_refused(tmp_path):
+    config = replace(preset(), run=replace(preset().run, run_dir=str(tmp_path / "run")))
+    config = with_value(config, "critic.training.num_epochs", None)
+    with pytest.raises(ConfigError, match=r"critic\.training\.num_epochs: expected a number, got"):
+        fill(config, measure_world(GRID), processes=1)
+    given = config_of("run_pipeline", tmp_path, tmp_path / "run")
+    given = with_value(given, "critic.training.num_epochs", None)
+    with pytest.raises(ConfigError, match=r"critic\.training\.num_epochs: expected a number, got"):
+        run_pipeline.sized(given)
+
+
+def test_scripts_without_a_run_refuse_nulls_too(tmp_path):
+    with pytest.raises(ConfigError, match=r"environment\.max_chain_length: expected a number"):
+        play.main(PlayConfig(GRID))
+    with pytest.raises(ConfigError, match=r"environment\.max_chain_length: expected a number"):
+        prepare_weights.main(PrepareWeightsConfig(str(tmp_path), SHAPE, GRID))
+
+
+def test_the_words_of_the_longest_chain_of_a_maze_find_room():
+    maze = replace(GRID, id="lactchain/Maze-v0", template="brief")
+    filled, _ = fill(replace(preset(), environment=maze), measure_world(maze), processes=1)
+    env = make_language_env(filled.environment)
+    tokenizer = build_tiny_tokenizer(corpus(filled.environment), preset().tiny.vocab_size)
+    longest = env.grammar.render([0] * env.grammar.max_chain_length)
+    assert len(tokenizer(longest)["input_ids"]) < filled.actor.max_new_tokens
 
 
 def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():

@@ -1,7 +1,7 @@
 """Alarms: what tells silence, loops and a policy that does not read from learning.
 
 `RULES` look at the figures of one round and warn; `check_collapse` looks at all rounds and stops a
-run that unlearns what it could.
+run that unlearns what it could. Where states are held back, both go by those that are practised.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError, NoPairsError
 
 MOSTLY_SILENT = 0.5
@@ -47,7 +48,8 @@ class Rule:
 
     def judge(self, figures: Mapping[str, Any]) -> tuple[str, float] | None:
         """The figure that is judged, and its value; None where the round has none."""
-        known = ((name, figures[name]) for name in self.figures if figures.get(name) is not None)
+        named = ((name, practised(figures, name)) for name in self.figures)
+        known = ((name, value) for name, value in named if value is not None)
         return next(((name, value) for name, value in known if not math.isnan(value)), None)
 
     def goes_off(self, value: float) -> bool:
@@ -173,8 +175,8 @@ def no_pairs(error: NoPairsError, evaluations: Sequence[Mapping[str, Any]]) -> C
 def _collapse(
     number: int, rule: str, figures: str, mend: str, evaluations: Sequence[Mapping[str, Any]]
 ) -> CollapseError:
-    best = _best(evaluations)
-    success = evaluations[best]["success_rate"]
+    best = best_round(evaluations)
+    success = practised(evaluations[best], "success_rate")
     return CollapseError(
         f"round {number}: the run has collapsed, by the rule {rule}: {figures}; {mend}. The best "
         f"actor is that of round {best}, with a success of {success:.3f}; all rounds are kept, go "
@@ -183,7 +185,7 @@ def _collapse(
 
 
 def _falls_silent(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
-    *before, last = [e.get("sampled_invalid_rate", e["invalid_rate"]) for e in evaluations]
+    *before, last = map(_silence, evaluations)
     grows = bool(before) and last > before[-1] and last >= min(before) + SILENCE_GROWN
     if last <= MOSTLY_SILENT or not grows:
         return None
@@ -192,25 +194,31 @@ def _falls_silent(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, s
     return silence.name, f"the share of completions that are no chains went {course}", silence.mend
 
 
+def _silence(figures: Mapping[str, Any]) -> float:
+    sampled = figures.get("sampled_invalid_rate")
+    return practised(figures, "invalid_rate") if sampled is None else sampled
+
+
 def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
-    best = _best(evaluations)
+    best = best_round(evaluations)
     if len(evaluations) - best < 3 or not all(
         _is_lost(evaluations[best], figures) for figures in evaluations[-2:]
     ):
         return None
-    course = ", ".join(f"{figures['success_rate']:.3f}" for figures in evaluations)
+    course = ", ".join(f"{practised(e, 'success_rate'):.3f}" for e in evaluations)
     mend = "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight or num_states"
     return "forgetting", f"success went {course}, and the return fell with it", mend
 
 
 def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     """Whether less than half of the best round's success is left, and less of its return."""
-    fall = best["success_rate"] - figures["success_rate"]
-    halved = 2 * figures["success_rate"] < best["success_rate"]
-    enough = fall * figures["num_episodes"] >= EPISODES_LOST
-    return halved and enough and figures["episode_return"] < best["episode_return"]
+    before, after = (practised(of_round, "success_rate") for of_round in (best, figures))
+    enough = (before - after) * practised(figures, "num_episodes") >= EPISODES_LOST
+    earned = practised(figures, "episode_return")
+    return 2 * after < before and enough and earned < practised(best, "episode_return")
 
 
-def _best(evaluations: Sequence[Mapping[str, Any]]) -> int:
-    """The first of the rounds with the highest success."""
-    return max(range(len(evaluations)), key=lambda number: evaluations[number]["success_rate"])
+def best_round(evaluations: Sequence[Mapping[str, Any]]) -> int:
+    """The first of the rounds with the highest success, 0 being that before the first."""
+    success = [practised(figures, "success_rate") for figures in evaluations]
+    return success.index(max(success))

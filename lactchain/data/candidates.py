@@ -47,8 +47,9 @@ def sample_candidates(
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
         actions = policy.act(repeated, seeds)
+        rows = _rows_to_ask_again(actions, num_candidates) if explorers else []
+        explored = {row // num_candidates for row in rows}
         for number, explorer in enumerate(explorers, 1):
-            rows = _rows_to_ask_again(actions, num_candidates)
             if not rows:
                 break
             found = explorer.act(
@@ -56,6 +57,7 @@ def sample_candidates(
             )
             for row, action in zip(rows, found, strict=True):
                 actions[row] = action
+            rows = _rows_to_ask_again(actions, num_candidates)
     repeated_states = [state for state in states for _ in range(num_candidates)]
     plays = Plays(rollouts, repeated_states, actions, seed)
     returns = _earned(plays.first, gamma, discount_per)
@@ -83,6 +85,7 @@ def sample_candidates(
             env_id=rollouts.config.id,
             seed=seed,
             state=state,
+            explored=i in explored,
         )
         for i, state in enumerate(states)
     ]

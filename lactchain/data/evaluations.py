@@ -133,6 +133,15 @@ def by_part(results: Sequence[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
     return {name: part for name, part in parts.items() if part}
 
 
+def practised(figures: Mapping[str, Any], name: str) -> Any:
+    """A figure of practised start states, where some are held back: those decide nothing.
+
+    Returns:
+        None where there is no such figure.
+    """
+    return figures.get(f"practised/{name}", figures.get(name))
+
+
 def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
     """`success_rate`, `success_within_2_chains` and `actions_over_shortest` of N > 0 episodes.
 

@@ -13,7 +13,7 @@ from lactchain.environments.exact import TabularModel, pad_chains
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
-from lactchain.types import Policy
+from lactchain.types import Policy, ask
 
 GAMMA = 0.99
 """Discount of an action in values of policies."""
@@ -51,14 +51,16 @@ def chain_worth(
     return np.stack([earned, earned + discounts * after], axis=1)
 
 
-def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:
-    """Exact figures of a policy beside the greatest over legal chains, means over the start states.
+def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> dict[str, float]:
+    """Exact figures of a policy beside the greatest over legal chains, means over practised starts.
 
     `expected_success`, `expected_return` (undiscounted) and `optimum_success`, `optimum_return` are
     of `env.max_chains` completions, the optima each by a policy of its own that knows how many are
     left. `expected_value` and `optimum_value` are discounted by .99 an action, without a limit:
-    what a critic estimates. `of_optimum` is the share of the second that the first is; where both
-    are losses, the other way round. A time limit that counts actions is in none of them.
+    what a critic estimates, but that a refusal costs at least what the worst action does: else
+    silence would beat the optimum wherever a step costs. `of_optimum` is the share of the second
+    that the first is; where both are losses, the other way round. A time limit that counts actions
+    is in none of them.
 
     Nothing where there is no chance, or where it cannot be computed: without an exact model, with
     too many chains, with a history in the text, or with a rule of the world's own for text that is
@@ -66,6 +68,7 @@ def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:
 
     Args:
         policy: its completion to a text is always the same.
+        at_once: most texts that it is asked about at once.
     """
     if not can_enumerate(env) or env.history != 1 or env.view.step_takes_text:
         return {}
@@ -75,7 +78,7 @@ def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:
     longest, cost = env.grammar.max_chain_length, env.chain_cost
     success, returns = best_within(model, env.max_chains, longest, cost)
     values, _ = best_chains(model, longest, GAMMA, chain_cost=cost)
-    answers = _Answers.of(policy, env, model)
+    answers = _Answers.of(policy, env, model, at_once)
     figures = {
         "expected_success": answers.within(env.max_chains, answers.goal),
         "expected_return": answers.within(env.max_chains, answers.gains),
@@ -84,7 +87,7 @@ def expected_figures(policy: Policy, env: LanguageEnv) -> dict[str, float]:
         "optimum_return": returns,
         "optimum_value": values,
     }
-    rows = [model.row(state) for state in env.start_states()]
+    rows = [model.row(state) for state in env.start_states() if state not in env.held_back]
     means = {name: float(values[rows].mean()) for name, values in figures.items()}
     return means | {"of_optimum": _share(means["expected_value"], means["optimum_value"])}
 
@@ -100,7 +103,8 @@ class _Answers:
         transition: (M, M) probabilities of the texts after, where the episode goes on.
         goal: (M,) probability that it ends well.
         gains: (M,) expected rewards.
-        discounted_gains, discounts: (M,) the same, discounted, and the discount of what follows.
+        discounted_gains: (M,) the same, discounted, a refusal being as bad as the worst action.
+        discounts: (M,) of what follows.
     """
 
     transition: np.ndarray
@@ -110,12 +114,13 @@ class _Answers:
     discounts: np.ndarray
 
     @classmethod
-    def of(cls, policy: Policy, env: LanguageEnv, model: TabularModel) -> _Answers:
+    def of(cls, policy: Policy, env: LanguageEnv, model: TabularModel, at_once: int) -> _Answers:
         """Asks the policy about every text."""
         by_state = [env.texts(state) for state in model.non_terminal_states]
         texts = [text for row in zip(*by_state, strict=True) for text in row]
         distinct = list(dict.fromkeys(texts))
-        said = dict(zip(distinct, policy.act(distinct, [0] * len(distinct)), strict=True))
+        answers = ask(policy, distinct, [0] * len(distinct), at_once)
+        said = dict(zip(distinct, answers, strict=True))
         readings = [env.extractor.parse(said[text].text) for text in texts]
         legal = np.array([isinstance(reading, Chain) for reading in readings])
         chains = pad_chains([r.actions if isinstance(r, Chain) else () for r in readings])
@@ -128,11 +133,12 @@ class _Answers:
         transition[~legal] = 0.0
         transition[here, refused + here % len(model.non_terminal)] += ~legal
         beside = np.where(legal, 0.0, env.invalid_penalty) - env.chain_cost
+        worst = min(env.invalid_penalty, float(model.reward.min()))
         return cls(
             transition=transition,
             goal=reach @ told.goal,
             gains=rewards + beside,
-            discounted_gains=discounted + beside,
+            discounted_gains=discounted + np.where(legal, 0.0, worst) - env.chain_cost,
             discounts=GAMMA ** np.maximum(1, (chains >= 0).sum(axis=1)),
         )
 
@@ -150,7 +156,10 @@ class _Answers:
 
 
 def _share(part: float, whole: float) -> float:
-    """How much of the greatest is reached, in [0, 1]; NaN where it is neither gain nor loss."""
-    if whole < 0:
+    """How much of the greatest is reached, at most 1; NaN where neither is a gain or a loss.
+
+    Negative where there is a loss, and the greatest is a gain.
+    """
+    if whole <= 0:
         part, whole = whole, part
     return part / whole if whole else float("nan")

@@ -47,6 +47,7 @@ class Candidates:
         is_chain: whether each completion is a chain; empty where all are.
         advantages: K scores by the critic (`chain_advantages`); empty where there is no critic.
         env_id, seed, state: where it happened; `state` is what JSON can hold.
+        explored: whether explorers gave all but the first, since the policy's own K all read so.
     """
 
     observation: str
@@ -57,6 +58,7 @@ class Candidates:
     env_id: str = ""
     seed: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
+    explored: bool = False
 
     def __post_init__(self) -> None:
         num_actions, lengths = len(self.actions), (len(self.advantages), len(self.returns))
@@ -70,6 +72,11 @@ class Candidates:
                 f"expected an advantage (or none at all) and a return for each of {num_actions} "
                 f"actions, got {lengths[0]} advantages and {lengths[1]} returns"
             )
+
+    @property
+    def own_actions(self) -> tuple[Action, ...]:
+        """The K completions of the policy itself."""
+        return self.actions[:1] * len(self.actions) if self.explored else self.actions
 
     def scores(self, rank: str) -> tuple[float, ...]:
         """What "advantage" or "return" ranks the completions by (K,).
@@ -162,14 +169,23 @@ def has_spread(state: Candidates, rank: str, min_margin: float = 0.0) -> bool:
     return spread > 0 and spread >= min_margin
 
 
+def is_flat(state: Candidates, rank: str, min_margin: float = 0.0) -> bool:
+    """Whether the chains are worth the same; explorers that found no other chain do not tell."""
+    completions = _completions(state, rank)
+    in_vain = len(completions) > 1 and sum(c.is_chain for c in completions) < 2
+    return not (state.explored and in_vain) and not has_spread(state, rank, min_margin)
+
+
 def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
     """Raises `NoPairsError`, with the counts, when every pair was dropped."""
     if pairs:
         return
     counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in dropped.items())
+    agree = set(dropped) == {"equal_text"}
     raise NoPairsError(
         f"expected preference pairs, but all {sum(dropped.values())} were dropped: {counts}. "
-        "Sample more completions per state, sample at a higher temperature, or lower min_margin"
+        "Sample more completions per state, sample at a higher temperature, or lower min_margin",
+        agree,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from lactchain.data.shards import derive_seed
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
-from lactchain.types import Action, Policy
+from lactchain.types import Action, Policy, ask
 
 NUM_STATES = 128
 BATCH = 16
@@ -25,7 +25,11 @@ class ScoringPolicy(Policy, Protocol):
 
 
 def retrieval_figures(
-    policy: ScoringPolicy, env: LanguageEnv, observations: Sequence[str], seed: int
+    policy: ScoringPolicy,
+    env: LanguageEnv,
+    observations: Sequence[str],
+    seed: int,
+    at_once: int = NUM_STATES,
 ) -> dict[str, float]:
     """How often a completion is more probable to its own state than to others.
 
@@ -38,11 +42,12 @@ def retrieval_figures(
     Args:
         policy: it samples freely.
         observations: to draw from, with repetitions.
+        at_once: most observations that it answers at once.
 
     Returns:
         Nothing where fewer than two observations were answered by a chain.
     """
-    texts, actions = _answers(policy, env, observations, seed)
+    texts, actions = _answers(policy, env, observations, seed, at_once)
     if len(texts) < 2:
         return {}
     found, chance = zip(
@@ -58,13 +63,14 @@ def retrieval_figures(
 
 
 def _answers(
-    policy: Policy, env: LanguageEnv, observations: Sequence[str], seed: int
+    policy: Policy, env: LanguageEnv, observations: Sequence[str], seed: int, at_once: int
 ) -> tuple[list[str], list[Action]]:
     """Different observations, drawn by the seed, and the chains that answered them."""
     distinct = list(dict.fromkeys(observations))
     order = np.random.default_rng([seed]).permutation(len(distinct))[:NUM_STATES]
     texts = [distinct[i] for i in order]
-    actions = policy.act(texts, [derive_seed(seed, "retrieval", i) for i in range(len(texts))])
+    seeds = [derive_seed(seed, "retrieval", i) for i in range(len(texts))]
+    actions = ask(policy, texts, seeds, at_once)
     answered = [
         (text, action)
         for text, action in zip(texts, actions, strict=True)

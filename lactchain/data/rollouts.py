@@ -16,8 +16,8 @@ from lactchain import distributed
 from lactchain.data.episodes import (
     Episode,
     all_episodes,
-    go_round,
     sampled_episodes,
+    sampled_states,
 )
 from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
@@ -282,7 +282,7 @@ def part_figures(
 def invalid_rate(
     policy: Policy, rollouts: Rollouts, num_samples: int, seed: int, folder: Path = Path()
 ) -> float:
-    """Share of sampled completions, spread evenly over the start states, that are no chain.
+    """Share of sampled completions, spread evenly over the practised states, that are no chain.
 
     The processes share the completions out.
 
@@ -290,7 +290,7 @@ def invalid_rate(
         folder: named in the message when a signal stops the sampling.
     """
     env, at_once = rollouts.env, rollouts.num_envs
-    states = go_round(env.view_states(), num_samples, seed)
+    states = sampled_states(env, num_samples, seed)
     mine = range(distributed.rank(), num_samples, distributed.world_size())
     num_invalid = 0
     for start in range(0, len(mine), at_once):

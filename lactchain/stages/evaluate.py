@@ -37,8 +37,9 @@ class EvaluationConfig(Bounded):
     """Episodes from every start state; null: one where the world is known to throw no dice, else
     enough for 500."""
     num_samples: AtLeast0 = 10_000
-    """Completions sampled freely at temperature 1, to measure how many are no chains; 0: none, and
-    no measure either of whether the actor reads (`lactchain.data.retrieval`)."""
+    """Completions sampled freely at temperature 1 in practised states, to measure how many are no
+    chains; 0: none, and no measure either of whether the actor reads (`lactchain.data.retrieval`).
+    """
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,13 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         sampler = actor.with_config(sampling, rollouts.env.grammar)
         rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
         summary["sampled_invalid_rate"] = rate
-        texts = [text for t in read_trajectories(folder) for text in t.observations[:-1]]
-        summary |= retrieval_figures(sampler, rollouts.env, texts, seed)
-    if greedy:
-        summary |= expected_figures(player, rollouts.env)
+        if distributed.is_main():
+            texts = [text for t in read_trajectories(folder) for text in t.observations[:-1]]
+            summary |= retrieval_figures(sampler, rollouts.env, texts, seed, rollouts.num_envs)
+    if greedy and distributed.is_main():
+        # The actor itself, asked in one order: what it remembers depends on who played what.
+        summary |= expected_figures(actor, rollouts.env, rollouts.num_envs)
+    summary = distributed.of_main(summary)  # which a pipeline's processes go by
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary
 

@@ -21,7 +21,7 @@ from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
-    has_spread,
+    is_flat,
     make_pairs,
     read_pairs,
     require_pairs,
@@ -29,7 +29,7 @@ from lactchain.data.preferences import (
 )
 from lactchain.data.rollouts import Rollouts, time_metrics
 from lactchain.data.shards import derive_seed, work_through
-from lactchain.environments.extractors import Rejection
+from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 HOTTER = (1.5, 2.25)
 """Temperatures, over the actor's own, of the completions to states that are asked again, since all
-read the same: no pair could be made there, and training on other states alone unlearns these."""
+read the same: no pair could be made there, and training on other states alone unlearns these. None
+where the actor is greedy: so would they be."""
 
 GAMMA_OF_RETURNS = 0.99
 """Discount of an action where there is no critic, which would bring its own."""
@@ -84,7 +85,8 @@ def pairs_into(
     by_return = critic is None or config.preferences.rank_by == "return"
     ranked_by = "return" if by_return else f"critic {config.critic}"
     log.info("pairs are ranked by %s", ranked_by)
-    hotter = [replace(config.actor, temperature=t * config.actor.temperature) for t in HOTTER]
+    temperatures = [t * config.actor.temperature for t in HOTTER if config.actor.temperature]
+    hotter = [replace(config.actor, temperature=t) for t in temperatures]
     pairs, figures = make_preferences(
         actor,
         critic,
@@ -154,8 +156,7 @@ def make_preferences(
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
-        flat = sum(not has_spread(state, rank, settings.min_margin) for state in candidates)
-        tally["num_flat"] += flat
+        tally["num_flat"] += sum(is_flat(c, rank, settings.min_margin) for c in candidates)
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     num_shards = -(-len(states) // per_shard)
@@ -173,14 +174,18 @@ def make_preferences(
 
 
 def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:
-    """How many completions there are, how many of them are chains, and their actions altogether."""
-    parsed = [env.extractor.parse(a.text) for c in candidates for a in c.actions]
-    lengths = [len(chain.actions) for chain in parsed if not isinstance(chain, Rejection)]
+    """How the policy itself answers, and the actions of all that is played, explorers' too."""
+    said = [action.text for c in candidates for action in c.actions]
+    read = {text: env.extractor.parse(text) for text in set(said)}
+    legal = {text: len(chain.actions) for text, chain in read.items() if isinstance(chain, Chain)}
+    own = [action.text for c in candidates for action in c.own_actions]
+    lengths = [legal[text] for text in own if text in legal]
     return Counter(
-        num_completions=len(parsed),
+        num_completions=len(own),
         num_legal=len(lengths),
         num_single=lengths.count(1),
-        num_actions=sum(lengths),
+        num_own_actions=sum(lengths),
+        num_actions=sum(legal.get(text, 0) for text in said),
     )
 
 
@@ -197,7 +202,7 @@ def _figures(
         "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
         **drops,
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],
-        "rollout/chain_length": tally["num_actions"] / max(1, tally["num_legal"]),
+        "rollout/chain_length": tally["num_own_actions"] / max(1, tally["num_legal"]),
     }
 
 

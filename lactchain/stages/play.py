@@ -14,6 +14,7 @@ from lactchain.environments.scripted import HumanPolicy
 from lactchain.process import is_dry_run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig
 from lactchain.stages.running import Phases
+from lactchain.stages.sizing import require_numbers
 from lactchain.types import Policy
 
 
@@ -32,6 +33,7 @@ def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
     from lactchain.budget import check_budget, print_budget
 
+    require_numbers(config)
     if is_dry_run():
         return print_budget(memory(config))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save

@@ -23,6 +23,7 @@ from lactchain.settings import (
     recast,
 )
 from lactchain.stages import train_bc
+from lactchain.stages.sizing import require_numbers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 
 
@@ -63,6 +64,7 @@ class PrepareWeightsConfig:
 
 def main(config: PrepareWeightsConfig) -> None:
     """Makes what is not there yet."""
+    require_numbers(config)
     if is_dry_run():
         from lactchain.models.memory import SHAPES, memory_table
 

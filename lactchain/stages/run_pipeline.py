@@ -10,6 +10,7 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -20,9 +21,10 @@ from typing import Annotated, Any
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
 from lactchain.data import alarms
-from lactchain.data.evaluations import PARTS
-from lactchain.errors import NoPairsError
+from lactchain.data.evaluations import PARTS, practised
+from lactchain.errors import CollapseError, NoPairsError
 from lactchain.files import atomic_write, read_json, write_json
+from lactchain.inspection.report import write_report
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -42,7 +44,14 @@ from lactchain.settings import (
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.running import Phases, run_stage
-from lactchain.stages.sizing import RULES, fill, is_null, measure_world, with_values
+from lactchain.stages.sizing import (
+    RULES,
+    fill,
+    is_null,
+    measure_world,
+    require_numbers,
+    with_values,
+)
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -139,14 +148,21 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     rounds = Rounds(config, run)
     if config.warm_start is not None:
         rounds.warm_start()
-    rounds.evaluate(0)
-    for number in range(1, config.num_rounds + 1):
-        rounds.train_critic(number)
-        rounds.train_actor(number)  # makes pairs, ranked by the critic, and trains SimPO on them
-        rounds.evaluate(number)
-        if rounds.target_is_met() or rounds.stand_still():
-            break
-    rounds.gather_results()
+    try:
+        rounds.evaluate(0)
+        for number in range(1, config.num_rounds + 1):
+            rounds.train_critic(number)
+            if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO on them
+                break
+            rounds.evaluate(number)
+            if rounds.target_is_met() or rounds.stand_still():
+                break
+    except CollapseError:
+        rounds.gather_results(alarms.best_round(rounds.evaluations))
+        if distributed.is_main():
+            write_report(run.directory)
+        raise
+    rounds.gather_results(rounds.result())
     return rounds.summary()
 
 
@@ -154,8 +170,12 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
     """The configuration with numbers that follow from the world in the place of nulls.
 
     A run keeps them, so that it goes on with the same ones.
+
+    Raises:
+        ConfigError: a null is left that no rule stands for.
     """
     if not any(is_null(config, rule.key) for rule in RULES):
+        require_numbers(config)
         return config
     path = None if run is None else run.path("sizes.json")
     if path is not None and path.is_file():
@@ -241,11 +261,15 @@ class Rounds:
         self.critic_summaries.append(train_critic.main(stage))
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
-    def train_actor(self, number: int) -> None:
+    def train_actor(self, number: int) -> bool:
         """Pairs of the actor's completions, and SimPO on them.
 
+        Returns:
+            Whether there was something to learn: not where it says one thing to each state,
+            however hot it is asked.
+
         Raises:
-            CollapseError: there is nothing to prefer.
+            CollapseError: there is nothing to prefer among different completions.
         """
         settings = self.config.simpo
         training, simpo = settings.training, settings.simpo
@@ -262,14 +286,18 @@ class Rounds:
         )
         try:
             self._take_actor(stage, train_simpo.main(stage))
+            return True
         except NoPairsError as error:
+            if error.agree and self.actor.temperature:
+                log.info("the actor is sure of every state: the run ends")
+                return False
             raise alarms.no_pairs(error, self.evaluations) from error
 
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""
         last, target = self.evaluations[-1], self.config.target
         return bool(target) and all(
-            _meets(_practised(last, name), bound, name in AT_MOST) for name, bound in target.items()
+            _meets(practised(last, name), bound, name in AT_MOST) for name, bound in target.items()
         )
 
     def stand_still(self) -> bool:
@@ -286,14 +314,13 @@ class Rounds:
         last = len(self.evaluations) - 1
         if self.target_is_met():
             return last
-        return max(range(1, last + 1), key=lambda n: _merit(self.evaluations[n]))
+        return max(range(1, last + 1), key=lambda n: _merit(self.evaluations[n]), default=0)
 
-    def gather_results(self) -> None:
-        """Puts what people look for first at the top of the run's folder."""
-        last = self.result()
+    def gather_results(self, number: int) -> None:
+        """Puts what people look for first at the top of the run's folder, from a round."""
         sources = {
             "episodes_before.json": "round_0/evaluation/episodes.json",
-            "episodes.json": f"round_{last}/evaluation/episodes.json",
+            "episodes.json": f"round_{number}/evaluation/episodes.json",
             "values.json": "round_1/critic/values.json",
         }
         if not distributed.is_main():
@@ -302,10 +329,12 @@ class Rounds:
             if (self.run.directory / source).is_file():
                 content = (self.run.directory / source).read_bytes()
                 atomic_write(self.run.path(name), content)
-        for name, source in (("actor", f"round_{last}/simpo"), ("critic", f"round_{last}/critic")):
+        trained = f"round_{number}/simpo" if number else "warm_start"
+        for name, source in (("actor", trained), ("critic", f"round_{number}/critic")):
             link = self.run.path(name)
             link.unlink(missing_ok=True)
-            os.symlink(f"{source}/{name}", link)
+            if (self.run.directory / source / name).is_dir():  # else it was given, or there is none
+                os.symlink(f"{source}/{name}", link)
 
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds: the figures before and after, and those of every round."""
@@ -334,7 +363,7 @@ class Rounds:
             # Since the run began or went on; of this process and its threads.
             "wall_seconds": time.perf_counter() - wall_start,
             "time/cpu_seconds": time.process_time() - cpu_start,
-            "num_rounds": len(self.critic_summaries),
+            "num_rounds": len(self.evaluations) - 1,
             "target_met": self.target_is_met(),
             "round": self.result(),
             "actor": {"model": actor.model, "adapter": actor.adapter},
@@ -381,15 +410,15 @@ class Rounds:
 def _merit(figures: Mapping[str, Any]) -> tuple[float, float]:
     """What rounds are compared by: success in per cent, and among equals the return.
 
-    With chance, the share of the optimum, which knows no luck, stands for success.
+    With chance, the share of the optimum, which knows no luck, stands for success. What could not
+    be computed is the worst; a summary that was read again has None in the place of NaN.
     """
-    success = figures.get("of_optimum", _practised(figures, "success_rate"))
-    return round(success, 2), _practised(figures, "episode_return")
+    success = figures.get("of_optimum", practised(figures, "success_rate"))
+    return round(_or_worst(success), 2), _or_worst(practised(figures, "episode_return"))
 
 
-def _practised(figures: Mapping[str, Any], name: str) -> float | None:
-    """A figure of what was practised, that what is held back may not choose by."""
-    return figures.get(f"practised/{name}", figures.get(name))
+def _or_worst(figure: float | None) -> float:
+    return -math.inf if figure is None or math.isnan(figure) else figure
 
 
 def _present(figures: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -69,8 +69,14 @@ class WorldSize:
 
 def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
     """The size of a world: by its exact model, or by random play where it has none."""
-    sized = replace(config, max_chain_length=config.max_chain_length or 1)
-    rollouts = Rollouts(sized)
+    rollouts = Rollouts(
+        replace(
+            config,
+            max_chain_length=config.max_chain_length or 1,
+            invalid_penalty=config.invalid_penalty or 0.0,
+            chain_cost=config.chain_cost or 0.0,
+        )
+    )
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
         return size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
@@ -225,8 +231,8 @@ RULES = (
     ),
     Rule(
         "actor.max_new_tokens",
-        lambda world, config, _: config.environment.max_chain_length + 7,
-        "a token for each action of the longest chain, and the brackets",
+        lambda world, config, _: 2 * config.environment.max_chain_length + 7,
+        "two tokens for each action of the longest chain, and the brackets",
     ),
     Rule(
         "warm_start.training.batch_size",
@@ -308,6 +314,7 @@ def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, list
             value = rule.value(world, config, processes)
             config = with_value(config, rule.key, value)
             choices.append(Choice(rule.key, value, rule.why))
+    require_numbers(config)
     return config, choices
 
 
@@ -337,7 +344,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def require_numbers(config: Any, prefix: str = "") -> None:
-    """Refuses nulls that a pipeline alone can fill.
+    """Refuses nulls that no rule has filled.
 
     Raises:
         ConfigError: naming the first.
@@ -347,7 +354,8 @@ def require_numbers(config: Any, prefix: str = "") -> None:
         key, value = f"{prefix}{item.name}", getattr(config, item.name)
         if value is None and item.name in names and item.default is not None:
             raise ConfigError(
-                f"{key}: expected a number, got null, which run_pipeline alone puts a number for"
+                f"{key}: expected a number, got null, which stands for one only in run_pipeline,"
+                " and only where docs/configuration.md has a rule; give a number"
             )
         if is_dataclass(value):
             require_numbers(value, f"{key}.")
