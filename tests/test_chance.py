@@ -1,5 +1,6 @@
 """Optima over chains in worlds with chance, against numbers by hand and against play."""
 
+import tracemalloc
 from dataclasses import replace
 
 import gymnasium as gym
@@ -42,7 +43,7 @@ from lactchain.types import Action
 def test_the_best_chains_by_hand(longest, discount_per, cost, values, chains):
     found = best_chains(bridge(), longest, 0.9, discount_per, cost)
     np.testing.assert_allclose(found[0], values)
-    assert found[1] == chains
+    assert list(found[1]) == chains
 
 
 def test_the_most_that_so_many_chains_can_reach_by_hand():
@@ -215,6 +216,28 @@ def test_what_chains_are_worth_by_hand():
         second = 1 / 9 * (0.5 if discount_per == "action" else 1.0)
         after = discount * (2 * 2 / 9 + 2 * 1 / 9)
         np.testing.assert_allclose(worth[1], (1 / 3 + second - 0.1,) * 2 + np.array((0, after)))
+
+
+def test_copies_of_a_chain_are_worth_the_same_and_take_no_room():
+    """Those of four chains on the 8x8 lake; a row of reachable states takes a kilobyte."""
+    env = language_env("FrozenLake-v1", {"map_name": "8x8"}, max_chain_length=1)
+    states, chains = [{"state": 9}] * 4, [(0,), (1,), (2,), (3,)]
+    once = chain_worth(env, states, chains, None, 0.9, "action")
+    tracemalloc.start()
+    often = chain_worth(env, states * 5_000, chains * 5_000, None, 0.9, "action")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(often, np.tile(once, (5_000, 1)))
+    assert peak < 8e6  # 20 MB for the rows alone, each for itself
+
+
+def test_optima_of_a_world_that_is_made_again_are_remembered():
+    lake, again = (tabular_model(gym.make("FrozenLake-v1")) for _ in range(2))
+    assert lake == again and best_chains(lake, 2, 0.9) is best_chains(again, 2, 0.9)
+    dry = tabular_model(gym.make("FrozenLake-v1", success_rate=0.9))
+    assert dry != lake and (best_within(dry, 9, 2)[0] > best_within(lake, 9, 2)[0]).all()
+    with pytest.raises(ValueError, match="read-only"):
+        best_within(lake, 9, 2)[1][:] = 0.0
 
 
 @pytest.mark.parametrize(

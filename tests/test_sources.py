@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from script_setups import GRID, TRAINING, build_weights, config_of, run_here
-from training_setups import chain_of, episodes
+from training_setups import chain_of, episodes, open_run
 
-from lactchain.data.preferences import write_pairs
+from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.data.trajectories import to_table, write_trajectories
+from lactchain.data.trajectories import read_trajectories, to_table, write_trajectories
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
@@ -45,7 +45,7 @@ def weights(tmp_path_factory):
 
 def write(rows, path, kind):
     """Rows in a format; returns what is given to a script."""
-    path.mkdir(exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     if kind == "jsonl":
         (path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         return path / "data.jsonl"
@@ -90,6 +90,19 @@ def test_files_of_ours_are_read_as_they_always_were(tmp_path):
     assert open_trajectories(tmp_path / "saved") == played
     with pytest.raises(DataError, match="none"):
         open_pairs(tmp_path / "none")
+
+
+def test_folders_in_folders_are_those_of_data_sets_and_never_of_runs(tmp_path):
+    write(PAIRS, tmp_path / "hub/data", "parquet")
+    assert len(open_pairs(tmp_path / "hub")) == len(PAIRS)
+    with open_run(tmp_path / "runs/first") as run:
+        write_pairs(run.path("pairs/0.parquet"), [PreferencePair("x", "a", "b", (1,), (2,), 1, 0)])
+        write_trajectories(run.path("trajectories/0.parquet"), episodes())
+    assert open_trajectories(run.directory / "trajectories") == episodes()
+    for folder in (run.directory, run.directory.parent):
+        for read in (open_trajectories, open_pairs, read_pairs, read_trajectories):
+            with pytest.raises(DataError, match=f"{folder}: expected a parquet file or a folder"):
+                read(folder)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])

@@ -118,7 +118,10 @@ def test_without_an_interval_only_the_end_is_saved(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("learning_rat", "no such argument"), ("learning_rate", "set by"), ("use_cpu", "set by")],
+    [
+        ("learning_rat", "no such argument"),
+        *((name, "set by") for name in ("learning_rate", "use_cpu", "bf16", "fp16")),
+    ],
 )
 def test_extra_arguments_must_exist_and_be_free(tmp_path, name, expected):
     with pytest.raises(ConfigError, match=f"training.extra.{name}: {expected}"):

@@ -36,19 +36,22 @@ def chain_worth(
     of the text that tells of the next state and of a bump; without `values` it is what is earned.
     """
     model = tabular_model(env.env, env.view)
-    per_action, padded = discount_per == "action", pad_chains(chains)
-    starts = model.non_terminal[[model.row(state) for state in states]]
+    rows = model.non_terminal[[model.row(state) for state in states]]
+    decisions = np.column_stack([rows, pad_chains(chains)])
+    distinct, copies = np.unique(decisions, axis=0, return_inverse=True)
+    starts, padded, copies = distinct[:, 0], distinct[:, 1:], copies.ravel()
+    per_action = discount_per == "action"
     reach, rewards = play_chains(with_bumps(model), starts, padded, gamma if per_action else 1.0)
     earned = rewards - env.chain_cost
     if values is None:
-        return np.stack([earned, earned], axis=1)
+        return np.stack([earned, earned], axis=1)[copies]
     terminal = np.tile(model.terminal, 2)
     reached = np.flatnonzero(reach.any(axis=0) & ~terminal)
     bumped, numbers = np.divmod(reached, len(model.terminal))
     told = [env.texts(model.states[n])[b] for n, b in zip(numbers, bumped, strict=True)]
     after = reach[:, reached] @ values(told) if told else 0.0
     discounts = gamma ** (padded >= 0).sum(axis=1) if per_action else gamma
-    return np.stack([earned, earned + discounts * after], axis=1)
+    return np.stack([earned, earned + discounts * after], axis=1)[copies]
 
 
 def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> dict[str, float]:

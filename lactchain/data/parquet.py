@@ -66,7 +66,7 @@ def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
 def files(path: str | Path) -> list[Path]:
     """A file, or every `*.parquet` of a folder by name; `DataError` where there is none."""
     path = Path(path)
-    found = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not found or not found[0].is_file():
         raise DataError(f"{path}: expected a parquet file or a folder of them, found none")
     return found

@@ -87,8 +87,9 @@ class Plays:
                 wanted |= contest.plays_wanted()  # the greater number of each
             self._latest = self._play(wanted)
             self._add(sums, worth)
+            scores = {key: sums[key][1] / self._counts[key] for key in wanted}
             for contest in going:
-                contest.halve({key: sums[key][1] / self._counts[key] for key in wanted})
+                contest.halve(scores)
         return np.array([sums[key] / self._counts[key] for key in self._keys])
 
     def _add(self, sums: dict[Key, np.ndarray], worth: Worth) -> None:

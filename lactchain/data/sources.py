@@ -27,6 +27,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import parse_json_lines
+from lactchain.manifests import RUN_FILE
 from lactchain.types import Action, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]
@@ -54,10 +55,19 @@ def open_trajectories(path: str | Path) -> list[Trajectory]:
         return read_minari(path)
     rows = _foreign_rows(path, "stop_reasons")
     if rows is None:
-        return [episode for file in parquet.files(path) for episode in _read_file(file)]
+        return [episode for file in _files(path) for episode in _read_file(file)]
     if rows and rows[0].keys() >= set(COLUMNS):
         return from_dataset(saved_dataset(path))
     return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
+
+
+def _files(path: Path) -> list[Path]:
+    """A file, or every `*.parquet` of a folder; of a data set those of its folders as well.
+
+    What holds runs is no data set: files of many kinds are in their folders.
+    """
+    found = sorted(path.rglob("*.parquet"))
+    return parquet.files(path) if not found or any(path.rglob(RUN_FILE)) else found
 
 
 def _read_file(file: Path) -> list[Trajectory]:
@@ -118,6 +128,8 @@ def _require(row: Row, columns: Sequence[str], name: str) -> None:
 
 def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
     """The rows of a data set that is not ours; None where our own reader should look."""
+    if (path / RUN_FILE).is_file():
+        return None
     if (path / "state.json").is_file():
         return saved_dataset(path).to_list()
     files = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -126,7 +138,7 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
         if not beside & set(files):
             return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]
     try:
-        tables = [pq.ParquetFile(file) for file in parquet.files(path)]
+        tables = [pq.ParquetFile(file) for file in _files(path)]
     except (pa.ArrowException, OSError):
         return None
     if our_column in tables[0].schema_arrow.names:

@@ -1,12 +1,14 @@
 """Exact figures of chains in small worlds with chance: what is best, and what can be expected.
 
 A chain is played open loop: its later actions are chosen before the dice fall. So there is an
-optimum of its own for each longest chain, and for each number of chains in an episode.
+optimum of its own for each longest chain, and for each number of chains in an episode. The optima
+that were asked for last are remembered: each evaluation of a run asks for the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,16 +21,18 @@ from lactchain.environments.exact import (
     policy_values,
 )
 
+_remembered = lru_cache(maxsize=8)
 _PER_STATE = ("probability", "reward", "terminal", "goal")
 
 
+@_remembered
 def best_chains(
     model: TabularModel,
     max_chain_length: int,
     gamma: float,
     discount_per: DiscountPer = "action",
     chain_cost: float = 0.0,
-) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+) -> tuple[np.ndarray, tuple[tuple[int, ...], ...]]:
     """V* (N,) over chains of at most L actions, and the best chain of each of the N states.
 
     Policy iteration (Howard 1960) with chains as options (Sutton, Precup, Singh 1999), as in
@@ -48,7 +52,7 @@ def best_chains(
         )
         best, gain = _choose(model, values, max_chain_length, gamma, discount_per, chosen)
         if not gain.any():
-            return values[model.non_terminal], [chains[number] for number in best]
+            return _read_only(values, model), tuple(chains[number] for number in best)
         chosen = np.where(gain, best, chosen)
 
 
@@ -66,6 +70,7 @@ def _choose(
     return (q >= nearly).argmax(axis=0), q[chosen, np.arange(q.shape[1])] < nearly
 
 
+@_remembered
 def best_within(
     model: TabularModel, num_chains: int, max_chain_length: int, chain_cost: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +86,14 @@ def best_within(
         success = np.where(model.terminal, success, best)
         best = chain_values(model, returns, max_chain_length).max(axis=0) - chain_cost
         returns = np.where(model.terminal, 0.0, best)
-    return success[model.non_terminal], returns[model.non_terminal]
+    return _read_only(success, model), _read_only(returns, model)
+
+
+def _read_only(values: np.ndarray, model: TabularModel) -> np.ndarray:
+    """Those of values (S,) of states that are not terminal (N,); others may be given them too."""
+    values = values[model.non_terminal]
+    values.flags.writeable = False
+    return values
 
 
 def play_chains(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,11 @@ MAX_CHAINS = 5_000
 """So many chains at most are gone through one by one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TabularModel:
     """S states, A actions, and K possible outcomes of an action (K = 1: deterministic).
+
+    Models are equal that hold the same numbers.
 
     Attributes:
         next_state: (S, A, K) state numbers. Terminal states lead to themselves, with reward 0.
@@ -43,6 +45,17 @@ class TabularModel:
     terminal: np.ndarray
     goal: np.ndarray
     states: tuple[Mapping[str, int], ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TabularModel) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @cached_property
+    def _content(self) -> tuple[Any, ...]:
+        arrays = (self.next_state, self.probability, self.reward, self.terminal, self.goal)
+        return str(self.states), *((a.shape, a.dtype.str, a.tobytes()) for a in arrays)
 
     @cached_property
     def non_terminal(self) -> np.ndarray:

@@ -71,6 +71,8 @@ def training_arguments(
         "train_sampling_strategy": "random",
         "save_total_limit": None,  # it rotates before the new checkpoint is verified
         "logging_nan_inf_filter": False,
+        "bf16": False,
+        "fp16": False,
         "report_to": list(report_to),
         "use_cpu": not on_cuda,
         "dataloader_pin_memory": on_cuda,

@@ -39,6 +39,10 @@ class GuardCallback(TrainerCallback):
             control.should_evaluate = False
             control.should_training_stop = True
 
+    def on_prediction_step(self, args, state, control, **kwargs) -> None:
+        """Ends an evaluation at once, if a signal came."""
+        self.trainer.stop_if_asked()
+
     def on_save(self, args, state, control, **kwargs) -> None:
         """Declares a checkpoint valid once all processes wrote their part; then prunes old ones."""
         trainer = self.trainer
