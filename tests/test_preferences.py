@@ -270,23 +270,24 @@ def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the
 
 def test_what_explorers_say_does_not_count_as_the_policys_own():
     world = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
-    settings = PreferenceConfig(num_states=6, num_candidates=4, states_per_shard=6)
+    settings = PreferenceConfig(num_states=48, num_candidates=4)
     sure, rubbish = Says(['["move forward", "move forward"]']), Says(["nothing"])
     pairs, figures = make_preferences(sure, None, world, settings, explorers=[rubbish])
-    assert {pair.rejected for pair in pairs} == {"nothing"} and len(pairs) == 6
+    assert {pair.rejected for pair in pairs} == {"nothing"} and len(pairs) == 48
     assert figures["rollout/invalid_rate"] == figures["rollout/single_rate"] == 0
     assert figures["rollout/chain_length"] == 2
     assert figures["pairs/no_spread_rate"] == 0  # nobody knows what other chains are worth
     short = Says(['["turn left"]'])
     _, figures = make_preferences(sure, None, world, settings, explorers=[short])
     assert figures["rollout/single_rate"] == 0
-    assert figures["num_env_steps"] == 6 * (2 + 3)
+    assert figures["num_env_steps"] == 48 * (2 + 3)
 
 
 def test_only_where_all_completions_read_the_same_does_an_actor_agree_with_itself():
     world = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
     settings = PreferenceConfig(num_states=6, num_candidates=4, min_margin=100.0)
-    for texts, agree in ((['["turn left"]'], True), (['["turn left"]', '["turn right"]'], False)):
+    left, ahead = '["turn left"]', '["move forward"]'
+    for texts, agree in (([left], True), ([left, ahead], False)):
         with pytest.raises(NoPairsError) as stop:
             make_preferences(Says(texts), None, world, settings)
         assert stop.value.agree is agree

@@ -111,6 +111,7 @@ def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
         environment=replace(preset().environment, **wordle),
         actor=replace(config.actor, max_new_tokens=None),
         warm_start=None,
+        evaluation=replace(config.evaluation, num_episodes_per_start=8),
         target=None,
     )
     assert run_here("run_pipeline", config)["num_rounds"] == 1
