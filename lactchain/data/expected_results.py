@@ -9,14 +9,11 @@ import numpy as np
 
 from lactchain.data.exact_values import can_enumerate
 from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
-from lactchain.environments.exact import TabularModel, pad_chains
+from lactchain.environments.exact import FAR_SIGHTED, TabularModel, pad_chains
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.types import Policy, ask
-
-GAMMA = 0.99
-"""Discount of an action in values of policies."""
 
 Values = Callable[[Sequence[str]], np.ndarray]
 """V (B,) of B texts."""
@@ -80,7 +77,7 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
         return {}
     longest, cost = env.grammar.max_chain_length, env.chain_cost
     success, returns = best_within(model, env.max_chains, longest, cost)
-    values, _ = best_chains(model, longest, GAMMA, chain_cost=cost)
+    values, _ = best_chains(model, longest, FAR_SIGHTED, chain_cost=cost)
     answers = _Answers.of(policy, env, model, at_once)
     figures = {
         "expected_success": answers.within(env.max_chains, answers.goal),
@@ -129,7 +126,7 @@ class _Answers:
         chains = pad_chains([r.actions if isinstance(r, Chain) else () for r in readings])
         starts, told = np.tile(model.non_terminal, 3), with_bumps(model)
         reach, rewards = play_chains(told, starts, chains)
-        _, discounted = play_chains(told, starts, chains, GAMMA)
+        _, discounted = play_chains(told, starts, chains, FAR_SIGHTED)
         here, refused = np.arange(len(starts)), len(starts) * 2 // 3
         transition = np.zeros((len(starts),) * 2)
         transition[:, :refused] = reach[:, told.non_terminal]
@@ -142,7 +139,7 @@ class _Answers:
             goal=reach @ told.goal,
             gains=rewards + beside,
             discounted_gains=discounted + np.where(legal, 0.0, worst) - env.chain_cost,
-            discounts=GAMMA ** np.maximum(1, (chains >= 0).sum(axis=1)),
+            discounts=FAR_SIGHTED ** np.maximum(1, (chains >= 0).sum(axis=1)),
         )
 
     def within(self, num_chains: int, gains: np.ndarray) -> np.ndarray:

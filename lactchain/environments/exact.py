@@ -20,6 +20,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 DiscountPer = Literal["action", "chain"]
+FAR_SIGHTED = 0.99
+"""Discount of an action, where no critic brings its own."""
+
 MAX_CHAINS = 5_000
 """So many chains at most are gone through one by one."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from lactchain.environments.chance import best_chains
-from lactchain.environments.exact import MAX_CHAINS, optimal_chains
+from lactchain.environments.exact import FAR_SIGHTED, MAX_CHAINS, optimal_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
@@ -72,7 +72,7 @@ class OptimalChains(RowPolicy):
 
     name = "optimal"
 
-    def __init__(self, env: LanguageEnv, gamma: float = 0.99) -> None:
+    def __init__(self, env: LanguageEnv, gamma: float = FAR_SIGHTED) -> None:
         grammar = env.grammar
         model = tabular_model(env.env, env.view)
         if model.deterministic:

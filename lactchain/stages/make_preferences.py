@@ -29,6 +29,7 @@ from lactchain.data.preferences import (
 )
 from lactchain.data.rollouts import Rollouts, time_metrics
 from lactchain.data.shards import derive_seed, work_through
+from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.run import Run
@@ -43,9 +44,6 @@ HOTTER = (1.5, 2.25)
 """Temperatures, over the actor's own, of the completions to states that are asked again, since all
 read the same: no pair could be made there, and training on other states alone unlearns these. None
 where the actor is greedy: so would they be."""
-
-GAMMA_OF_RETURNS = 0.99
-"""Discount of an action where there is no critic, which would bring its own."""
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +147,7 @@ def make_preferences(
             settings.num_candidates,
             shard_seed,
             critic if rank == "advantage" else None,
-            GAMMA_OF_RETURNS if critic is None else critic.gamma,
+            FAR_SIGHTED if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             texts,
             explorers,

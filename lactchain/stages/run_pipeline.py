@@ -79,7 +79,8 @@ FIGURES_OF_CHANCE = (
 
 SEEDS_PER_ROUND = 1000
 PATIENCE = 4
-"""Rounds without a better return than before, after which a run ends."""
+"""Rounds that are no better than the best before, by success and then by return, after which a run
+ends."""
 
 log = logging.getLogger(__name__)
 
@@ -462,7 +463,10 @@ def _criticism(config: RunPipelineConfig, actor: PlayerConfig) -> TrainCriticCon
 
 
 def memory(config: RunPipelineConfig) -> Phases:
-    """The phases of a round, with the adapter that is there from the second one on."""
+    """The phases of a round, with the adapter that is there from the second one on.
+
+    Numbers that follow from the world are those of a new run with as many processes as now.
+    """
     from lactchain.budget import TO_BE_TRAINED, ranking
 
     config = sized(config)

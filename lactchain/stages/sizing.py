@@ -15,16 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from lactchain.data.rollouts import Rollouts, collect
-from lactchain.environments.exact import TabularModel, optimal_values, solution_lengths
+from lactchain.environments.exact import FAR_SIGHTED, TabularModel, optimal_values, solution_lengths
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 
 Config = TypeVar("Config")
-
-HORIZON_OF_MEASURING = 0.99
-"""Discount under which an optimal player is asked how long it takes: far-sighted."""
 
 NUM_EPISODES = 512
 """Episodes of random play, where there is no exact model to ask."""
@@ -85,7 +82,7 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
 
 def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldSize:
     """The size of a world that is known exactly."""
-    lengths = solution_lengths(model, HORIZON_OF_MEASURING)
+    lengths = solution_lengths(model, FAR_SIGHTED)
     solvable = lengths[np.isfinite(lengths)]
     path_length = float(solvable.mean()) if len(solvable) else 1.0
     values = optimal_values(model, gamma_of(path_length, not model.deterministic))
