@@ -7,15 +7,12 @@ Width and depth are free. Weights are drawn and written tensor by tensor, so tha
 """
 
 import json
-import math
 import shutil
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import mistral_common
 import torch
-from torch import Tensor
 from transformers import (
     GenerationConfig,
     LlamaTokenizer,
@@ -27,8 +24,8 @@ from transformers import (
 
 from lactchain.models.memory import SHAPES
 from lactchain.models.runtime import quiet
+from lactchain.models.weight_files import write_tensors
 
-TYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 """The names that safetensors has for the types of weights."""
 
 ACTOR, ENCODER = SHAPES
@@ -166,35 +163,6 @@ def _write_shard(
 
     sizes = {name: tensor.shape for name, tensor in shapes.items()}
     write_tensors(file, sizes, next(iter(shapes.values())).dtype, draw())
-
-
-def write_tensors(
-    file: str | Path,
-    shapes: Mapping[str, Iterable[int]],
-    dtype: torch.dtype,
-    tensors: Iterable[Tensor],
-) -> None:
-    """Writes a safetensors file tensor by tensor, so that a shard is never in memory whole.
-
-    Args:
-        shapes: of all tensors by name, in the order in which `tensors` gives them.
-        dtype: of the file; tensors of another type are cast.
-    """
-    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {
-            "dtype": TYPE_NAMES[dtype],
-            "shape": list(shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that what follows is aligned
-    with Path(file).open("wb") as stream:
-        stream.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors:
-            stream.write(tensor.to(dtype).contiguous().view(torch.uint8).numpy().data)
 
 
 def _write_tokenizer(folder: Path, vocabulary: Path, settings: dict[str, str | bool]) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lactchain.errors import DataError, NonFiniteError
@@ -14,6 +16,7 @@ from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
+from lactchain.models.weight_files import write_tensors
 from lactchain.settings import ActorConfig, LoraSettings, RunConfig
 from lactchain.stages import export
 from lactchain.stages.export import ExportConfig
@@ -105,6 +108,22 @@ def test_an_actor_without_an_adapter_is_rounded_only(base, tmp_path):
         assert (tmp_path / "model" / file.name).stat().st_size <= file.stat().st_size + 100
     models = [load_actor(ActorConfig(str(f)))[0] for f in (base, tmp_path / "model")]
     assert torch.equal(*map(logprobs, models))
+
+
+def test_a_weight_is_let_go_of_before_the_next_but_one_is_made(tmp_path):
+    made, shapes = [], {f"weight {number}": (3, number) for number in range(1, 6)}
+
+    def weights():
+        for shape in shapes.values():
+            weight = torch.full(shape, 1.0 + len(made))
+            made.append(weakref.ref(weight))
+            yield weight
+            del weight
+            assert sum(ref() is not None for ref in made) <= 1
+
+    write_tensors(tmp_path / "some.safetensors", shapes, torch.bfloat16, weights())
+    for number, weight in enumerate(load_file(tmp_path / "some.safetensors").values(), 1):
+        assert torch.equal(weight, torch.full((3, number), float(number), dtype=torch.bfloat16))
 
 
 def test_what_cannot_be_merged_is_refused(base, adapter, tmp_path):

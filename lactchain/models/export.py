@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lactchain.errors import DataError, NonFiniteError
@@ -23,7 +25,7 @@ from lactchain.files import read_json
 from lactchain.manifests import write_manifest
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
-from lactchain.models.weight_files import INDEX, check_weights, resolve_weights
+from lactchain.models.weight_files import INDEX, check_weights, resolve_weights, write_tensors
 from lactchain.settings import PlayerConfig
 
 BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
@@ -65,7 +67,7 @@ class ExportReport:
 def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) -> ExportReport:
     """Writes the actor of `config` as one model, with its tokenizer; the manifest last.
 
-    Shards are those of the base, and one at a time is in memory.
+    Shards are those of the base, and one weight at a time is in memory.
 
     Raises:
         DataError: base or adapter are missing, damaged, do not belong together, or the adapter is
@@ -134,12 +136,15 @@ def _write_shard(
     source: Path, target: Path, dtype: torch.dtype, updates: _Updates, report: ExportReport
 ) -> dict[str, str]:
     """Merges one weight file; returns where each of its weights is."""
-    weights = {
-        name: _merged(name, weight, dtype, updates.of(name), report)
-        for name, weight in load_file(source).items()
-    }
-    save_file(weights, target, metadata={"format": "pt"})
-    return dict.fromkeys(weights, target.name)
+    with safe_open(source, framework="pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+
+        def merged() -> Iterator[Tensor]:
+            for name in shapes:
+                yield _merged(name, file.get_tensor(name), dtype, updates.of(name), report)
+
+        write_tensors(target, shapes, dtype, merged())
+    return dict.fromkeys(shapes, target.name)
 
 
 def _merged(

@@ -6,10 +6,15 @@ names its command. Weights are read from safetensors only, never from pickles.
 
 from __future__ import annotations
 
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import torch
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -33,6 +38,9 @@ PRESETS = Path("configs/prepare_weights")
 
 INDEX = "model.safetensors.index.json"
 """Which file each weight is in, where there are several."""
+
+TYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+"""The names that safetensors has for the types of weights."""
 
 WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "README.md"]
 
@@ -130,6 +138,35 @@ def stored_weight(path: Path, name: str) -> Tensor:
         raise DataError(f"{path}: expected {name}, found none; {mend(path)}")
     with safe_open(file, framework="pt") as weights:
         return weights.get_tensor(name)
+
+
+def write_tensors(
+    file: str | Path,
+    shapes: Mapping[str, Iterable[int]],
+    dtype: torch.dtype,
+    tensors: Iterable[Tensor],
+) -> None:
+    """Writes a safetensors file tensor by tensor, so that a shard is never in memory whole.
+
+    Args:
+        shapes: of all tensors by name, in the order in which `tensors` gives them.
+        dtype: of the file; tensors of another type are cast.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {
+            "dtype": TYPE_NAMES[dtype],
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that what follows is aligned
+    with Path(file).open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors:
+            stream.write(tensor.to(dtype).contiguous().view(torch.uint8).numpy().data)
 
 
 def download(model: str, folder: str | Path) -> None:
