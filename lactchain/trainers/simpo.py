@@ -285,15 +285,16 @@ def completion_logprobs(
     """
     start = int(completion_mask.any(dim=0).int().argmax())
     columns = torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device)
-    visible = seen_in_branch(branch)
     if prefix_ids is None:
+        mask = attention_masks(config, seen_in_branch(branch), position_ids, position_ids, dtype)
         texts = {
             "input_ids": input_ids,
             "position_ids": position_ids,
-            "attention_mask": attention_masks(config, visible, position_ids, position_ids, dtype),
+            "attention_mask": mask,
             "logits_to_keep": columns,
         }
     else:
+        visible = seen_in_branch(branch)
         texts = one_sequence(prefix_ids, input_ids, position_ids, visible, columns, dtype)
     logits = model(**texts).logits.view(len(input_ids), len(columns), -1)
     spoken = branch.masked_fill(completion_mask == 0, PADDING)
