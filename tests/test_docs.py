@@ -31,7 +31,7 @@ from lactchain.errors import LactChainError
 from lactchain.models.memory import memory_table
 from lactchain.models.prompting import STRATEGIES
 from lactchain.settings import EnvironmentConfig, LoraSettings
-from lactchain.stages.run_pipeline import Rounds
+from lactchain.stages.round_results import RoundResults
 
 FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|tests"
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
@@ -152,7 +152,7 @@ def test_no_two_commands_want_one_run_folder_for_different_things(monkeypatch):
 
 def test_the_summary_is_explained_key_by_key():
     rows = RUNS.table("What the quickstart says", "`summary.json`")
-    written = re.findall(r'^ +"(\w+)":', inspect.getsource(Rounds.summary), re.MULTILINE)
+    written = re.findall(r'^ +"(\w+)":', inspect.getsource(RoundResults.summary), re.MULTILINE)
     assert sorted(name for row in rows for name in names(row[0])) == sorted(written)
 
 

@@ -17,7 +17,7 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, CriticConfig
 from lactchain.stages import train_critic
-from lactchain.stages.run_pipeline import Rounds
+from lactchain.stages.rounds import Rounds
 from lactchain.stages.train_critic import measure_values
 
 NUM_EPISODES = 300

@@ -45,7 +45,7 @@ from lactchain.errors import CollapseError, ConfigError, DataError, DiskError
 from lactchain.manifests import verify_manifest
 from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, RunConfig
-from lactchain.stages import run_pipeline
+from lactchain.stages import round_results
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.train_bc import WarmStartConfig
 
@@ -268,8 +268,8 @@ def test_a_pipeline_whose_actor_is_sure_of_every_state_is_finished(weights, tmp_
 def test_a_round_that_could_not_be_measured_is_the_worst(unknown):
     known = {"of_optimum": 0.1, "episode_return": -9.0}
     worse = {"of_optimum": unknown, "episode_return": 5.0}
-    assert run_pipeline._merit(worse) < run_pipeline._merit(known)
-    assert run_pipeline._merit(known | {"episode_return": unknown}) < run_pipeline._merit(known)
+    assert round_results.merit(worse) < round_results.merit(known)
+    assert round_results.merit(known | {"episode_return": unknown}) < round_results.merit(known)
 
 
 # --- interrupted ---------------------------------------------------------------------------------

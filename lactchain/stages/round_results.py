@@ -1,0 +1,203 @@
+"""What the rounds of a pipeline came to: their figures, whether that is enough, and the summary."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lactchain import distributed
+from lactchain.data import alarms
+from lactchain.data.evaluations import PARTS, practised
+from lactchain.files import atomic_write
+from lactchain.run import Run
+from lactchain.settings import ActorConfig
+
+if TYPE_CHECKING:
+    from lactchain.stages.run_pipeline import RunPipelineConfig
+
+AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
+"""Figures that a target bounds from above; all others are bounded from below."""
+
+FIGURES_OF_ROUNDS = (
+    "success_rate",
+    "success_within_2_chains",
+    "mean_chain_length",
+    "actions_over_shortest",
+    "sampled_invalid_rate",
+    "retrieval_accuracy",
+    "alarms",
+)
+FIGURES_OF_CHANCE = (
+    "expected_success",
+    "optimum_success",
+    "expected_value",
+    "optimum_value",
+    "of_optimum",
+)
+"""Of worlds with chance alone; see `expected_figures`."""
+
+PATIENCE = 4
+"""Rounds that are no better than the best before, by success and then by return, after which a run
+ends."""
+
+log = logging.getLogger(__name__)
+
+
+class RoundResults:
+    """What the rounds of a pipeline came to so far.
+
+    Attributes:
+        evaluations: figures before the first round, and after each with its alarms.
+        models: the actor and the critic that each of them is of.
+        actor_summaries, critic_summaries: of the stages that trained them.
+    """
+
+    def __init__(self, config: RunPipelineConfig, run: Run) -> None:
+        self.config, self.run = config, run
+        self.evaluations: list[dict[str, Any]] = []
+        self.models: list[tuple[ActorConfig, str | None]] = []
+        self.actor_summaries: list[dict[str, Any]] = []
+        self.critic_summaries: list[dict[str, Any]] = []
+        self._began = time.perf_counter(), time.process_time()
+
+    def add(self, figures: dict[str, Any], actor: ActorConfig, critic: str | None) -> None:
+        """Takes the evaluation of a round, the first being that before all rounds.
+
+        The metrics of the pipeline are these figures, over rounds, and the alarms.
+
+        Raises:
+            CollapseError: the run unlearns what it could.
+        """
+        number = len(self.evaluations)
+        metrics = {f"eval/{name}": value for name, value in figures.items()}
+        fired = {}
+        if number:
+            alarms.warn(figures)
+            fired = alarms.fired(self.actor_summaries[-1] | figures)
+            metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
+        self.run.log_once(metrics, step=number)
+        names = [name for name, is_on in fired.items() if is_on]
+        self.evaluations.append(figures | {"alarms": names})
+        self.models.append((actor, critic))
+        alarms.check_collapse(self.evaluations)
+
+    def target_is_met(self) -> bool:
+        """Whether the last evaluation meets every figure of the target, if there is one."""
+        last, target = self.evaluations[-1], self.config.target
+        return bool(target) and all(
+            _meets(practised(last, name), bound, name in AT_MOST) for name, bound in target.items()
+        )
+
+    def stand_still(self) -> bool:
+        """Whether none of the last rounds is better than those before."""
+        merits = list(map(merit, self.evaluations))
+        earlier, late = merits[:-PATIENCE], merits[-PATIENCE:]
+        if len(earlier) < 2 or max(late) > max(earlier):
+            return False
+        log.info("no better round among the last %d: the run ends", PATIENCE)
+        return True
+
+    def chosen(self) -> int:
+        """The round whose actor is the result."""
+        last = len(self.evaluations) - 1
+        if self.target_is_met():
+            return last
+        return max(range(1, last + 1), key=lambda n: merit(self.evaluations[n]), default=0)
+
+    def gather(self, number: int) -> None:
+        """Puts what people look for first at the top of the run's folder, from a round."""
+        sources = {
+            "episodes_before.json": "round_0/evaluation/episodes.json",
+            "episodes.json": f"round_{number}/evaluation/episodes.json",
+            "values.json": "round_1/critic/values.json",
+        }
+        if not distributed.is_main():
+            return
+        for name, source in sources.items():
+            if (self.run.directory / source).is_file():
+                content = (self.run.directory / source).read_bytes()
+                atomic_write(self.run.path(name), content)
+        trained = f"round_{number}/simpo" if number else "warm_start"
+        for name, source in (("actor", trained), ("critic", f"round_{number}/critic")):
+            link = self.run.path(name)
+            link.unlink(missing_ok=True)
+            if (self.run.directory / source / name).is_dir():  # else it was given, or there is none
+                os.symlink(f"{source}/{name}", link)
+
+    def summary(self) -> dict[str, Any]:
+        """What `summary.json` holds: the figures before and after, and those of every round."""
+        chosen = self.chosen()
+        before, after = self.evaluations[0], self.evaluations[chosen]
+        first = self.critic_summaries[0]
+        actor, critic = self.models[chosen]
+        stages = self.actor_summaries + self.critic_summaries
+        wall_start, cpu_start = self._began
+        return {
+            "seed": self.config.run.seed,
+            "success_rate_before": before["success_rate"],
+            "success_rate_after": after["success_rate"],
+            **_present(after, FIGURES_OF_CHANCE),
+            "success_within_2_chains": after["success_within_2_chains"],
+            "mean_chain_length": after["mean_chain_length"],
+            "actions_over_shortest": after["actions_over_shortest"],
+            **_figures_of_parts(after),
+            "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
+            "critic_r2": first.get("critic_r2"),
+            "critic_rmse": first.get("critic_rmse"),
+            "num_pairs": sum(stage.get("num_pairs", 0) for stage in stages),
+            "num_cloned_chains": sum(stage.get("num_examples", 0) for stage in stages),
+            # Actions that were played to learn from; evaluations do not count, for any agent.
+            "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
+            "rollouts_per_second": first.get("time/chains_per_second"),
+            # Since the run began or went on; of this process and its threads.
+            "wall_seconds": time.perf_counter() - wall_start,
+            "time/cpu_seconds": time.process_time() - cpu_start,
+            "num_rounds": len(self.evaluations) - 1,
+            "target_met": self.target_is_met(),
+            "round": chosen,
+            "actor": {"model": actor.model, "adapter": actor.adapter},
+            "critic": critic,
+            "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
+            "rounds": [
+                {"round": number} | _figures_of_round(figures)
+                for number, figures in enumerate(self.evaluations)
+            ],
+        }
+
+
+def merit(figures: Mapping[str, Any]) -> tuple[float, float]:
+    """What rounds are compared by: success in per cent, and among equals the return.
+
+    With chance, the share of the optimum, which knows no luck, stands for success. What could not
+    be computed is the worst; a summary that was read again has None in the place of NaN.
+    """
+    success = figures.get("of_optimum", practised(figures, "success_rate"))
+    return round(_or_worst(success), 2), _or_worst(practised(figures, "episode_return"))
+
+
+def _or_worst(figure: float | None) -> float:
+    return -math.inf if figure is None or math.isnan(figure) else figure
+
+
+def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
+    """Whether a figure is as good as asked; one that could not be computed is not."""
+    return figure is not None and (figure <= bound if at_most else figure >= bound)
+
+
+def _figures_of_round(figures: dict[str, Any]) -> dict[str, Any]:
+    known = {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+    return known | _figures_of_parts(figures) | _present(figures, FIGURES_OF_CHANCE)
+
+
+def _figures_of_parts(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures of practised start states and of those held back; empty where none is."""
+    names = tuple(f"{part}/{name}" for part in PARTS for name in FIGURES_OF_ROUNDS)
+    return _present(figures, names)
+
+
+def _present(figures: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: figures[name] for name in names if name in figures}

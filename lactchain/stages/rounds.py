@@ -1,0 +1,177 @@
+"""The rounds of a pipeline: each stage's configuration, from what those before it have left."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lactchain import distributed
+from lactchain.data import alarms
+from lactchain.errors import NoPairsError
+from lactchain.run import Run
+from lactchain.settings import (
+    ActorConfig,
+    GuidedActorConfig,
+    PlayerConfig,
+    RunConfig,
+    SamplerConfig,
+    TrainingConfig,
+    recast,
+)
+from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
+from lactchain.stages.evaluate import EvaluateConfig
+from lactchain.stages.round_results import RoundResults
+from lactchain.stages.train_bc import TrainBCConfig
+from lactchain.stages.train_critic import TrainCriticConfig
+from lactchain.stages.train_simpo import TrainSimPOConfig
+
+if TYPE_CHECKING:
+    from lactchain.stages.run_pipeline import RunPipelineConfig
+
+SEEDS_PER_ROUND = 1000
+
+log = logging.getLogger(__name__)
+
+
+class Rounds:
+    """The stages of a pipeline, each on what the ones before it left.
+
+    Attributes:
+        actor: the actor as it stands: a model, or a model and an adapter.
+        critic: the folder of the critic as it stands.
+        results: what the rounds came to so far.
+    """
+
+    def __init__(self, config: RunPipelineConfig, run: Run) -> None:
+        from lactchain.models.critic import check_critic
+
+        self.config, self.run = config, run
+        self.actor = config.actor
+        self.critic = config.critic.config.checkpoint
+        self.encoder = config.critic.config.model
+        self.results = RoundResults(config, run)
+        if config.tiny is not None:
+            self._build_tiny_models()
+        check_critic(replace(config.critic.config, model=self.encoder))
+
+    def warm_start(self) -> None:
+        """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
+        stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
+        self._take_actor(stage, train_bc.main(stage))
+
+    def evaluate(self, number: int) -> None:
+        """Greedy, free episodes from every start state, after the round of that number.
+
+        Raises:
+            CollapseError: the run unlearns what it could.
+        """
+        run = self._stage(f"round_{number}/evaluation", number)
+        greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
+        figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
+        self.results.add(figures, self.actor, self.critic)
+
+    def train_critic(self, number: int) -> None:
+        """The critic of a round; it goes on from that of the round before."""
+        player = recast(self.actor, PlayerConfig, decoding="constrained")
+        stage = criticism(self.config, player)
+        stage = replace(
+            stage,
+            run=self._stage(f"round_{number}/critic", number),
+            critic=replace(stage.critic, model=self.encoder, checkpoint=self.critic),
+            compare_with_exact=stage.compare_with_exact and number == 1,
+        )
+        self.results.critic_summaries.append(train_critic.main(stage))
+        self.critic = str(Path(stage.run.run_dir) / "critic")
+
+    def train_actor(self, number: int) -> bool:
+        """Pairs of the actor's completions, and SimPO on them.
+
+        Returns:
+            Whether there was something to learn: not where it says one thing to each state,
+            however hot it is asked.
+
+        Raises:
+            CollapseError: there is nothing to prefer among different completions.
+        """
+        stage = self._improvement(number)
+        try:
+            self._take_actor(stage, train_simpo.main(stage))
+            return True
+        except NoPairsError as error:
+            if error.agree and self.actor.temperature:
+                log.info("the actor is sure of every state: the run ends")
+                return False
+            raise alarms.no_pairs(error, self.results.evaluations) from error
+
+    def _improvement(self, number: int) -> TrainSimPOConfig:
+        settings = self.config.simpo
+        training, simpo = settings.training, settings.simpo
+        decay = self.config.learning_rate_decay ** (number - 1)
+        growth = self.config.nll_weight_growth ** (number - 1)
+        return TrainSimPOConfig(
+            run=self._stage(f"round_{number}/simpo", number),
+            environment=self.config.environment,
+            actor=self.actor,
+            critic=self.critic if settings.preferences.rank_by == "advantage" else None,
+            preferences=settings.preferences,
+            simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
+            training=replace(training, learning_rate=training.learning_rate * decay),
+        )
+
+    def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict[str, Any]) -> None:
+        """Goes on with the actor that a stage has trained."""
+        from lactchain.models.adapters import ADAPTER_RECORD
+
+        folder = Path(stage.run.run_dir) / "actor"
+        if (folder / ADAPTER_RECORD).is_file():
+            self.actor = replace(self.actor, adapter=str(folder))
+        else:
+            self.actor = replace(self.actor, model=str(folder), adapter=None)
+        self.results.actor_summaries.append(summary)
+
+    def _stage(self, name: str, number: int) -> RunConfig:
+        """The run folder of a stage, whose seed differs from round to round."""
+        run = self.config.run
+        seed = (run.seed * SEEDS_PER_ROUND + number) % 2**32
+        return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
+
+    def _build_tiny_models(self) -> None:
+        from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+
+        actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
+        if distributed.is_main():
+            seed = self.config.run.seed
+            prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed)
+            prepare_tiny_encoder(encoder, actor)
+        distributed.barrier()
+        self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
+    """The warm start of an actor, without a run folder of its own."""
+    return TrainBCConfig(
+        environment=config.environment,
+        actor=replace(actor, lora=None),
+        behavior=config.warm_start.behavior,
+        training=recast(config.warm_start.training, TrainingConfig),
+    )
+
+
+def evaluation(config: RunPipelineConfig, actor: SamplerConfig) -> EvaluateConfig:
+    """An evaluation of an actor, without a run folder of its own."""
+    return EvaluateConfig(environment=config.environment, actor=actor, evaluation=config.evaluation)
+
+
+def criticism(config: RunPipelineConfig, actor: PlayerConfig) -> TrainCriticConfig:
+    """The training of a critic on an actor's episodes, without a run folder of its own."""
+    settings = config.critic
+    return TrainCriticConfig(
+        environment=config.environment,
+        actor=actor,
+        critic=settings.config,
+        collect=settings.collect,
+        training=settings.training,
+        compare_with_exact=settings.compare_with_exact,
+    )
