@@ -26,6 +26,7 @@ RENAMED = {
     "training.optim": EXTRA,
     "training.lr_scheduler_type": EXTRA,
     "training.warmup_ratio": "is now training.extra.warmup_steps, a share below 1",
+    "warm_start.training.max_steps": f"{ENDED}: num_epochs says how long, and may be a fraction",
     "training.keep_checkpoints": f"{ENDED}: two are kept",
     "regression.loss": f"{ENDED}: it is mse",
     "regression.aggregate_duplicates": f"{ENDED}: equal rows become one",

@@ -268,24 +268,19 @@ class BriefTrainingConfig(Bounded):
 
     num_epochs: Positive | None = 1.0
     """Passes over the data. Null: follows from the world."""
-    max_steps: int = -1
-    """Optimiser steps, over num_epochs when positive."""
     learning_rate: Positive = tunable(1e-4, 1e-6, 1e-2, log=True)
     """Peak learning rate."""
     batch_size: AtLeast1 | None = 8
     """Rows per device and forward pass. Null: follows from the world, and from the number of
     processes."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steps = self.max_steps
-        check(steps == -1 or steps > 0, "max_steps", "-1 or more than 0", steps)
-
 
 @dataclass(frozen=True)
 class TrainingConfig(BriefTrainingConfig):
     """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
 
+    max_steps: int = -1
+    """Optimiser steps, over num_epochs when positive."""
     gradient_accumulation_steps: AtLeast1 = 1
     """Forward passes per optimiser step."""
     gradient_checkpointing: bool = False
@@ -299,9 +294,10 @@ class TrainingConfig(BriefTrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        steps = self.extra.get("logging_steps", 1)
-        whole = isinstance(steps, int) and not isinstance(steps, bool) and steps >= 1
-        check(whole, "extra.logging_steps", "a whole number, at least 1", steps)
+        steps, interval = self.max_steps, self.extra.get("logging_steps", 1)
+        check(steps == -1 or steps > 0, "max_steps", "-1 or more than 0", steps)
+        whole = isinstance(interval, int) and not isinstance(interval, bool) and interval >= 1
+        check(whole, "extra.logging_steps", "a whole number, at least 1", interval)
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch
         ("training.log_every_updates", "is now training.extra.logging_steps"),
         ("critic.regression.td_lambda", "is no setting any more: returns are Monte-Carlo"),
         ("actor.lora.dropout", "is no setting any more"),
+        ("warm_start.training.max_steps", "is no setting any more: num_epochs says how long"),
         ("only_final_answers", "is now only_final_completions"),
     ],
 )

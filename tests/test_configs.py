@@ -51,7 +51,7 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
 
 MOST_SETTINGS = {
     "train_critic": 49,
-    "run_pipeline": 91,
+    "run_pipeline": 90,
     "train_simpo": 48,
     "train_bc": 44,
     "evaluate": 34,
