@@ -1,0 +1,236 @@
+"""Files and checkpoints are old, new or whole, whenever a process is killed or a disk is full."""
+
+import builtins
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_checkpoints import make_checkpoint
+
+from lactchain import files
+from lactchain.checkpoints import latest_checkpoint, prune_checkpoints
+from lactchain.errors import DiskError
+from lactchain.files import atomic_write, disk_errors
+from lactchain.manifests import verify_manifest, write_manifest
+
+
+class Killed(BaseException):
+    """Ends the code under test at a file operation, without its clean-up, as SIGKILL would."""
+
+
+class Countdown:
+    """Lets `remaining` file operations happen, then strikes; a write is torn in half."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, remaining: int, error: type[BaseException]):
+        self.remaining, self.error = remaining, error
+        removing = () if error is OSError else ("unlink", "rmdir")  # a full disk allows these
+        for name in ("fsync", "replace", "rename", *removing):
+            monkeypatch.setattr(os, name, self.wrap(getattr(os, name)))
+        monkeypatch.setattr(files, "open", self.open, raising=False)
+
+    def strike(self) -> bool:
+        self.remaining -= 1
+        return self.remaining < 0
+
+    def fail(self):
+        raise self.error(errno.ENOSPC, "No space left on device")
+
+    def wrap(self, function):
+        def counted(*args, **kwargs):
+            if self.strike():
+                self.fail()
+            return function(*args, **kwargs)
+
+        return counted
+
+    def open(self, path, mode="r", **kwargs):
+        if self.strike():
+            self.fail()
+        file = builtins.open(path, mode, **kwargs)  # noqa: SIM115  - the caller closes it
+        return TornWriter(file, self) if mode == "wb" else file
+
+
+class TornWriter:
+    def __init__(self, file, countdown: Countdown):
+        self.file, self.countdown = file, countdown
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, content: bytes) -> None:
+        if self.countdown.strike():
+            self.file.write(content[: len(content) // 2])
+            self.file.flush()
+            self.countdown.fail()
+        self.file.write(content)
+
+
+def operations_until_done(monkeypatch, action, error=Killed):
+    """Runs `action` cut short at its first, second, ... file operation until it gets through."""
+    for remaining in range(1000):
+        with monkeypatch.context() as patch:
+            Countdown(patch, remaining, error)
+            try:
+                action()
+                return
+            except (Killed, DiskError) as raised:
+                cut = raised
+        yield cut
+
+
+def test_a_file_is_old_or_new_after_a_kill_at_any_operation(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    path.write_text("old")
+    cuts = 0
+    for _ in operations_until_done(monkeypatch, lambda: atomic_write(path, "new, and longer")):
+        assert path.read_text() in ("old", "new, and longer")
+        cuts += 1
+    assert path.read_text() == "new, and longer"
+    assert cuts >= 5
+
+
+def test_a_checkpoint_is_absent_or_whole_after_a_kill_at_any_operation(tmp_path, monkeypatch):
+    previous = make_checkpoint(tmp_path, 1)
+    newer = tmp_path / "checkpoint-2"
+    shutil.copytree(previous, newer, ignore=shutil.ignore_patterns("manifest.json"))
+    (newer / "more.bin").write_bytes(b"more")
+    cuts = 0
+    for _ in operations_until_done(monkeypatch, lambda: write_manifest(newer, {"step": 2})):
+        assert latest_checkpoint(tmp_path) == (
+            newer if (newer / "manifest.json").exists() else previous
+        )
+        cuts += 1
+    assert latest_checkpoint(tmp_path) == newer
+    assert cuts >= 15
+
+
+def test_pruning_cut_at_any_operation_leaves_only_whole_checkpoints(tmp_path, monkeypatch):
+    for step in (1, 2, 3):
+        make_checkpoint(tmp_path, step)
+    cuts = 0
+    for _ in operations_until_done(monkeypatch, lambda: prune_checkpoints(tmp_path, keep=1)):
+        for path in tmp_path.glob("checkpoint-*"):
+            verify_manifest(path)
+        assert latest_checkpoint(tmp_path).name == "checkpoint-3"
+        cuts += 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
+    assert cuts >= 8
+
+
+def test_a_failing_disk_is_a_disk_error_and_the_old_file_stays(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    path.write_text("old")
+    action = lambda: atomic_write(path, "new")  # noqa: E731
+    for error in operations_until_done(monkeypatch, action, error=OSError):
+        assert "summary.json: could not be written (No space left on device)" in str(error)
+        assert "need 3 bytes, free" in str(error)
+        assert path.read_text() in ("old", "new")  # new if only the folder's fsync failed
+        assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A real file system of 256 KiB."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_really_full_disk_loses_nothing(tiny_disk):
+    path = tiny_disk / "metrics.json"
+    atomic_write(path, b"old" * 1000)
+    checkpoint = make_checkpoint(tiny_disk, 1)
+    refused = 0
+    for kilobytes in range(4, 256, 8):
+        try:
+            atomic_write(path, bytes(1024 * kilobytes))
+        except DiskError as error:
+            assert f"need {1024 * kilobytes:,} bytes" in str(error)
+            refused += 1
+        assert path.stat().st_size in (3000, *(1024 * k for k in range(4, 256, 8)))
+        verify_manifest(checkpoint)
+    assert 0 < refused < 32
+    assert sorted(p.name for p in tiny_disk.iterdir()) == ["checkpoint-1", "metrics.json"]
+
+
+@pytest.mark.parametrize("writer", ["safetensors", "torch", "parquet"])
+def test_every_kind_of_file_meets_a_full_disk_as_a_disk_error(tiny_disk, writer):
+    import pyarrow
+    import pyarrow.parquet
+    import torch
+    from safetensors.torch import save_file
+
+    values = torch.rand(200_000)
+    writers = {
+        "safetensors": lambda path: save_file({"values": values}, path),
+        "torch": lambda path: torch.save(values, path),
+        "parquet": lambda path: pyarrow.parquet.write_table(
+            pyarrow.table({"values": values.numpy()}), path
+        ),
+    }
+    path = tiny_disk / "file"
+    with pytest.raises(DiskError, match="file: could not be written"), disk_errors(path):
+        writers[writer](path)
+
+
+def test_an_error_that_is_not_the_disks_passes(tmp_path):
+    with pytest.raises(RuntimeError, match="shapes"), disk_errors(tmp_path):
+        raise RuntimeError("shapes do not match")
+
+
+def test_a_read_only_disk_is_a_disk_error(tiny_disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    with pytest.raises(DiskError, match="Read-only file system"):
+        atomic_write(tiny_disk / "x.json", "x")
+
+
+WRITER = """
+import itertools, random, shutil, sys
+from pathlib import Path
+from lactchain.checkpoints import prune_checkpoints
+from lactchain.manifests import write_manifest
+directory = Path(sys.argv[1])
+for step in itertools.count(int(sys.argv[2])):
+    path = directory / f"checkpoint-{step}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    for name in "abc":
+        (path / name).write_bytes(random.Random(step).randbytes(20_000))
+    write_manifest(path, {"step": step})
+    prune_checkpoints(directory, keep=2)
+    print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_sigkill_at_a_random_time_the_last_announced_checkpoint_is_there(
+    tmp_path, root, seed
+):
+    rng = random.Random(seed)
+    announced = 0
+    for _ in range(2):
+        command = [sys.executable, "-c", WRITER, str(tmp_path), str(announced + 1)]
+        with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+            announced = int(process.stdout.readline())
+            time.sleep(rng.uniform(0, 0.1))
+            process.send_signal(signal.SIGKILL)
+            announced = max([announced, *map(int, process.stdout.read().split())])
+        newest = latest_checkpoint(tmp_path)
+        assert int(newest.name.rpartition("-")[2]) >= announced
+        announced = int(newest.name.rpartition("-")[2])
