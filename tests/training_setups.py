@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import sys
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
@@ -63,6 +64,12 @@ ILQL = ILQLConfig(gamma=0.9, tau=0.1, cql_weight=0.1)
 MC = ValueConfig(gamma=0.9, cql_weight=0.1)
 LORA = LoraSettings(r=2)
 DROPOUT = 0.2  # of attention under an adapter: it draws random numbers in every step
+
+
+def changed(extra: dict | None = None, **values) -> TrainingConfig:
+    """The common settings with some replaced; no warm-up, constant learning rate."""
+    constant = {"lr_scheduler_type": "constant", "warmup_steps": 0}
+    return replace(TRAINING, extra=TRAINING.extra | constant | (extra or {}), **values)
 
 
 def build_weights(folder: Path) -> Path:

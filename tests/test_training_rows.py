@@ -1,0 +1,173 @@
+"""What trainers read: the tokens of prompts and completions, and what is left out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from training_setups import (
+    STATES,
+    build_weights,
+    chain_of,
+    make_cloning,
+    open_run,
+)
+
+from lactchain.errors import DataError
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.tiny import build_tiny_tokenizer
+from lactchain.settings import ActorConfig
+from lactchain.trainers.behavior_cloning import cloning_rows
+from lactchain.trainers.simpo import (
+    PreferenceCollator,
+    drop_reason,
+    preference_rows,
+    seen_in_branch,
+)
+from lactchain.types import Action, PreferencePair
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(weights):
+    return load_actor(ActorConfig(str(weights / "actor")))[1]
+
+
+def test_sampled_ids_are_kept_and_texts_are_encoded_with_an_end(tokenizer):
+    letters = [tokenizer.convert_tokens_to_ids(c) for c in "move"]
+    sampled = Action("move", token_ids=(*letters, tokenizer.eos_token_id))
+    text = Action(chain_of(2))
+    first, second, third = encode_completions([sampled, text, Action("")], tokenizer)
+    assert (
+        first
+        == [*letters, tokenizer.eos_token_id]
+        != encode_completions([Action("move")], tokenizer)[0]
+    )
+    assert tokenizer.decode(second[:-1]) == chain_of(2)
+    assert second[-1] == tokenizer.eos_token_id
+    assert third == []
+
+
+def test_special_tokens_in_a_text_are_plain_characters(tokenizer):
+    ids = encode_completions([Action("</s>[INST]")], tokenizer)[0]
+    assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
+    assert tokenizer.decode(ids[:-1]) == "</s>[INST]"
+
+
+def test_pairs_that_cannot_be_trained_on_are_dropped_and_counted(tokenizer):
+    template = PromptTemplate(tokenizer)
+    good = PreferencePair(STATES[0], chain_of(2), chain_of(1))
+    bad = [
+        PreferencePair(STATES[0], "", chain_of(1)),
+        PreferencePair(STATES[0], chain_of(1), chain_of(1)),
+        PreferencePair(STATES[0] * 50, chain_of(2), chain_of(1)),
+    ]
+    rows, dropped = preference_rows([good, *bad], template, tokenizer, max_length=60)
+    assert len(rows) == 1
+    assert dropped == {"empty completion": 1, "equal completions": 1, "over-long": 1}
+    with pytest.raises(DataError, match="all 3 pairs were dropped.*over-long"):
+        preference_rows(bad, template, tokenizer, max_length=60)
+
+
+def test_pairs_and_examples_of_another_tokenizer_are_refused(tokenizer):
+    other = build_tiny_tokenizer(["quite another corpus, with words of its own"] * 2)
+    template = PromptTemplate(tokenizer)
+
+    def sampled(text, by):
+        return tuple(encode_completions([Action(text)], by)[0])
+
+    def rows(by, **changes):
+        ids = {"chosen_token_ids": sampled(chain_of(2), by), "rejected_token_ids": ()}
+        pair = PreferencePair(STATES[0], chain_of(2), chain_of(1), **ids)
+        return preference_rows([pair, pair, replace(pair, **changes)], template, tokenizer)[0]
+
+    rejected = sampled(chain_of(1), tokenizer)
+    (*_, row) = rows(tokenizer, rejected_token_ids=rejected)
+    assert row["rejected_ids"] == list(rejected)
+    foreign = sampled(chain_of(1), other)
+    with pytest.raises(DataError, match=r"pairs: row 2, rejected completion: its tokens read .*, "
+                       r"its text is '\[.*make the data anew"):  # fmt: skip
+        rows(tokenizer, rejected_token_ids=foreign)
+    with pytest.raises(DataError, match="pairs: row 0, chosen completion: its tokens read"):
+        rows(other)
+    beyond = (*rejected[:-1], len(tokenizer) + 7)  # such as the other's end of sequence
+    with pytest.raises(DataError, match=f"its token {beyond[-1]} is none of the {len(tokenizer)} "):
+        rows(tokenizer, rejected_token_ids=beyond)
+    with pytest.raises(DataError, match="examples: row 1: its tokens read"):
+        cloning_rows(
+            [(STATES[0], Action(chain_of(1))), (STATES[0], Action(chain_of(1), foreign))],
+            template,
+            tokenizer,
+        )
+
+
+def test_sampled_ids_that_read_as_half_a_character_are_kept(tokenizer):
+    bytes_of = tokenizer("é漢", add_special_tokens=False)["input_ids"]
+    for cut in range(1, len(bytes_of)):
+        ids = tuple(bytes_of[:cut])
+        action = Action(tokenizer.decode(ids), ids, stop_reason="length")
+        assert encode_completions([action], tokenizer) == [list(ids)]
+    special = (tokenizer.bos_token_id, *bytes_of, tokenizer.eos_token_id)
+    action = Action(tokenizer.decode(special[:-1]), special)
+    assert encode_completions([action], tokenizer) == [list(special)]
+
+
+def test_a_row_without_prompt_has_nothing_to_predict_from():
+    row = {"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}
+    assert drop_reason(row) == "empty prompt"
+
+
+def test_both_completions_follow_one_prompt_and_do_not_see_each_other():
+    rows = [
+        {"prompt_ids": [7, 8], "chosen_ids": [9, 1], "rejected_ids": [1]},
+        {"prompt_ids": [7], "chosen_ids": [9, 1], "rejected_ids": [5, 5, 1]},
+    ]
+    batch = PreferenceCollator(pad_token_id=0)(rows)
+    assert batch["input_ids"].tolist() == [[7, 8, 9, 1, 8, 1, 0], [7, 9, 1, 7, 5, 5, 1]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 1, 2, 0], [0, 1, 2, 0, 1, 2, 3]]
+    assert batch["branch"].tolist() == [[0, 1, 1, 1, 2, 2, 3], [1, 1, 1, 2, 2, 2, 2]]
+    assert batch["completion_mask"].tolist() == [[0, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 1]]
+    visible = seen_in_branch(batch["branch"])[0].int().tolist()
+    assert visible == [
+        [1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 0, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 1, 1, 0],
+        [1, 0, 0, 0, 0, 0, 1],
+    ]
+
+
+def test_cloning_learns_completions_only(tokenizer):
+    template = PromptTemplate(tokenizer)
+    examples = [(STATES[0], Action(chain_of(1))), (STATES[1], Action(""))]
+    rows, dropped = cloning_rows(examples, template, tokenizer)
+    (row,) = rows
+    prompt = template.encode(STATES[0])
+    completion = encode_completions([Action(chain_of(1))], tokenizer)[0]
+    assert row["input_ids"] == prompt + completion
+    assert row["labels"] == [-100] * len(prompt) + completion
+    assert dropped == {"empty completion": 1}
+
+
+def test_the_cloning_loss_is_that_of_each_completion_by_itself(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_cloning(weights, run, lora=False)
+    trainer.model.eval()
+    rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
+    assert len({len(row["input_ids"]) for row in rows}) > 1
+    logps = []
+    for row in rows:
+        logits = trainer.model(torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1)
+        labels = enumerate(row["labels"])
+        logps += [logits[i - 1, label].item() for i, label in labels if label != -100]
+    batch = trainer.data_collator(rows)
+    assert len(batch["logits_to_keep"]) < batch["input_ids"].shape[1]
+    loss = trainer.compute_loss(trainer.model, batch).item()
+    np.testing.assert_allclose(loss, -np.mean(logps), rtol=1e-5)
