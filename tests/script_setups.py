@@ -4,11 +4,15 @@
 server that has torch and transformers loaded already, so that killing it costs next to nothing.
 """
 
+import functools
+import hashlib
 import importlib
+import json
 import os
 import runpy
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,6 +24,8 @@ import training_setups
 
 from lactchain.config import dump
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+from lactchain.data.preferences import read_pairs
+from lactchain.data.trajectories import read_trajectories
 from lactchain.process import launch
 from lactchain.settings import (
     ActorConfig,
@@ -60,6 +66,15 @@ PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard
 BEHAVIOR = BehaviorConfig(num_chains=64, max_random_length=2)
 EVALUATION = EvaluationConfig(num_envs=32, num_samples=100)
 SCRIPTS = Path(__file__).parent.parent / "scripts"
+RESULTS = {
+    "make_offline_data": ["trajectories"],
+    "train_bc": ["actor/model.safetensors"],
+    "collect_rollouts": ["trajectories"],
+    "train_critic": ["trajectories", "critic/model.safetensors", "values.json"],
+    "make_preferences": ["pairs"],
+    "train_simpo": ["pairs", "actor/model.safetensors"],
+    "evaluate": ["trajectories", "episodes.json"],
+}
 
 
 def config_class(script: str) -> type:
@@ -130,6 +145,18 @@ def run_here(script: str, config: Any) -> dict[str, Any]:
     return stage(script).main(config)
 
 
+def finished_runs(weights: Path, new_folder: Callable[[str], Path]) -> Callable[[str], Path]:
+    """Gives the run folder of a script, which is run once without interruption."""
+
+    @functools.cache
+    def folder_of(script: str) -> Path:
+        folder = new_folder(script) / "run"
+        run_here(script, config_of(script, weights, folder))
+        return folder
+
+    return folder_of
+
+
 def stage(script: str) -> ModuleType:
     """The module of the stage that a script launches."""
     return importlib.import_module(f"lactchain.stages.{script}")
@@ -165,6 +192,21 @@ def _main(variables: dict[str, str], log: str, script: str, arguments: list[str]
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]
     launch(stage(script).main, CLASSES[script])
+
+
+def contents(run_dir: Path, script: str) -> dict[str, Any]:
+    """What a run must end with, however it was interrupted."""
+    found = {}
+    for name in RESULTS[script]:
+        path = run_dir / name
+        read = {"trajectories": read_trajectories, "pairs": read_pairs}.get(name)
+        found[name] = read(path) if read else hashlib.sha256(path.read_bytes()).hexdigest()
+    return found | {"summary": read_summary(run_dir)}
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """The summary of a run, without what depends on the clock."""
+    return figures_of(json.loads((run_dir / "summary.json").read_text()))
 
 
 def figures_of(summary: dict[str, Any]) -> dict[str, Any]:

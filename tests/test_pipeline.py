@@ -1,0 +1,138 @@
+"""The pipeline: where it goes on, when it ends, and what it says of a run that has collapsed."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from script_setups import (
+    BEHAVIOR,
+    PREFERENCES,
+    TRAINING,
+    build_weights,
+    config_of,
+    read_summary,
+    run_here,
+    start_two,
+)
+from training_setups import exit_codes, logs
+
+from lactchain.config import dump
+from lactchain.data.trajectories import read_trajectories
+from lactchain.errors import CollapseError
+from lactchain.run import read_metrics
+from lactchain.stages import round_results
+from lactchain.stages.train_bc import WarmStartConfig
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def played_actions(folder: Path) -> int:
+    """Actions of a round's episodes, and of its candidates."""
+    episodes = sum(sum(t.num_actions) for t in read_trajectories(folder / "critic/trajectories"))
+    return episodes + read_summary(folder / "simpo")["num_env_steps"]
+
+
+def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_path, monkeypatch):
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    summary, first = run_here("run_pipeline", config), read_summary(tmp_path / "run")
+    assert summary["num_rounds"] == 2 and not summary["target_met"]
+    stages = [f.parent for f in (tmp_path / "run").rglob("summary.json")]
+    assert len(stages) == 1 + 1 + 3 + 2 * 2  # itself, warm start, evaluations, critics, SimPOs
+    assert summary["num_env_steps"] == sum(
+        played_actions(tmp_path / f"run/round_{number}") for number in (1, 2)
+    )
+    names = {"report.html", "episodes.json", "episodes_before.json", "values.json"}
+    assert names <= {path.name for path in (tmp_path / "run").iterdir()}
+    redone = [tmp_path / "run", tmp_path / "run/round_2/simpo", tmp_path / "run/round_2/evaluation"]
+    weights_file = tmp_path / "run/round_2/simpo/actor/model.safetensors"
+    before = weights_file.read_bytes()
+    for stage in redone:
+        (stage / "summary.json").unlink()
+    times = {s: (s / "summary.json").stat().st_mtime_ns for s in stages if s not in redone}
+    run_here("run_pipeline", config)
+    assert read_summary(tmp_path / "run") == first
+    assert weights_file.read_bytes() == before
+    assert times == {s: (s / "summary.json").stat().st_mtime_ns for s in times}
+    shutil.rmtree(tmp_path / "run" / "round_2")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "config.yaml").write_text(
+        dump(replace(config, target={"success_rate": 0.0}))
+    )
+    stopped = run_here("run_pipeline", replace(config, target={"success_rate": 0.0}))
+    assert stopped["num_rounds"] == 1 and stopped["target_met"]
+    metrics = {r["step"]: r for r in read_metrics(tmp_path / "run") if "eval/success_rate" in r}
+    assert "alarm/loops" not in metrics[0] and "alarm/loops" in metrics[1]
+    rounds = [entry["alarms"] for entry in summary["rounds"]]
+    named = {name: n for n, names in [*enumerate(rounds)][::-1] for name in names}
+    assert rounds[0] == [] and summary["alarms"] == named
+
+
+def test_a_pipeline_that_falls_silent_stops_with_a_diagnosis_and_does_so_again(weights, tmp_path):
+    """A warm start that speaks, and a learning rate that destroys any model."""
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
+    destroying = replace(config.simpo, training=replace(TRAINING, learning_rate=3.0))
+    config = replace(
+        config,
+        actor=replace(config.actor, decoding="free"),
+        warm_start=WarmStartConfig(replace(BEHAVIOR, num_chains=2048), cloning),
+        simpo=destroying,
+    )
+    for _ in range(2):
+        with pytest.raises(CollapseError, match="round 1: .* rule silence.* that of round 0"):
+            run_here("run_pipeline", config)
+    *_, last = read_metrics(tmp_path / "run")
+    assert last["alarm/silence"] == 1 and last["step"] == 1
+    assert (tmp_path / "run/round_1/simpo/actor/model.safetensors").is_file()
+    assert not (tmp_path / "run/summary.json").exists()
+    assert (tmp_path / "run/report.html").is_file()
+    assert (tmp_path / "run/actor").resolve() == (tmp_path / "run/warm_start/actor").resolve()
+    assert (tmp_path / "run/actor/model.safetensors").is_file()
+
+
+def test_a_pipeline_without_pairs_stops_with_a_diagnosis(weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    preferences = replace(PREFERENCES, min_margin=100.0)
+    config = replace(config, simpo=replace(config.simpo, preferences=preferences))
+    with pytest.raises(CollapseError, match="no_pairs: .* all 96 were dropped.* that of round 0"):
+        run_here("run_pipeline", config)
+
+
+def test_a_pipeline_whose_actor_is_sure_of_every_state_is_finished(weights, tmp_path):
+    """So cold that even the hottest completions are the likeliest ones."""
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    config = replace(config, actor=replace(config.actor, temperature=1e-4))
+    summary = run_here("run_pipeline", config)
+    assert (summary["num_rounds"], summary["round"], summary["num_pairs"]) == (0, 0, 0)
+    assert summary["actor"]["model"].endswith("warm_start/actor")
+    assert (tmp_path / "run/actor/model.safetensors").is_file()
+    assert (tmp_path / "run/report.html").is_file()
+    greedy = replace(config, actor=replace(config.actor, temperature=0.0))
+    greedy = replace(greedy, run=replace(config.run, run_dir=str(tmp_path / "greedy")))
+    with pytest.raises(CollapseError, match="no_pairs"):  # it was not asked any hotter
+        run_here("run_pipeline", greedy)
+
+
+@pytest.mark.parametrize("unknown", [None, math.nan])
+def test_a_round_that_could_not_be_measured_is_the_worst(unknown):
+    known = {"of_optimum": 0.1, "episode_return": -9.0}
+    worse = {"of_optimum": unknown, "episode_return": 5.0}
+    assert round_results.merit(worse) < round_results.merit(known)
+    assert round_results.merit(known | {"episode_return": unknown}) < round_results.merit(known)
+
+
+@pytest.mark.slow
+def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
+    assert exit_codes(start_two("run_pipeline", config)) == [0, 0], logs(tmp_path / "run")
+    together, log = read_summary(tmp_path / "run"), logs(tmp_path / "run")
+    alone = config_of("run_pipeline", weights, tmp_path / "alone", num_rounds=1)
+    run_here("run_pipeline", alone)
+    assert together.keys() == read_summary(tmp_path / "alone").keys()
+    assert (tmp_path / "run-1.log").read_text() == ""
+    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()

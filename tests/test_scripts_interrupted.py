@@ -1,0 +1,159 @@
+"""A script that is stopped, killed, or run on two processes ends as if nothing had been."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from script_setups import (
+    COLLECT,
+    RESULTS,
+    build_weights,
+    config_of,
+    contents,
+    figures_of,
+    finished_runs,
+    run_here,
+    start,
+    start_two,
+)
+from training_setups import exit_codes, logs
+
+from lactchain.config import dump
+from lactchain.run import read_metrics
+
+TRAINERS = ["train_critic", "train_simpo"]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def finished(weights, tmp_path_factory):
+    return finished_runs(weights, tmp_path_factory.mktemp)
+
+
+def test_a_signal_in_a_rollout_saves_and_the_same_command_ends_as_if_there_was_none(
+    weights, tmp_path
+):
+    many = replace(COLLECT, num_episodes=640)
+    config = config_of("collect_rollouts", weights, tmp_path / "run", collect=many)
+    process = start("collect_rollouts", config)
+    wait_for(tmp_path / "run/trajectories/00002-of-00040.parquet", process)
+    os.kill(process.pid, signal.SIGTERM)
+    began = time.perf_counter()
+    process.join()
+    assert process.exitcode == 143 and time.perf_counter() - began < 10
+    assert "give the same command to go on" in logs(tmp_path / "run")
+    kept = len(list((tmp_path / "run/trajectories").glob("*.parquet")))
+    assert 3 <= kept < 40 and not (tmp_path / "run/summary.json").exists()
+    resumed = run_here("collect_rollouts", config)
+    whole = config_of("collect_rollouts", weights, tmp_path / "whole", collect=many)
+    assert figures_of(resumed) == figures_of(run_here("collect_rollouts", whole))
+    assert contents(tmp_path / "run", "collect_rollouts") == contents(
+        tmp_path / "whole", "collect_rollouts"
+    )
+
+
+def wait_for(path: Path, process) -> None:
+    while not path.exists():
+        assert process.is_alive(), logs(path.parent.parent)
+        time.sleep(0.005)
+
+
+def kill_and_repeat(script, config, num_kills, seed) -> int:
+    """Runs a script to its end, though it is killed at random times; how often it was."""
+    run_dir = Path(config.run.run_dir)
+    rng, kills, code = random.Random(seed), 0, None
+    while code != 0:
+        process = start(script, config)
+        process.join(rng.uniform(0.1, 1.5) if kills < num_kills else None)
+        if process.exitcode is None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+        code = process.exitcode
+        assert code in (0, -signal.SIGKILL), logs(run_dir)
+    return kills
+
+
+@pytest.mark.parametrize("script", TRAINERS)
+def test_killed_at_random_times_a_script_ends_with_the_same_bits(
+    script, finished, weights, tmp_path
+):
+    kill_and_repeat(script, config_of(script, weights, tmp_path / "run"), num_kills=3, seed=0)
+    assert contents(tmp_path / "run", script) == contents(finished(script), script)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("script", TRAINERS)
+def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
+    script, finished, weights, tmp_path
+):
+    """A run that ends before the kill is checked, and the next one begins in a new folder."""
+    rng, kills, runs = random.Random(1), 0, 0
+    while kills < 20:
+        runs += 1
+        config = config_of(script, weights, tmp_path / f"run-{runs}")
+        kills += kill_and_repeat(script, config, rng.randint(1, 4), seed=runs)
+        assert contents(tmp_path / f"run-{runs}", script) == contents(finished(script), script)
+
+
+# --- on two processes ----------------------------------------------------------------------------
+
+
+def policy_files(run_dir: Path) -> dict[str, bytes]:
+    """What enumerating the actor's completions has left, in the runs that do so."""
+    return {path.name: path.read_bytes() for path in (run_dir / "policy").glob("*.parquet")}
+
+
+def test_processes_that_do_not_share_a_folder_are_told_so(weights, tmp_path):
+    """As two machines, each with a disk of its own under the same name."""
+    configs = [config_of("collect_rollouts", weights, tmp_path / name) for name in ("a", "b")]
+    assert exit_codes(start_two("collect_rollouts", *configs)) == [2, 2]
+    for name, log in (("a", "a-0.log"), ("b", "b-1.log")):
+        (line,) = (tmp_path / log).read_text().splitlines()
+        assert f"error: {tmp_path / name}: not all processes see" in line
+        assert "a file system that all machines share" in line and "--run.run_dir" in line
+
+
+@pytest.mark.parametrize("script", TRAINERS)
+def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished, weights, tmp_path):
+    config = config_of(script, weights, tmp_path / "run")
+    assert exit_codes(start_two(script, config)) == [0, 0], logs(tmp_path / "run")
+    alone, together = contents(finished(script), script), contents(tmp_path / "run", script)
+    data = RESULTS[script][0]
+    assert together[data] == alone[data]
+    assert policy_files(tmp_path / "run") == policy_files(finished(script))
+    assert together["summary"].keys() == alone["summary"].keys()
+    assert (tmp_path / "run-1.log").read_text() == ""
+    assert "│" in (tmp_path / "run-0.log").read_text()
+    records = read_metrics(tmp_path / "run")
+    assert [r["step"] for r in records] == sorted(r["step"] for r in records)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TRAINERS)
+def test_accelerate_launches_two_processes_of_a_script(script, finished, weights, tmp_path, root):
+    config = config_of(script, weights, tmp_path / "run")
+    (tmp_path / "run.yaml").write_text(dump(config))
+    settings = root / "configs/accelerate/cpu_2_processes.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", settings]
+    command = [*launch, root / f"scripts/{script}.py", "--config", tmp_path / "run.yaml"]
+    environment = os.environ | {"PYTHONPATH": f"{root}:{os.environ['PYTHONPATH']}"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("num_") >= 1 and "[rank 1]" not in ended.stderr
+    data = RESULTS[script][0]
+    assert contents(tmp_path / "run", script)[data] == contents(finished(script), script)[data]
+    made = json.loads((tmp_path / "run/environment.json").read_text())
+    assert made["world_size"] == 2
