@@ -158,14 +158,14 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     # Of returns of .522: twice and 4 % of them, to one digit.
     assert (filled.environment.invalid_penalty, filled.environment.chain_cost) == (-1.0, 0.02)
     assert filled.simpo.preferences.num_states == 3840
-    assert filled.simpo.training.num_epochs == 15  # 57,600 rows
+    assert filled.simpo.training.num_epochs == 8  # 30,720 rows
 
 
 def test_what_is_given_is_kept_and_counts_in_what_follows():
     given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
     filled, choices = fill(given, measure_world(GRID), processes=1)
     assert filled.critic.config.gamma == 0.5
-    assert filled.simpo.training.num_epochs == 576
+    assert filled.simpo.training.num_epochs == 310
     assert "critic.config.gamma" not in [choice.key for choice in choices]
 
 

@@ -6,7 +6,7 @@ was made from other settings is refused with a `ConfigError`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,22 @@ log = logging.getLogger(__name__)
 
 
 def prepare_tiny_actor(
-    folder: str | Path, shape: TinyModelConfig, environment: EnvironmentConfig, seed: int = 0
+    folder: str | Path,
+    shape: TinyModelConfig,
+    environment: EnvironmentConfig,
+    seed: int = 0,
+    strategies: Iterable[str] = STRATEGIES,
 ) -> None:
-    """An untrained tiny actor whose tokenizer knows the words of the environment."""
+    """An untrained tiny actor whose tokenizer knows the words of the environment.
+
+    Args:
+        strategies: whose words it knows too.
+    """
     settings = {"tiny": asdict(shape), "environment": asdict(environment), "seed": seed}
     prepare(
-        folder, settings, lambda: build_tiny_actor(folder, corpus(environment, seed), shape, seed)
+        folder,
+        settings,
+        lambda: build_tiny_actor(folder, corpus(environment, seed, strategies), shape, seed),
     )
 
 
@@ -68,11 +78,13 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
         log.info("%s: already there, and whole", folder)
 
 
-def corpus(environment: EnvironmentConfig, seed: int = 0) -> list[str]:
+def corpus(
+    environment: EnvironmentConfig, seed: int = 0, strategies: Iterable[str] = STRATEGIES
+) -> list[str]:
     """Texts for a tokenizer: those of play in the environment, and words that are rare in it."""
     env = make_language_env(environment)
     texts = list(random_play_texts(env, seed=seed))
     completions = [env.grammar.render([action]) for action in range(len(env.grammar.action_names))]
-    strategies = [resolve_strategy(name, env.view.action_names) for name in STRATEGIES]
+    instructions = [resolve_strategy(name, env.view.action_names) for name in strategies]
     # Twice: what occurs once is not worth a token.
-    return texts + [env.view.rare_words, *completions, *strategies] * 2
+    return texts + [env.view.rare_words, *completions, *instructions] * 2

@@ -143,7 +143,8 @@ class Rounds:
         actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
         if distributed.is_main():
             seed = self.config.run.seed
-            prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed)
+            words = [self.config.actor.strategy]
+            prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed, words)
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
