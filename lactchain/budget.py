@@ -101,14 +101,9 @@ def _rows(found: list[Phase], free: int) -> list[dict[str, str]]:
 
 
 def check_budget(config: Any, memory: Callable[[Any], Iterable[Phase]]) -> None:
-    """Refuses what cannot fit on this device, before it is loaded; costs tiny models nothing.
+    """Raises `ConfigError` for what cannot fit on this device; costs tiny models nothing.
 
-    Args:
-        config: of the stage.
-        memory: its phases, from that.
-
-    Raises:
-        ConfigError: it does not fit.
+    `memory` gives the phases of a stage from its `config`.
     """
     if not any(map(is_large, models_of(config))):
         return
@@ -151,8 +146,7 @@ def ranking(
 ) -> Iterator[Phase]:
     """The phases in which an actor answers K times to each state, and a critic ranks them.
 
-    Args:
-        setting: the key that makes the batches smaller.
+    `setting` is the key that makes the batches smaller.
     """
     states = preferences.states_per_shard
     rows = states * preferences.num_candidates

@@ -61,16 +61,10 @@ def parse(
     """The configuration that files and command line ask for.
 
     `--config FILE` may be repeated, later files win, and single options such as
-    `--critic.lora.r 8` win over files. `--help` and `--print_config` print and exit.
+    `--critic.lora.r 8` win over files. `--help` and `--print_config` print and exit. `ConfigError`
+    names an unknown key, a wrong type, an unreadable file, or a value that the class refuses.
 
-    Args:
-        config_class: a frozen dataclass.
-        argv: the arguments, those of the process by default.
-        description: what `--help` begins with, usually the docstring of the script.
-
-    Raises:
-        ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
-            the message names the key.
+    Without `argv` the arguments are those of the process; the description begins `--help`.
     """
     _, argv = take_dry_run(sys.argv[1:] if argv is None else argv)
     parser = jsonargparse.ArgumentParser(
@@ -140,8 +134,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     A missing key counts as `None`, so leaving an optional part out equals setting it to null.
     """
     flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
-    keys = [*flat_a, *(key for key in flat_b if key not in flat_a)]
-    pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in keys}
+    pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in flat_a | flat_b}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -191,10 +184,7 @@ def _nested_class(annotation: Any) -> type | None:
 
 
 def _build(
-    config_class: type[Config],
-    values: dict[str, Any],
-    texts: Mapping[str, str],
-    prefix: str = "",
+    config_class: type[Config], values: dict[str, Any], texts: Mapping[str, str], prefix: str = ""
 ) -> Config:
     """Instantiates inside out, so that a refused value is reported under its full key."""
     annotations = typing.get_type_hints(config_class)

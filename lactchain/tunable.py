@@ -59,9 +59,7 @@ def tunable(
 ) -> Any:
     """A config field that a search may set within [low, high]; its default may lie outside.
 
-    Args:
-        log: whether factors matter rather than differences.
-        integer: whether only whole numbers make sense.
+    With `log` factors matter rather than differences; with `integer` only whole numbers make sense.
     """
     return field(default=default, metadata={"tunable": Tunable(low, high, log, integer)})
 
@@ -94,9 +92,8 @@ def tunable_values(config: Any) -> dict[str, float]:
 def with_tunables(config: Config, values: Mapping[str, float], *, within: bool = True) -> Config:
     """The config with some tunables set, to values within their ranges unless told otherwise.
 
-    Raises:
-        ConfigError: a name is no tunable, a value is out of its range or not whole, or the config
-            class refuses the combination.
+    `ConfigError` where a name is no tunable, a value is out of its range or not whole, or the class
+    refuses the combination.
     """
     known = tunables(type(config))
     for name, value in values.items():
