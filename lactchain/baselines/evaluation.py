@@ -57,18 +57,14 @@ class Evaluation:
 def evaluate_members(
     act: Act, id: str, num_members: int = 1, num_episodes: int = 50, seed: int = 0, **kwargs: Any
 ) -> Evaluation:
-    """Plays an episode from each of the seeds seed, seed + 1, …, with every member.
+    """Plays E episodes from the seeds seed, seed + 1, …, with each of P members.
+
+    `Interrupted` where the process is asked to stop.
 
     Args:
         act: observations (P, N, …) to actions (P, N, …), such as
             `lambda observations: agent.act(observations, greedy=True)`.
         id: a Gymnasium id, whose arguments are in `kwargs`.
-        num_members: P.
-        num_episodes: E.
-        seed: of the first episode.
-
-    Raises:
-        Interrupted: the process was asked to stop.
     """
     shape = (num_members, num_episodes)
     envs = make_numeric_env(id, num_members * num_episodes, **kwargs)
@@ -122,9 +118,8 @@ def evaluate_run(
 
 def success_return(world: WorldConfig) -> float | None:
     """Return from which an episode of this world is a success; None where none is known."""
-    if world.success_return is not None:
-        return world.success_return
-    return gym.spec(world.id).reward_threshold
+    stated = world.success_return
+    return gym.spec(world.id).reward_threshold if stated is None else stated
 
 
 def sb3_act(model: Any) -> Act:

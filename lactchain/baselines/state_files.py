@@ -20,15 +20,9 @@ _ARRAY = "array:"
 
 
 def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Writes a state into a folder, and its manifest last.
+    """Writes nested mappings and lists of tensors, arrays, and what JSON can hold, into a folder.
 
-    Args:
-        directory: made where it is not there.
-        state: nested mappings and lists of tensors, arrays, and what JSON can hold.
-        facts: what the manifest records besides.
-
-    Raises:
-        DiskError: the folder cannot be written.
+    Its manifest, which records `facts` too, comes last; `DiskError` where this cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, np.ndarray] = {}
@@ -45,11 +39,7 @@ def load_state(directory: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
-    """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
-
-    Raises:
-        DiskError: the folder cannot be written.
-    """
+    """Writes `folder/checkpoint-STEP`; all but the `keep` newest of the run go; or `DiskError`."""
     checkpoint = folder / f"checkpoint-{step}"
     clear_place(checkpoint)
     save_state(checkpoint, state, {"step": step})

@@ -30,11 +30,8 @@ H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals
 class TransitionData(Batch):
     """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
 
-    Attributes:
-        num_dropped: last steps of cut episodes whose successor was not recorded.
-
-    Raises:
-        DataError: the columns differ in length, are empty, or not finite.
+    `num_dropped` counts last steps of cut episodes whose successor was not recorded. `DataError`
+    where the columns differ in length, are empty, or not finite.
     """
 
     num_dropped: int = 0
@@ -73,10 +70,9 @@ class RecordedEpisode:
 
 
 def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes") -> TransitionData:
-    """Transitions of episodes, none of which reaches into the next; errors name the `source`.
+    """Transitions of episodes, none of which reaches into the next.
 
-    Raises:
-        DataError: an episode's lengths do not fit together, or there is no transition.
+    `DataError`, by the name of their `source`, where lengths differ or there is no transition.
     """
     parts, num_dropped = [], 0
     for number, episode in enumerate(episodes):
@@ -107,10 +103,7 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
 
     `terminals` says that the environment ended the episode, `episode_terminals` that it ended in
     any way. The state after a cut was not recorded, so the last step of a cut episode is dropped.
-
-    Raises:
-        DataError: a key is missing, or columns differ in length.
-        ImportError: h5py is not installed.
+    `DataError` where a key is missing or columns differ in length, `ImportError` without h5py.
     """
     try:
         import h5py
@@ -137,7 +130,9 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
     terminals = columns["terminals"].astype(bool).ravel()
     ends = columns["episode_terminals"].astype(bool).ravel() | terminals
     ends[-1:] = True  # a last episode that recording cut
-    rewards, actions = columns["rewards"].ravel(), _scalars(columns["actions"])
+    rewards, actions = columns["rewards"].ravel(), columns["actions"]
+    if actions.dtype.kind in "iu":  # d3rlpy stores discrete ones as (N,) or (N, 1)
+        actions = actions.astype(np.int64).reshape(len(actions))
     episodes = (
         RecordedEpisode(
             columns["observations"][start:stop], actions[start:stop], rewards[start:stop],
@@ -151,11 +146,8 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
 def read_minari_transitions(path: str | Path) -> TransitionData:
     """A Minari data set from its folder, such as ~/.minari/datasets/D4RL/door/human-v2.
 
-    Minari records the state after the last step, so nothing is dropped.
-
-    Raises:
-        DataError: the folder holds no Minari data set.
-        ImportError: minari is not installed.
+    Minari records the state after the last step, so nothing is dropped. `DataError` where the
+    folder holds no Minari data set, `ImportError` without minari.
     """
     try:
         from minari import MinariDataset
@@ -164,41 +156,30 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
     data_path = Path(path) / "data"
     if not data_path.is_dir():
         raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
-    return from_episodes(
-        (
-            RecordedEpisode(
-                np.asarray(episode.observations),
-                np.asarray(episode.actions),
-                np.asarray(episode.rewards),
-                bool(episode.terminations[-1]),
-            )
-            for episode in MinariDataset(data_path).iterate_episodes()
-        ),
-        str(path),
+    episodes = (
+        RecordedEpisode(
+            *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(e.terminations[-1])
+        )
+        for e in MinariDataset(data_path).iterate_episodes()
     )
+    return from_episodes(episodes, str(path))
 
 
 def write_transitions(path: str | Path, data: TransitionData) -> None:
-    """Writes transitions as parquet in which damage is noticed.
-
-    Raises:
-        DiskError: the file cannot be written.
-    """
+    """Writes transitions as parquet in which damage is noticed; `DiskError` where it cannot."""
     columns, shapes = {}, {}
     for name in FIELDS:
         column = getattr(data, name)
         shapes[name] = [str(column.dtype), list(column.shape[1:])]
-        columns[name] = _arrow(column)
+        flat = pa.array(column.ravel())
+        is_flat = column.ndim == 1
+        columns[name] = flat if is_flat else pa.FixedSizeListArray.from_arrays(flat, column[0].size)
     columns["shapes"] = pa.array([json.dumps(shapes)] * len(data)).dictionary_encode()
     write_table(path, pa.table(columns), KIND, VERSION)
 
 
 def read_transitions(path: str | Path) -> TransitionData:
-    """Transitions from a parquet file, or from every parquet file of a folder.
-
-    Raises:
-        DataError: naming the file and what is wrong with it.
-    """
+    """Transitions from a parquet file or from all of a folder; `DataError` names a bad file."""
     table = read_table(path, KIND, VERSION)
     (text,) = table["shapes"].unique().to_pylist() or [None]
     shapes = json.loads(text)
@@ -213,20 +194,6 @@ def read_offline(path: str | Path) -> TransitionData:
     if (path / "data").is_dir():
         return read_minari_transitions(path)
     return read_transitions(path)
-
-
-def _scalars(actions: np.ndarray) -> np.ndarray:
-    """Discrete actions, which d3rlpy stores as (N,) or (N, 1), as (N,) of int64."""
-    if actions.dtype.kind not in "iu":
-        return actions
-    return actions.astype(np.int64).reshape(len(actions))
-
-
-def _arrow(column: np.ndarray) -> pa.Array:
-    flat = pa.array(column.ravel())
-    if column.ndim == 1:
-        return flat
-    return pa.FixedSizeListArray.from_arrays(flat, column[0].size)
 
 
 def _numpy(column: pa.ChunkedArray, dtype: str, shape: Sequence[int]) -> np.ndarray:
