@@ -36,11 +36,7 @@ class RandomSampler:
         self.rng = np.random.default_rng(seed)
 
     def ask(self) -> Any:
-        """The config of the next trial.
-
-        Raises:
-            ConfigError: the config class refuses what was proposed.
-        """
+        """The config of the next trial; `ConfigError` where its class refuses what is proposed."""
         return draw_config(self.config, self.space, self.rng)
 
     def hear(self, step: int, fitness: float, is_last: bool) -> bool:
@@ -151,8 +147,7 @@ class Trials:
     def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Goes on after whole trials of which there are records; the sampler is told of them again.
 
-        Raises:
-            DataError: the sampler proposes other settings than were recorded.
+        `DataError` where it proposes other settings than were recorded.
         """
         for record in records:
             if record["trial"] == self.number:
@@ -206,8 +201,6 @@ def trials_of(
     seed: int,
 ) -> Trials:
     """Random search or TPE over agents of one kind."""
-    if method == "random":
-        sampler = RandomSampler(config, space, seed)
-    else:
-        sampler = TPESampler(config, space, seed, settings.prune)
+    given = config, space, seed
+    sampler = RandomSampler(*given) if method == "random" else TPESampler(*given, settings.prune)
     return Trials(sampler, settings, Arena(world, seed))
