@@ -68,8 +68,7 @@ _UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f]|{_FENCE}')
 class Extractor:
     """Reads completions of one format; a subclass knows which.
 
-    Attributes:
-        grammar: the completions that constrained decoding may produce; all of them are accepted.
+    It accepts all those of its `grammar`, which constrained decoding may produce.
     """
 
     _opening: str
@@ -203,11 +202,8 @@ class CodeBlock(Extractor):
 class Utterance(Extractor):
     """The whole text is one action, ended by a line break, which may be missing: `move up`.
 
-    Nothing may stand before or after it. Where actions have no names, any text is one.
-
-    Args:
-        action_names: the actions.
-        spelling: brings what was said into the letters of a name, in a world that is lenient.
+    Nothing may stand before or after it. Where actions have no names, any text is one. In a world
+    that is lenient, `spelling` brings what was said into the letters of a name.
     """
 
     _opening, _separator, _closing = "", "", "\n"
@@ -233,13 +229,12 @@ def make_extractor(
 ) -> Extractor:
     """The extractor of that name: json_list, json_object, code_block or utterance.
 
+    `ValueError` where there is none, or an action's name cannot stand in its format.
+
     Args:
         action_names: the actions; none: any text is one.
         max_chain_length: longest legal chain; an utterance is one action whatever is given.
         spelling: see `Utterance`; the other formats are read letter for letter.
-
-    Raises:
-        ValueError: there is no such extractor, or an action's name cannot stand in its format.
     """
     if name == "utterance":
         return Utterance(action_names, spelling)

@@ -28,9 +28,7 @@ class HeldBack:
         """The first share of what the fields hold in the start states, by rank of a hash of it.
 
         So the choice depends on the states alone: neither on a seed nor on their order.
-
-        Raises:
-            ConfigError: the states have no such field, or none would be held back, or none left.
+        `ConfigError` where they have no such field, or none would be held back, or none left.
         """
         if unknown := set(by) - set(starts[0]):
             raise ConfigError(
