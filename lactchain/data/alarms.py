@@ -139,8 +139,7 @@ def warn(figures: Mapping[str, Any]) -> None:
 def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
     """For each alarm the first round in which it went off.
 
-    Args:
-        rounds: the names of those that went off, before the first round (none), and after each.
+    `rounds` are the names of those that did, before the first round (none) and after each.
     """
     firsts: dict[str, int] = {}
     for number, names in enumerate(rounds):
@@ -152,13 +151,9 @@ def check_collapse(evaluations: Sequence[Mapping[str, Any]]) -> None:
     """Stops a run that unlearns.
 
     Two rules: more than half of the sampled completions are no chains, and ever more of them; or
-    success fell to less than half of the best so far, and the return with it, in two rounds.
-
-    Args:
-        evaluations: figures before the first round, and after each.
-
-    Raises:
-        CollapseError: with the rule, its figures, what to change, and the best round.
+    success fell to less than half of the best so far, and the return with it, in two rounds. The
+    `CollapseError` tells the rule, its figures, what to change, and the best round. There are
+    figures before the first round, and after each.
     """
     for rule in (_falls_silent, _forgets):
         diagnosis = rule(evaluations)

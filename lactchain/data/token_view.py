@@ -70,26 +70,22 @@ def token_view(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None = None,
 ) -> TokenView:
-    """The decisions of episodes as the language model reads and writes them.
+    """The decisions of episodes as the language model reads, by its template, and writes them.
 
     Where an episode was cut and its last text does not show the state (`Failure` in the maze), the
-    last decision is left out, and the text before it is where the episode was cut.
-
-    Args:
-        template: makes prompts of observations, as the policy's does.
-        max_length: longest prompt and completion together, in tokens: the model's context.
-
-    Raises:
-        DataError: there is no decision, sampled tokens do not read as the text beside them, or a
-            decision is longer than the context; naming episode and decision.
+    last decision is left out, and the text before it is where the episode was cut. `DataError`
+    names the episode and decision where sampled tokens do not read as the text beside them, or
+    prompt and completion take more than `max_length` tokens, the model's context; or says that
+    there are none.
     """
     lengths = [len(episode) - episode.cut_out_of_sight for episode in trajectories]
     decisions = [(e, t) for e, length in enumerate(lengths) for t in range(length)]
     if not decisions:
         raise DataError(f"trajectories: expected decisions, got none in {len(trajectories)}")
-    texts, actions = _Distinct(), _Distinct()
-    observed = [[texts.add(text) for text in t.observations] for t in trajectories]
-    said = [actions.add(trajectories[e].actions[t]) for e, t in decisions]
+    texts: dict[str, int] = {}
+    observed = [[texts.setdefault(o, len(texts)) for o in t.observations] for t in trajectories]
+    actions: dict[Action, int] = {}
+    said = [actions.setdefault(trajectories[e].actions[t], len(actions)) for e, t in decisions]
     prompts = template.encode_batch(list(texts))
 
     def name(number: int) -> str:
@@ -112,13 +108,6 @@ def token_view(
     )
     _check_lengths(view, decisions, max_length)
     return view
-
-
-class _Distinct(dict):
-    """Different things, in the order in which they came, each with its number."""
-
-    def add(self, thing: str | Action) -> int:
-        return self.setdefault(thing, len(self))
 
 
 def _check_lengths(
