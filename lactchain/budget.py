@@ -101,9 +101,14 @@ def _rows(found: list[Phase], free: int) -> list[dict[str, str]]:
 
 
 def check_budget(config: Any, memory: Callable[[Any], Iterable[Phase]]) -> None:
-    """Raises `ConfigError` for what cannot fit on this device; costs tiny models nothing.
+    """Refuses what cannot fit on this device, before it is loaded; costs tiny models nothing.
 
-    `memory` gives the phases of a stage from its `config`.
+    Args:
+        config: of the stage.
+        memory: its phases, from that.
+
+    Raises:
+        ConfigError: it does not fit.
     """
     if not any(map(is_large, models_of(config))):
         return

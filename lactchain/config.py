@@ -61,10 +61,16 @@ def parse(
     """The configuration that files and command line ask for.
 
     `--config FILE` may be repeated, later files win, and single options such as
-    `--critic.lora.r 8` win over files. `--help` and `--print_config` print and exit. `ConfigError`
-    names an unknown key, a wrong type, an unreadable file, or a value that the class refuses.
+    `--critic.lora.r 8` win over files. `--help` and `--print_config` print and exit.
 
-    Without `argv` the arguments are those of the process; the description begins `--help`.
+    Args:
+        config_class: a frozen dataclass.
+        argv: the arguments, those of the process by default.
+        description: what `--help` begins with, usually the docstring of the script.
+
+    Raises:
+        ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
+            the message names the key.
     """
     _, argv = take_dry_run(sys.argv[1:] if argv is None else argv)
     parser = jsonargparse.ArgumentParser(

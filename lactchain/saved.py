@@ -19,9 +19,14 @@ from lactchain.settings import EnvironmentConfig, GuidedActorConfig, known_field
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
-    """The actor in a folder such as runs/x/actor, or runs/x, asked and sampled as in its training.
+    """The actor in a folder, or that of a run, asked and sampled as in its training.
 
-    Fields of `GuidedActorConfig` may differ by `changes`, such as `decoding="constrained"`.
+    Args:
+        path: such as runs/x/actor, or runs/x.
+        changes: fields of `GuidedActorConfig` that shall differ, such as `decoding="constrained"`.
+
+    Raises:
+        DataError: there is none, it is damaged, or nothing says how it is asked.
     """
     folder = result_of(path, "actor")
     runs = [parent for parent in list(folder.parents)[:2] if (parent / "config.yaml").is_file()]

@@ -92,8 +92,9 @@ def tunable_values(config: Any) -> dict[str, float]:
 def with_tunables(config: Config, values: Mapping[str, float], *, within: bool = True) -> Config:
     """The config with some tunables set, to values within their ranges unless told otherwise.
 
-    `ConfigError` where a name is no tunable, a value is out of its range or not whole, or the class
-    refuses the combination.
+    Raises:
+        ConfigError: a name is no tunable, a value is out of its range or not whole, or the config
+            class refuses the combination.
     """
     known = tunables(type(config))
     for name, value in values.items():

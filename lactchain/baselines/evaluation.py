@@ -57,14 +57,18 @@ class Evaluation:
 def evaluate_members(
     act: Act, id: str, num_members: int = 1, num_episodes: int = 50, seed: int = 0, **kwargs: Any
 ) -> Evaluation:
-    """Plays E episodes from the seeds seed, seed + 1, …, with each of P members.
-
-    `Interrupted` where the process is asked to stop.
+    """Plays an episode from each of the seeds seed, seed + 1, …, with every member.
 
     Args:
         act: observations (P, N, …) to actions (P, N, …), such as
             `lambda observations: agent.act(observations, greedy=True)`.
         id: a Gymnasium id, whose arguments are in `kwargs`.
+        num_members: P.
+        num_episodes: E.
+        seed: of the first episode.
+
+    Raises:
+        Interrupted: the process was asked to stop.
     """
     shape = (num_members, num_episodes)
     envs = make_numeric_env(id, num_members * num_episodes, **kwargs)

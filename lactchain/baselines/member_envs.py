@@ -71,7 +71,8 @@ class MemberEnvs:
     def step(self, actions: np.ndarray) -> Transition:
         """Plays one action (P, N, …) in every copy.
 
-        `NonFiniteError` where a reward or an observation is NaN or infinite.
+        Raises:
+            NonFiniteError: a reward or an observation is NaN or infinite.
         """
         flat = actions.reshape(-1, *actions.shape[2:])
         after, rewards, terminated, truncated, infos = self.envs.step(flat)
@@ -139,7 +140,8 @@ class MemberEnvs:
 def make_numeric_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
     """Copies of an environment for agents: resumable, continuous actions within [-1, 1].
 
-    `ConfigError` where actions have no bounds.
+    Raises:
+        ConfigError: the actions have no bounds.
     """
     envs = make_vector_env(id, num_envs, **kwargs)
     if not hasattr(envs.unwrapped, "get_state"):

@@ -48,7 +48,11 @@ class Inputs:
 
     @classmethod
     def of(cls, space: spaces.Space) -> Inputs:
-        """The code of a space's elements; `ConfigError` where networks cannot see them."""
+        """The code of a space's elements.
+
+        Raises:
+            ConfigError: networks cannot see this space.
+        """
         if isinstance(space, spaces.Discrete) and space.start == 0:
             return cls("one_hot", (int(space.n),), sizes=(int(space.n),))
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:

@@ -112,7 +112,8 @@ class Population:
         parts: name → networks, optimisers and stores, of which each member has its own rows.
         num_updates: optimiser steps made so far, per member the same but for PPO's epochs.
 
-    `ConfigError` where members differ in a field that is not tunable, or a space does not fit.
+    Raises:
+        ConfigError: the members differ in a field that is not tunable, or a space does not fit.
     """
 
     def __init__(

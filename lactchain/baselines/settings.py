@@ -229,7 +229,11 @@ class TrainAgentConfig(Bounded):
         self.member_configs()  # what is wrong with them is said before anything begins
 
     def member_configs(self) -> list[Any]:
-        """The config of each member, (P,); `ValueError` if one's entry does not fit the agent."""
+        """The config of each member, (P,).
+
+        Raises:
+            ValueError: a member's entry names no tunable of the agent, or a value that it refuses.
+        """
         entries = self.loop.members or [{}]
         try:
             own = [with_tunables(self.agent, entry, within=False) for entry in entries]

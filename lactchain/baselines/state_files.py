@@ -20,9 +20,15 @@ _ARRAY = "array:"
 
 
 def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Writes nested mappings and lists of tensors, arrays, and what JSON can hold, into a folder.
+    """Writes a state into a folder, and its manifest last.
 
-    Its manifest, which records `facts` too, comes last; `DiskError` where this cannot be written.
+    Args:
+        directory: made where it is not there.
+        state: nested mappings and lists of tensors, arrays, and what JSON can hold.
+        facts: what the manifest records besides.
+
+    Raises:
+        DiskError: the folder cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, np.ndarray] = {}
@@ -39,7 +45,11 @@ def load_state(directory: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
-    """Writes `folder/checkpoint-STEP`; all but the `keep` newest of the run go; or `DiskError`."""
+    """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
+
+    Raises:
+        DiskError: the folder cannot be written.
+    """
     checkpoint = folder / f"checkpoint-{step}"
     clear_place(checkpoint)
     save_state(checkpoint, state, {"step": step})

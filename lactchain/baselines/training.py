@@ -52,9 +52,10 @@ EVAL_SEED = 1_000_000
 def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
     """Runs what a config asks for, or continues it; returns the summary.
 
-    `ConfigError` where the environment does not suit the agent, or the folder is another run's;
-    `NonFiniteError` where a reward, observation or gradient is NaN or infinite; `Interrupted`, the
-    state being saved, where a signal asks to stop.
+    Raises:
+        ConfigError: the environment does not suit the agent, or the folder is another run's.
+        NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
+        Interrupted: a signal asked the process to stop; the state is saved.
     """
     with Run.of(config) as run:
         if run.finished:
@@ -101,7 +102,11 @@ class Training:
         return self.source.num_env_steps // self.loop.num_members
 
     def go_on(self) -> dict[str, Any]:
-        """Learns to the end; returns the summary. `Interrupted` by a signal, the state is saved."""
+        """Learns to the end; returns the summary.
+
+        Raises:
+            Interrupted: a signal asked to stop, in an evaluation perhaps; the state is saved.
+        """
         self._began = (time.process_time(), self.steps)
         try:
             self._learn_to_the_end()
@@ -258,7 +263,11 @@ def save_agent(directory: Path, agent: Population, member: int, world: WorldConf
 
 
 def read_agent(directory: str | Path) -> Any:
-    """An agent of one member that acts as the saved one did; `DataError` if none is whole there."""
+    """An agent of one member that acts as the saved one did.
+
+    Raises:
+        DataError: the folder holds no agent, or is damaged.
+    """
     directory = Path(directory)
     verify_manifest(directory)
     state = load_state(directory)

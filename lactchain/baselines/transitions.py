@@ -30,8 +30,11 @@ H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals
 class TransitionData(Batch):
     """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
 
-    `num_dropped` counts last steps of cut episodes whose successor was not recorded. `DataError`
-    where the columns differ in length, are empty, or not finite.
+    Attributes:
+        num_dropped: last steps of cut episodes whose successor was not recorded.
+
+    Raises:
+        DataError: the columns differ in length, are empty, or not finite.
     """
 
     num_dropped: int = 0
@@ -70,9 +73,10 @@ class RecordedEpisode:
 
 
 def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes") -> TransitionData:
-    """Transitions of episodes, none of which reaches into the next.
+    """Transitions of episodes, none of which reaches into the next; errors name the `source`.
 
-    `DataError`, by the name of their `source`, where lengths differ or there is no transition.
+    Raises:
+        DataError: an episode's lengths do not fit together, or there is no transition.
     """
     parts, num_dropped = [], 0
     for number, episode in enumerate(episodes):
@@ -103,7 +107,10 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
 
     `terminals` says that the environment ended the episode, `episode_terminals` that it ended in
     any way. The state after a cut was not recorded, so the last step of a cut episode is dropped.
-    `DataError` where a key is missing or columns differ in length, `ImportError` without h5py.
+
+    Raises:
+        DataError: a key is missing, or columns differ in length.
+        ImportError: h5py is not installed.
     """
     try:
         import h5py
@@ -146,8 +153,11 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
 def read_minari_transitions(path: str | Path) -> TransitionData:
     """A Minari data set from its folder, such as ~/.minari/datasets/D4RL/door/human-v2.
 
-    Minari records the state after the last step, so nothing is dropped. `DataError` where the
-    folder holds no Minari data set, `ImportError` without minari.
+    Minari records the state after the last step, so nothing is dropped.
+
+    Raises:
+        DataError: the folder holds no Minari data set.
+        ImportError: minari is not installed.
     """
     try:
         from minari import MinariDataset
@@ -166,7 +176,11 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
 
 
 def write_transitions(path: str | Path, data: TransitionData) -> None:
-    """Writes transitions as parquet in which damage is noticed; `DiskError` where it cannot."""
+    """Writes transitions as parquet in which damage is noticed.
+
+    Raises:
+        DiskError: the file cannot be written.
+    """
     columns, shapes = {}, {}
     for name in FIELDS:
         column = getattr(data, name)
@@ -179,7 +193,11 @@ def write_transitions(path: str | Path, data: TransitionData) -> None:
 
 
 def read_transitions(path: str | Path) -> TransitionData:
-    """Transitions from a parquet file or from all of a folder; `DataError` names a bad file."""
+    """Transitions from a parquet file, or from every parquet file of a folder.
+
+    Raises:
+        DataError: naming the file and what is wrong with it.
+    """
     table = read_table(path, KIND, VERSION)
     (text,) = table["shapes"].unique().to_pylist() or [None]
     shapes = json.loads(text)

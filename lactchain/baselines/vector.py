@@ -21,14 +21,18 @@ def make_vector_env(
 
     Copies that end are reset in the same step, so `infos["final_obs"]` holds what they ended on,
     and no row is a dummy. The asynchronous mode does not use shared memory, through which text
-    arrives empty. `gymnasium.error.Error` where there is no such environment, or it has no such
-    mode.
+    arrives empty.
 
     Args:
         id: a Gymnasium id, whose arguments are in `kwargs`.
+        num_envs: number of copies.
         mode: one numpy batch, a loop in this process, or a process for each copy, which pays for
             slow environments only; None: a batch that resets in the same step if there is one, else
-            the loop. `ValueError` for others.
+            the loop.
+
+    Raises:
+        ValueError: there is no such mode.
+        gymnasium.error.Error: there is no such environment, or it has no such mode.
     """
     if mode is None and (batch := _batch(id, num_envs, kwargs)) is not None:
         return batch

@@ -151,9 +151,13 @@ def check_collapse(evaluations: Sequence[Mapping[str, Any]]) -> None:
     """Stops a run that unlearns.
 
     Two rules: more than half of the sampled completions are no chains, and ever more of them; or
-    success fell to less than half of the best so far, and the return with it, in two rounds. The
-    `CollapseError` tells the rule, its figures, what to change, and the best round. There are
-    figures before the first round, and after each.
+    success fell to less than half of the best so far, and the return with it, in two rounds.
+
+    Args:
+        evaluations: figures before the first round, and after each.
+
+    Raises:
+        CollapseError: with the rule, its figures, what to change, and the best round.
     """
     for rule in (_falls_silent, _forgets):
         diagnosis = rule(evaluations)

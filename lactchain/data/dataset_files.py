@@ -49,8 +49,12 @@ def write_dataset(
 ) -> Path:
     """Writes a folder that `datasets.load_dataset` reads and `hf upload` publishes; returns it.
 
-    The card begins with the title, such as `user/maze-data`, and the description says how the data
-    came to be. `DataError` where there are no episodes.
+    Args:
+        title: the name, such as `user/maze-data`.
+        description: what the card says about how the data came to be.
+
+    Raises:
+        DataError: there are no episodes to describe.
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 

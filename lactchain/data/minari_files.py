@@ -48,9 +48,13 @@ def write_minari(
 ) -> Path:
     """Writes a dataset; returns its own folder, `folder/dataset_id`.
 
-    `ConfigError` where the id is not of Minari's form, `DataError` where a text is not valid
-    Unicode, which Arrow's strings cannot hold. An id is such as `maze/double-t-v0`; `env_spec` is
-    what `recover_environment` makes.
+    Args:
+        dataset_id: such as `maze/double-t-v0`.
+        env_spec: what `recover_environment` makes.
+
+    Raises:
+        ConfigError: the id is not of Minari's form.
+        DataError: a text is no valid Unicode, which Arrow's strings cannot hold.
     """
     if not DATASET_ID.fullmatch(dataset_id):
         raise ConfigError(
@@ -86,8 +90,10 @@ def read_minari(path: str | Path) -> list[Trajectory]:
     """Reads a dataset of text, whoever wrote it, from its own folder.
 
     Where nobody kept more than Minari knows, each utterance counts as one executed action, and an
-    episode that terminated as a success. `DataError` names the file that is missing or damaged, or
-    the space that is not text.
+    episode that terminated as a success.
+
+    Raises:
+        DataError: naming the file that is missing or damaged, or the space that is not text.
     """
     data = Path(path) / "data"
     metadata = read_json(data / METADATA)

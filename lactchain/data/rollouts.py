@@ -63,8 +63,13 @@ class Rollouts:
     ) -> tuple[list[Trajectory], Counter[str]]:
         """Plays the episodes, shared out among the processes; files in `folder` are kept.
 
-        Beside them the tally of all processes, earlier ones included. Without a folder there are no
-        files, and each process plays all. `Interrupted` where a signal asks to stop.
+        Without a folder there are no files, and each process plays all of them.
+
+        Returns:
+            The trajectories, and the tally of all processes, earlier ones included.
+
+        Raises:
+            Interrupted: a signal asked to stop; finished files are kept.
         """
         if folder is None:
             before = self.tally.copy()

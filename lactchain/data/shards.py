@@ -38,9 +38,7 @@ def work_through(
     read: Callable[[Path], list[Row]],
     title: str,
 ) -> tuple[list[Row], Counter[str]]:
-    """All rows of all shards, in order, and the sum of their tallies; makes what is not whole.
-
-    `Interrupted` where a signal asks to stop; the finished shards are kept.
+    """All rows of all shards, in order; makes those that are missing or damaged.
 
     Args:
         folder: of the files; on a file system that all processes see.
@@ -48,6 +46,12 @@ def work_through(
         write: takes the file, its rows, and facts for its manifest: the tally, so that it counts
             whoever made them, and when.
         read: the rows of a file; `DataError` where it is not whole.
+
+    Returns:
+        The rows, and the sum of the tallies.
+
+    Raises:
+        Interrupted: a signal asked to stop; the finished shards are kept.
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

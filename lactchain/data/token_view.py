@@ -70,13 +70,18 @@ def token_view(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int | None = None,
 ) -> TokenView:
-    """The decisions of episodes as the language model reads, by its template, and writes them.
+    """The decisions of episodes as the language model reads and writes them.
 
     Where an episode was cut and its last text does not show the state (`Failure` in the maze), the
-    last decision is left out, and the text before it is where the episode was cut. `DataError`
-    names the episode and decision where sampled tokens do not read as the text beside them, or
-    prompt and completion take more than `max_length` tokens, the model's context; or says that
-    there are none.
+    last decision is left out, and the text before it is where the episode was cut.
+
+    Args:
+        template: makes prompts of observations, as the policy's does.
+        max_length: longest prompt and completion together, in tokens: the model's context.
+
+    Raises:
+        DataError: there is no decision, sampled tokens do not read as the text beside them, or a
+            decision is longer than the context; naming episode and decision.
     """
     lengths = [len(episode) - episode.cut_out_of_sight for episode in trajectories]
     decisions = [(e, t) for e, length in enumerate(lengths) for t in range(length)]

@@ -104,7 +104,9 @@ def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_
     """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
 
     V(s) ← max_a Σ_k p_k (r_k + γ V(s'_k)), until no value moves by more than 1e-12 of the largest.
-    `ValueError` if they never stop, as with rewards to collect for ever and `gamma` 1.
+
+    Raises:
+        ValueError: no convergence, as with rewards to collect for ever and `gamma` 1.
     """
     values = np.zeros(len(model.terminal))
     for _ in range(max_iterations):
@@ -194,13 +196,15 @@ def policy_values(
                    + π(invalid|s) γ [s' = s]
 
     With `discount_per="chain"`, γ^j becomes 1 and γ^k becomes γ. Time limits are ignored.
-    `ValueError` where probabilities are none, or values are not finite (a policy that never ends an
-    episode, with `gamma` 1).
 
     Args:
         chains: (C, L), padded with −1; see `pad_chains`.
         probabilities: (N, C); what is missing to 1 in a row is the probability of an invalid
             completion, which leaves the state as it is and counts as one action.
+
+    Raises:
+        ValueError: the probabilities are none, or the values are not finite (a policy that never
+            ends an episode, with `gamma` 1).
     """
     num_states = len(model.non_terminal)
     _check_policy(chains, probabilities, num_states)

@@ -229,12 +229,13 @@ def make_extractor(
 ) -> Extractor:
     """The extractor of that name: json_list, json_object, code_block or utterance.
 
-    `ValueError` where there is none, or an action's name cannot stand in its format.
-
     Args:
         action_names: the actions; none: any text is one.
         max_chain_length: longest legal chain; an utterance is one action whatever is given.
         spelling: see `Utterance`; the other formats are read letter for letter.
+
+    Raises:
+        ValueError: there is no such extractor, or an action's name cannot stand in its format.
     """
     if name == "utterance":
         return Utterance(action_names, spelling)

@@ -28,7 +28,9 @@ class HeldBack:
         """The first share of what the fields hold in the start states, by rank of a hash of it.
 
         So the choice depends on the states alone: neither on a seed nor on their order.
-        `ConfigError` where they have no such field, or none would be held back, or none left.
+
+        Raises:
+            ConfigError: the states have no such field, or none would be held back, or none left.
         """
         if unknown := set(by) - set(starts[0]):
             raise ConfigError(

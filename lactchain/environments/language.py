@@ -158,7 +158,8 @@ class LanguageEnv(gym.Env[str, str]):
     def held_back(self) -> HeldBack:
         """The states that are not to be practised. They can be played like any others.
 
-        `ConfigError` where some are asked for that the view does not tell.
+        Raises:
+            ConfigError: some are asked for that the view does not tell.
         """
         if self._held_back is None:
             return HeldBack()

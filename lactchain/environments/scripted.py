@@ -55,11 +55,17 @@ class RandomChains(RowPolicy):
 class OptimalChains(RowPolicy):
     """The shortest path to the goal from the state that the text states, cut to a legal chain.
 
-    In a world with chance it is the legal chain that is worth most, `chain_cost` included and each
-    action discounted by `gamma`, of so many actions at most that there are no more than
-    `MAX_CHAINS`. Reads the text alone: the environment serves only to render all its states, once,
-    and is left reset in one of them. `ValueError` where two states with different best chains read
-    the same, the view has no exact model, or nothing leads from some state to the goal.
+    In a world with chance it is the legal chain that is worth most, `chain_cost` included, of so
+    many actions at most that there are no more than `MAX_CHAINS`. Reads the text alone: the
+    environment serves only to render all its states, once, and is left reset in one of them.
+
+    Args:
+        env: an environment whose view has an exact model.
+        gamma: discount of an action, where there is chance.
+
+    Raises:
+        ValueError: two states with different best chains read the same, or there is no model, or it
+            is deterministic and has states without a way to the goal.
     """
 
     name = "optimal"

@@ -74,7 +74,8 @@ class Arena:
     ) -> list[Learnt]:
         """Trains members for at least so many steps each, in as few batches as can be.
 
-        `Interrupted` where the process is asked to stop.
+        Raises:
+            Interrupted: the process was asked to stop.
         """
         trained: dict[int, Learnt] = {}
         before = sum(one.num_env_steps for one in envs)

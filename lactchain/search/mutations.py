@@ -33,7 +33,11 @@ ATTEMPTS = 20
 
 
 def check_tunables(config: Any, names: Sequence[str]) -> None:
-    """Raises `ConfigError` unless these name tunables of a config that lie in their ranges."""
+    """Refuses a config whose searched tunables lie outside of their ranges.
+
+    Raises:
+        ConfigError: naming tunable and range, or a name that is no tunable of the class.
+    """
     present = tunable_values(config)
     with_tunables(config, {name: present[name] for name in searched_tunables(config, names)})
 
@@ -41,7 +45,8 @@ def check_tunables(config: Any, names: Sequence[str]) -> None:
 def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
     """The tunables of these names (none: all) of those parts that the config has.
 
-    `ConfigError` where the class has no such tunable.
+    Raises:
+        ConfigError: the class has no such tunable.
     """
     known, present = tunables(type(config)), tunable_values(config)
     for name in names:
@@ -53,7 +58,8 @@ def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
     """A config whose searched tunables, architecture and activation are drawn from their ranges.
 
-    `ConfigError` where the config class refuses whatever is drawn.
+    Raises:
+        ConfigError: the config class refuses whatever is drawn.
     """
     config = choose_networks(config, space, lambda _, options: options[rng.integers(len(options))])
     ranges = searched_tunables(config, space.tunables)
@@ -184,7 +190,11 @@ def _fewer_units(
 
 
 def first_accepted(draw: Callable[[], Any]) -> Any:
-    """What is drawn, again while the config class refuses it; `ConfigError` if it always does."""
+    """What is drawn, again and again while the config class refuses it.
+
+    Raises:
+        ConfigError: it refuses whatever is drawn.
+    """
     for _ in range(ATTEMPTS - 1):
         with suppress(ConfigError):
             return draw()

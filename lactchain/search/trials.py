@@ -36,7 +36,11 @@ class RandomSampler:
         self.rng = np.random.default_rng(seed)
 
     def ask(self) -> Any:
-        """The config of the next trial; `ConfigError` where its class refuses what is proposed."""
+        """The config of the next trial.
+
+        Raises:
+            ConfigError: the config class refuses what was proposed.
+        """
         return draw_config(self.config, self.space, self.rng)
 
     def hear(self, step: int, fitness: float, is_last: bool) -> bool:
@@ -147,7 +151,8 @@ class Trials:
     def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Goes on after whole trials of which there are records; the sampler is told of them again.
 
-        `DataError` where it proposes other settings than were recorded.
+        Raises:
+            DataError: the sampler proposes other settings than were recorded.
         """
         for record in records:
             if record["trial"] == self.number:

@@ -38,12 +38,13 @@ REWARDS = {"sparse": GoalReward(1.0, 0.0), "founding": GoalReward(100.0, -1.0)}
 class GridTables(CellTables):
     """The dynamics of one grid world; the arguments are those of `GridWorld`.
 
-    `ValueError` where one is not of its kind, or a goal cannot be reached from a start.
-
     Attributes:
         walls: the cells (x, y) that cannot be entered.
         num_poses: number of free cells times four orientations.
         descriptions: the world in words, one for each goal.
+
+    Raises:
+        ValueError: an argument is not of its kind, or a goal cannot be reached from a start.
     """
 
     fields = ("x", "y", "orientation", "goal_x", "goal_y")
