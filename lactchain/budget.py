@@ -151,8 +151,7 @@ def ranking(
 ) -> Iterator[Phase]:
     """The phases in which an actor answers K times to each state, and a critic ranks them.
 
-    Args:
-        setting: the key that makes the batches smaller.
+    `setting` is the key that makes the batches smaller.
     """
     states = preferences.states_per_shard
     rows = states * preferences.num_candidates

@@ -62,17 +62,13 @@ def clear_place(path: Path) -> None:
         return
     with disk_errors(path):
         if (path / MANIFEST).exists():
-            aside = _name_aside(path)
+            names = (path.with_name(f"set-aside-{number}-{path.name}") for number in count(1))
+            aside = next(name for name in names if not name.exists())
             os.rename(path, aside)
             log.warning("%s: is written anew; what was there is now %s", path, aside.name)
         else:
             _remove(path)
             log.info("%s: was never completed, is written anew", path)
-
-
-def _name_aside(path: Path) -> Path:
-    names = (path.with_name(f"set-aside-{number}-{path.name}") for number in count(1))
-    return next(name for name in names if not name.exists())
 
 
 def _newest_first(directory: str | Path) -> list[Path]:

@@ -140,8 +140,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     A missing key counts as `None`, so leaving an optional part out equals setting it to null.
     """
     flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
-    keys = [*flat_a, *(key for key in flat_b if key not in flat_a)]
-    pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in keys}
+    pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in flat_a | flat_b}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -191,10 +190,7 @@ def _nested_class(annotation: Any) -> type | None:
 
 
 def _build(
-    config_class: type[Config],
-    values: dict[str, Any],
-    texts: Mapping[str, str],
-    prefix: str = "",
+    config_class: type[Config], values: dict[str, Any], texts: Mapping[str, str], prefix: str = ""
 ) -> Config:
     """Instantiates inside out, so that a refused value is reported under its full key."""
     annotations = typing.get_type_hints(config_class)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ def of_main(value: Any) -> Any:
     return broadcast_object_list([value])[0]
 
 
-class Shares:
+class Shares(AbstractContextManager["Shares"]):
     """Pieces of work, each claimed by one process: the next one by whoever is free.
 
     All processes make it, as often and in the same order as any other of theirs. The claims live as
@@ -140,8 +141,7 @@ class Shares:
                 shares.finish()
             shares.wait()
 
-    Args:
-        count: how many pieces there are; they are numbered from 0.
+    The `count` pieces are numbered from 0.
     """
 
     _serial = itertools.count()
@@ -149,9 +149,6 @@ class Shares:
     def __init__(self, count: int) -> None:
         self.count = count
         self._name = f"shares-{next(self._serial)}"
-
-    def __enter__(self) -> "Shares":
-        return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is not None:

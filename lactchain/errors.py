@@ -26,8 +26,7 @@ class DataError(LactChainError):
 class NoPairsError(DataError):
     """The completions to all states are worth the same, so that there is nothing to prefer.
 
-    Attributes:
-        agree: whether that is because to no state two of them read differently.
+    They `agree` where that is because to no state two of them read differently.
     """
 
     def __init__(self, message: str, agree: bool = False) -> None:

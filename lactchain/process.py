@@ -22,11 +22,7 @@ from lactchain.errors import Interrupted, LactChainError
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
-TELEMETRY_OFF = {
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "DISABLE_TELEMETRY": "1",
-    "DO_NOT_TRACK": "1",
-}
+TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 DRY_RUN = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
 has, where a language model is loaded.
@@ -40,10 +36,8 @@ def launch(
 ) -> None:
     """Runs a script: configuration, signals, `main(config)`, exit code.
 
-    A `LactChainError` ends the script with its one line and its exit code.
-
-    Args:
-        usage: what `--help` begins with, before the docstring of the module that `main` is in.
+    A `LactChainError` ends the script with its one line and its exit code. `--help` begins with
+    the `usage`, before the docstring of the module that `main` is in.
     """
     global _dry_run
     os.environ.update(TELEMETRY_OFF)
@@ -54,9 +48,8 @@ def launch(
     # On a CPU it warns at every layer that it computes in 16 bits.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # What all processes would say alike is said once.
-    logging.getLogger("lactchain").setLevel(
-        logging.INFO if distributed.is_main() else logging.WARNING
-    )
+    level = logging.INFO if distributed.is_main() else logging.WARNING
+    logging.getLogger("lactchain").setLevel(level)
     console.quiet = not distributed.is_main()
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, DRY_RUN))

@@ -14,7 +14,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -37,25 +37,16 @@ from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
 
 # Fields that may change when a run continues, since they do not change what it computes.
-HARMLESS = frozenset(
-    {
-        "run_dir",
-        "resume",
-        "timeout_minutes",
-        "report_to",
-        "logging_steps",
-        "log_every_steps",
-        "save_every_updates",
-        "save_every_steps",
-        "keep_checkpoints",
-    }
-)
+HARMLESS = frozenset((
+    "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
+    "save_every_updates", "save_every_steps", "keep_checkpoints",
+))  # fmt: skip
 _SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
 
 log = logging.getLogger(__name__)
 
 
-class Run:
+class Run(AbstractContextManager["Run"]):
     """One run folder, open for one group of processes; rank 0 writes, the others only read.
 
     Use it as a context manager, or call `finish`: both let go of the folder.
@@ -113,9 +104,6 @@ class Run:
             log.info("%s: finished, see summary.json in it", directory)
         return run
 
-    def __enter__(self) -> "Run":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -135,6 +123,11 @@ class Run:
     def finished(self) -> bool:
         """Whether the run is complete."""
         return (self.directory / "summary.json").exists()
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether anybody has made a file `stop` in the folder, to end the run in good order."""
+        return (self.directory / "stop").exists()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -295,18 +288,13 @@ def _without_harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _redact(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without what looks like a secret: a text under a key that says so."""
-    return {
-        key: _redact(value)
-        if isinstance(value, Mapping)
-        else "<redacted>"
-        if isinstance(value, str) and _SECRET.search(key)
-        else value
-        for key, value in settings.items()
-    }
+    shown = {key: _redact(v) if isinstance(v, Mapping) else v for key, v in settings.items()}
+    secret = (k for k, value in shown.items() if isinstance(value, str) and _SECRET.search(k))
+    return shown | dict.fromkeys(secret, "<redacted>")
 
 
 def _drop_torn_line(path: Path) -> None:
     if path.exists():
-        content = path.read_bytes()
-        if content and not content.endswith(b"\n"):
-            atomic_write(path, content[: content.rfind(b"\n") + 1])
+        whole, line_break, torn = path.read_bytes().rpartition(b"\n")
+        if torn:
+            atomic_write(path, whole + line_break)

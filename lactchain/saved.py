@@ -3,7 +3,7 @@
 `DataError` says which folder has nothing of the kind, or what in it is damaged.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lactchain.files import read_json
 from lactchain.models.actor import POLICY_FILE, LanguageActor, at_weights
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
-from lactchain.settings import EnvironmentConfig, GuidedActorConfig
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig, known_fields
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
@@ -34,8 +34,10 @@ def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
         return LanguageActor.load(folder, **changes)
     # Older than that file: the configuration of the run that made it says the same.
     config = load(runs[0] / "config.yaml")
-    actor = at_weights(_known(GuidedActorConfig, config.get("actor")), folder)
-    grammar = make_language_env(_known(EnvironmentConfig, config.get("environment"))).grammar
+    asked = known_fields(GuidedActorConfig, config.get("actor") or {})
+    world = known_fields(EnvironmentConfig, config.get("environment") or {})
+    actor = at_weights(GuidedActorConfig(**asked), folder)
+    grammar = make_language_env(EnvironmentConfig(**world)).grammar
     return LanguageActor.from_config(replace(actor, **changes), grammar)
 
 
@@ -73,9 +75,3 @@ def _noted(run: Path, name: str) -> str | None:
     file = run / "summary.json"
     noted = read_json(file).get(name) if file.is_file() else None
     return noted.get("adapter") or noted.get("model") if isinstance(noted, dict) else noted
-
-
-def _known(config_class: type, values: dict[str, Any] | None) -> Any:
-    """A config of the fields that this version has."""
-    names = {item.name for item in fields(config_class)}
-    return config_class(**{k: v for k, v in (values or {}).items() if k in names})

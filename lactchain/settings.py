@@ -9,6 +9,7 @@ Where a field may be null so that its number follows from the world, `run_pipeli
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -40,9 +41,12 @@ def check(condition: bool, name: str, expected: str, value: object) -> None:
 
 def recast(config: Any, config_class: type[Config], **changes: Any) -> Config:
     """A config of another class: the fields that both have, and changes."""
-    names = {item.name for item in fields(config_class)}
-    shared = {f.name: getattr(config, f.name) for f in fields(config) if f.name in names}
-    return config_class(**shared | changes)
+    return config_class(**known_fields(config_class, vars(config)) | changes)
+
+
+def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some values that a config class has fields for; those of older versions go."""
+    return {item.name: values[item.name] for item in fields(config_class) if item.name in values}
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,7 @@ def tunable(
 ) -> Any:
     """A config field that a search may set within [low, high]; its default may lie outside.
 
-    Args:
-        log: whether factors matter rather than differences.
-        integer: whether only whole numbers make sense.
+    With `log` factors matter rather than differences; with `integer` only whole numbers make sense.
     """
     return field(default=default, metadata={"tunable": Tunable(low, high, log, integer)})
 

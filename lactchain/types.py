@@ -101,10 +101,9 @@ class Trajectory:
         steps = len(self.actions)
         expected = {"observations": steps + 1, "rewards": steps, "infos": steps + 1}
         for name, length in expected.items():
-            if len(getattr(self, name)) != length:
+            if (got := len(getattr(self, name))) != length:
                 raise ValueError(
-                    f"{name}: expected {length} entries for {steps} actions, "
-                    f"got {len(getattr(self, name))}"
+                    f"{name}: expected {length} entries for {steps} actions, got {got}"
                 )
         if not np.isfinite(self.rewards).all():
             raise ValueError(f"rewards: expected finite numbers, got {self.rewards}")
@@ -195,9 +194,8 @@ class Trajectory:
         lines = [f"{self.env_id}, seed {self.seed}, {self.policy or 'unnamed policy'}"]
         for t, (action, reward) in enumerate(zip(self.actions, self.rewards, strict=True)):
             lines += [f"[{t}] {self.observations[t]}", f"    > {action.text}    {reward:+g}"]
-        ending = (
-            "terminated" if self.terminated else "truncated" if self.truncated else "unfinished"
-        )
+        cut = "truncated" if self.truncated else "unfinished"
+        ending = "terminated" if self.terminated else cut
         lines.append(f"[{len(self)}] {self.observations[-1]}")
         lines.append(f"{ending}, return {self.episode_return:+g}")
         return "\n".join(lines)
@@ -294,17 +292,12 @@ class FunctionPolicy:
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """The function's completions to B observations."""
-        if self.draws:
-            return [Action(self.complete(*row)) for row in zip(observations, seeds, strict=True)]
-        return [Action(self.complete(text)) for text in observations]
+        given = (observations, seeds) if self.draws else (observations,)
+        return [Action(self.complete(*row)) for row in zip(*given, strict=True)]
 
 
 class RememberingPolicy:
-    """A `Policy` that draws nothing, asked once about each text.
-
-    Args:
-        policy: says the same to the same text, whatever the seed.
-    """
+    """A `Policy` that says the same to the same text, whatever the seed; asked once about each."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.name = policy, policy.name

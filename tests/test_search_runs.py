@@ -108,7 +108,7 @@ def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(
 def test_a_generation_that_was_noted_but_not_saved_is_not_noted_twice(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole")
     with monkeypatch.context() as context:
-        interrupt_at(context, runs, "save", 3)
+        interrupt_at(context, runs, "save_checkpoint", 3)
         with pytest.raises(Interrupted):
             run(tmp_path / "cut")
     assert len(read_json_lines(tmp_path / "cut" / "lineage.jsonl")) == 9

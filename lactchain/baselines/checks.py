@@ -157,9 +157,8 @@ def check_replay(
 def check_advantages(advantages: Callable[..., Any]) -> None:
     """Are generalised advantages cut where an episode ends, and bootstrapped where it is cut?
 
-    Args:
-        advantages: of (rewards, values, next_values, terminated, truncated, gamma, lambda_), arrays
-            (T,), to advantages (T,). `next_values` are of what each step led to, before any reset.
+    They are of (rewards, values, next_values, terminated, truncated, gamma, lambda_), arrays (T,);
+    `next_values` of what each step led to, before any reset.
     """
     rewards, values = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.5, 1.0, 1.5, 2.0])
     next_values, gamma, lambda_ = np.array([7.0, 1.5, 9.0, 3.0]), 0.5, 0.5
@@ -173,8 +172,7 @@ def check_advantages(advantages: Callable[..., Any]) -> None:
 def check_double_q(targets: Callable[..., Any]) -> None:
     """Does the online network choose the next action, and the target network value it?
 
-    Args:
-        targets: of (rewards (B,), discounts (B,), q_online (B, A), q_target (B, A)) to (B,).
+    Targets (B,) are of (rewards (B,), discounts (B,), q_online (B, A), q_target (B, A)).
     """
     q_online = np.array([[0.0, 1.0, 0.5], [9.0, 0.0, 0.0]])
     q_target = np.array([[8.0, 2.0, 4.0], [9.0, 9.0, 9.0]])
@@ -186,8 +184,7 @@ def check_double_q(targets: Callable[..., Any]) -> None:
 def check_conservatism(penalty: Callable[..., Any]) -> None:
     """Does the penalty push values of unseen actions down, and of the one in the data up?
 
-    Args:
-        penalty: of (q (B, A), actions in the data (B,)) to the mean or per-row penalty.
+    It is of (q (B, A), actions in the data (B,)), a mean or one for each row.
     """
     q, action, step = np.array([[1.0, 0.5, 2.0, 1.0]]), np.array([1]), 1e-3
     slopes = [

@@ -119,6 +119,7 @@ class CartPoleVectorEnv(ClassicControlVectorEnv):
     """`CartPole-v1`: +1 a step until the pole or the cart has gone too far."""
 
     single_env, time_limit = CartPoleEnv, 500
+    limits = np.array([[2.4], [12 * 2 * np.pi / 360]])
 
     def _start(self, stream: np.random.Generator) -> np.ndarray:
         return stream.uniform(-0.05, 0.05, size=4)
@@ -132,11 +133,8 @@ class CartPoleVectorEnv(ClassicControlVectorEnv):
         x_acc = push - 0.05 * theta_acc * cos / 1.1
         speeds = np.array([x_dot, x_acc, theta_dot, theta_acc])
         state = state + 0.02 * speeds
-        limits = np.abs(state[::2]) > _CARTPOLE_LIMITS
-        return state, np.ones(len(actions)), limits[0] | limits[1]
-
-
-_CARTPOLE_LIMITS = np.array([[2.4], [12 * 2 * np.pi / 360]])
+        terminated = (np.abs(state[::2]) > self.limits).any(axis=0)
+        return state, np.ones(len(actions)), terminated
 
 
 class PendulumVectorEnv(ClassicControlVectorEnv):
@@ -184,6 +182,7 @@ class AcrobotVectorEnv(ClassicControlVectorEnv):
     """`Acrobot-v1`: −1 a step until two links have swung their end above the line; 500 steps."""
 
     single_env, time_limit = AcrobotEnv, 500
+    fastest = np.array([[4 * np.pi], [9 * np.pi]])
 
     def _start(self, stream: np.random.Generator) -> np.ndarray:
         return stream.uniform(-0.1, 0.1, size=4).astype(np.float32)
@@ -202,12 +201,9 @@ class AcrobotVectorEnv(ClassicControlVectorEnv):
         k4 = _acrobot_speeds(state + dt * k3, torque)
         state = state + dt / 6.0 * (k1 + 2 * k2 + 2 * k3 + k4)
         state[:2] = (state[:2] + np.pi) % (2 * np.pi) - np.pi
-        state[2:] = np.clip(state[2:], -_ACROBOT_SPEED, _ACROBOT_SPEED)
+        state[2:] = np.clip(state[2:], -self.fastest, self.fastest)
         terminated = -np.cos(state[0]) - np.cos(state[1] + state[0]) > 1.0
         return state, np.where(terminated, 0.0, -1.0), terminated
-
-
-_ACROBOT_SPEED = np.array([[4 * np.pi], [9 * np.pi]])
 
 
 def _acrobot_speeds(state: np.ndarray, torque: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ class CQL(QPopulation):
             self._measure(data)
         return mean_metrics(self._round(partial(data.sample, self.num_members), progress))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         actions = torch.from_numpy(batch.actions)
         q = self.values(self.encode(batch.observations))
@@ -50,11 +50,8 @@ class CQL(QPopulation):
         penalty = (cql_penalty(q, actions) * weights).sum(1)
         self._descend(0.5 * td_loss + self.column("cql_weight")[:, 0] * penalty, left)
         self.target.move_towards(self.parameters, self.column("tau"))
-        return {
-            "train/td_loss": td_loss.detach().numpy(),
-            "train/cql_penalty": penalty.detach().numpy(),
-            "train/q": (q_data.detach() * weights).sum(1).numpy(),
-        }
+        worth = (q_data.detach() * weights).sum(1)
+        return {"train/td_loss": td_loss, "train/cql_penalty": penalty, "train/q": worth}
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as the network sees them, in the data's units."""

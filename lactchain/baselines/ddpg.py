@@ -60,7 +60,7 @@ class DDPG(Population):
                 actions = self.act(envs.observations)
             self.replay.add(envs.step(actions))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.inputs.encode(batch.observations)
         critic_loss = self.critic_loss(x, batch, weights)
@@ -73,10 +73,7 @@ class DDPG(Population):
         tau = self.column("tau")
         self.target_critics.move_towards(self.critics, tau)
         self.target_actors.move_towards(self.actors, tau)
-        return {
-            "train/critic_loss": critic_loss.detach().numpy(),
-            "train/actor_loss": actor_loss.detach().numpy(),
-        }
+        return {"train/critic_loss": critic_loss, "train/actor_loss": actor_loss}
 
     def critic_loss(self, x: Tensor, batch: Batch, weights: Tensor) -> Tensor:
         """Mean squared error of the critic against the targets, (P,)."""

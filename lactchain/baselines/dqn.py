@@ -68,7 +68,7 @@ class DQN(QPopulation):
             epsilon = 1.0 if starting else self.exploration(progress)
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, np.ndarray]:
+    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]
@@ -82,7 +82,4 @@ class DQN(QPopulation):
             # At first the plain mean of all weights so far: the initial ones should not linger.
             share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
             self.average.move_towards(self.parameters, share)
-        return {
-            "train/loss": loss.detach().numpy(),
-            "train/q": (q_data.detach() * weights).sum(1).numpy(),
-        }
+        return {"train/loss": loss, "train/q": (q_data.detach() * weights).sum(1)}

@@ -122,9 +122,8 @@ def evaluate_run(
 
 def success_return(world: WorldConfig) -> float | None:
     """Return from which an episode of this world is a success; None where none is known."""
-    if world.success_return is not None:
-        return world.success_return
-    return gym.spec(world.id).reward_threshold
+    stated = world.success_return
+    return gym.spec(world.id).reward_threshold if stated is None else stated
 
 
 def sb3_act(model: Any) -> Act:

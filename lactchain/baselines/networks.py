@@ -71,19 +71,15 @@ class Inputs:
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as a network sees them, (P, B, *shape) in float32."""
-        if self.kind == "one_hot":
-            return self._one_hot(observations)
         batch = observations.shape[:2]
+        if self.kind == "one_hot":
+            numbers = observations.reshape(*batch, len(self.sizes))
+            places = (numbers + np.cumsum((0, *self.sizes[:-1]))).astype(np.int64)
+            return torch.zeros(*batch, *self.shape).scatter_(-1, torch.from_numpy(places), 1.0)
         rows = torch.from_numpy(np.ascontiguousarray(observations))
         if self.kind == "vector":
             return rows.reshape(*batch, *self.shape).to(torch.float32)
         return (rows.movedim(-1, -3) if self.channels_last else rows).to(torch.float32) / 255.0
-
-    def _one_hot(self, observations: np.ndarray) -> Tensor:
-        batch, count = observations.shape[:2], len(self.sizes)
-        places = observations.reshape(*batch, count) + np.cumsum((0, *self.sizes[:-1]))
-        codes = torch.zeros(*batch, *self.shape)
-        return codes.scatter_(-1, torch.from_numpy(places.astype(np.int64)), 1.0)
 
 
 class Network:
@@ -113,9 +109,8 @@ class Network:
         for out, kernel, _ in self.convolutions:
             self.shapes += [(out, channels, kernel, kernel), (out,)]
             channels = out
-        for size_in, size_out in pairwise(
-            (_num_features(inputs) + num_extra, *hidden, num_outputs)
-        ):
+        sizes = _num_features(inputs) + num_extra, *hidden, num_outputs
+        for size_in, size_out in pairwise(sizes):
             self.shapes += [(size_in, size_out), (1, size_out)]
 
     def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
@@ -167,9 +162,7 @@ class Parameters:
             np.concatenate([value.ravel() for values in member.values() for value in values])
             for member in members
         ]
-        self.shapes = {
-            name: [value.shape for value in values] for name, values in members[0].items()
-        }
+        self.shapes = {name: [v.shape for v in values] for name, values in members[0].items()}
         self.flat = torch.from_numpy(np.stack(rows).astype(np.float32))
         self._make_views()
 

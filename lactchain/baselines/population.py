@@ -1,9 +1,4 @@
-"""P members of one algorithm, trained as one batched computation with settings of their own.
-
-`Population` is what all agents share: configs, spaces, random numbers, what is saved; `QPopulation`
-what DQN and CQL share. `Adam` updates all members in a few operations, each with its own learning
-rate, clipping and count of steps.
-"""
+"""P members of one algorithm, trained as one batched computation with settings of their own."""
 
 from __future__ import annotations
 
@@ -20,9 +15,6 @@ from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
 from lactchain.tunable import tunables
-
-BETAS = 0.9, 0.999
-"""Decay of Adam's moments."""
 
 
 class Adam:
@@ -69,7 +61,7 @@ class Adam:
             self._update_some(gradient, learning_rate, moves)
 
     def _update(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
-        beta1, beta2 = BETAS
+        beta1, beta2 = 0.9, 0.999  # decay of the moments
         self.steps += moves
         steps = np.maximum(self.steps, 1)  # of a member that has not begun
         root = np.sqrt(1.0 - beta2**steps)
@@ -204,12 +196,11 @@ class Population:
         self, sample: Callable[[int, np.random.Generator], Batch], progress: float
     ) -> list[dict[str, np.ndarray]]:
         """A round of `num_updates` updates; the metrics of each."""
-        weights = row_weights(self.hyper["batch_size"])
-        size, left = weights.shape[1], self._left(progress)
-        return [
-            self.update(sample(size, self.rng), weights, left)
-            for _ in range(self.config.num_updates)
-        ]
+        weights, left, records = row_weights(self.hyper["batch_size"]), self._left(progress), []
+        for _ in range(self.config.num_updates):
+            metrics = self.update(sample(weights.shape[1], self.rng), weights, left)
+            records.append({name: value.detach().numpy() for name, value in metrics.items()})
+        return records
 
     def _descend(self, losses: Tensor, left: float, active: np.ndarray | None = None) -> None:
         """One step of `optimizer` down the members' losses (P,)."""

@@ -75,15 +75,13 @@ class PPO(Population):
 
     def collect(self, envs: MemberEnvs) -> Rollout:
         """Plays `num_steps` steps in every copy."""
-        inputs, actions, steps = [], [], []
+        played = []
         with torch.inference_mode():
             for _ in range(self.config.num_steps):
                 x = self.inputs.encode(envs.observations)
                 sampled = self._sample(x)
-                step = envs.step(self._legal(sampled))
-                inputs.append(x)
-                actions.append(sampled)
-                steps.append(step)
+                played.append((x, sampled, envs.step(self._legal(sampled))))
+            inputs, actions, steps = zip(*played, strict=True)
             final = np.concatenate([step.next_observations[step.truncated] for step in steps])
             return Rollout(
                 torch.stack(inputs),

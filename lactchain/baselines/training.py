@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lactchain.baselines import transitions
 from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
@@ -35,18 +36,13 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
-from lactchain.baselines.transitions import (
-    TransitionData,
-    read_offline,
-    read_transitions,
-    write_transitions,
-)
 from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.files import write_json
 from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
 from lactchain.run import Run
+from lactchain.settings import known_fields
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
@@ -169,8 +165,7 @@ class Training:
         self.run.truncate_metrics(self.steps)
 
     def _is_over(self) -> bool:
-        asked = (self.run.directory / "stop").exists()
-        return asked or self.steps >= self.loop.total_steps
+        return self.run.told_to_end or self.steps >= self.loop.total_steps
 
     def _learn(self) -> None:
         metrics = self.agent.advance(self.source, min(self.steps / self.loop.total_steps, 1.0))
@@ -290,11 +285,10 @@ def read_agent(directory: str | Path) -> Any:
 
 def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
     """An agent's config from the plain values of its fields, those of older versions left out."""
-    known = {item.name: stored[item.name] for item in fields(config_class) if item.name in stored}
-    return config_class(**known | {"hidden": tuple(stored["hidden"])})
+    return config_class(**known_fields(config_class, stored) | {"hidden": tuple(stored["hidden"])})
 
 
-def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> TransitionData:
+def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> transitions.TransitionData:
     """What uniformly random play gives, at least `num_steps` steps of 8 copies."""
     envs = MemberEnvs(world.id, 1, 8, seed, **world.kwargs)
     envs.envs.action_space.seed(seed)
@@ -304,20 +298,20 @@ def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> Transit
     envs.close()
     columns = {name: np.concatenate([getattr(s, name)[0] for s in steps]) for name in FIELDS}
     columns["rewards"] = columns["rewards"].astype(np.float32)
-    return TransitionData(**columns)
+    return transitions.TransitionData(**columns)
 
 
-def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
+def _offline_data(config: TrainCQLConfig, run: Run) -> transitions.TransitionData:
     if config.data is not None:
-        return read_offline(config.data)
+        return transitions.read_offline(config.data)
     path = run.path("transitions.parquet")
     if not (path.exists() and has_manifest(path)):
         data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
-        write_transitions(path, data)
-    return read_transitions(path)
+        transitions.write_transitions(path, data)
+    return transitions.read_transitions(path)
 
 
-def _check_spaces(data: TransitionData, agent: Population) -> None:
+def _check_spaces(data: transitions.TransitionData, agent: Population) -> None:
     """Recorded data must be of the environment's spaces."""
     for name, space, column in (
         ("observations", agent.observation_space, data.observations),
@@ -339,8 +333,6 @@ def _trackers(config: TrainAgentConfig, run: Run) -> Any:
         return None
     from accelerate import Accelerator
 
-    accelerator = Accelerator(
-        cpu=True, log_with=config.run.report_to, project_dir=str(run.directory)
-    )
-    accelerator.init_trackers("lactchain")
-    return accelerator
+    trackers = Accelerator(cpu=True, log_with=config.run.report_to, project_dir=str(run.directory))
+    trackers.init_trackers("lactchain")
+    return trackers

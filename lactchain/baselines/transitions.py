@@ -137,7 +137,9 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
     terminals = columns["terminals"].astype(bool).ravel()
     ends = columns["episode_terminals"].astype(bool).ravel() | terminals
     ends[-1:] = True  # a last episode that recording cut
-    rewards, actions = columns["rewards"].ravel(), _scalars(columns["actions"])
+    rewards, actions = columns["rewards"].ravel(), columns["actions"]
+    if actions.dtype.kind in "iu":  # d3rlpy stores discrete ones as (N,) or (N, 1)
+        actions = actions.astype(np.int64).reshape(len(actions))
     episodes = (
         RecordedEpisode(
             columns["observations"][start:stop], actions[start:stop], rewards[start:stop],
@@ -164,18 +166,13 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
     data_path = Path(path) / "data"
     if not data_path.is_dir():
         raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
-    return from_episodes(
-        (
-            RecordedEpisode(
-                np.asarray(episode.observations),
-                np.asarray(episode.actions),
-                np.asarray(episode.rewards),
-                bool(episode.terminations[-1]),
-            )
-            for episode in MinariDataset(data_path).iterate_episodes()
-        ),
-        str(path),
+    episodes = (
+        RecordedEpisode(
+            *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(e.terminations[-1])
+        )
+        for e in MinariDataset(data_path).iterate_episodes()
     )
+    return from_episodes(episodes, str(path))
 
 
 def write_transitions(path: str | Path, data: TransitionData) -> None:
@@ -188,7 +185,9 @@ def write_transitions(path: str | Path, data: TransitionData) -> None:
     for name in FIELDS:
         column = getattr(data, name)
         shapes[name] = [str(column.dtype), list(column.shape[1:])]
-        columns[name] = _arrow(column)
+        flat = pa.array(column.ravel())
+        is_flat = column.ndim == 1
+        columns[name] = flat if is_flat else pa.FixedSizeListArray.from_arrays(flat, column[0].size)
     columns["shapes"] = pa.array([json.dumps(shapes)] * len(data)).dictionary_encode()
     write_table(path, pa.table(columns), KIND, VERSION)
 
@@ -213,20 +212,6 @@ def read_offline(path: str | Path) -> TransitionData:
     if (path / "data").is_dir():
         return read_minari_transitions(path)
     return read_transitions(path)
-
-
-def _scalars(actions: np.ndarray) -> np.ndarray:
-    """Discrete actions, which d3rlpy stores as (N,) or (N, 1), as (N,) of int64."""
-    if actions.dtype.kind not in "iu":
-        return actions
-    return actions.astype(np.int64).reshape(len(actions))
-
-
-def _arrow(column: np.ndarray) -> pa.Array:
-    flat = pa.array(column.ravel())
-    if column.ndim == 1:
-        return flat
-    return pa.FixedSizeListArray.from_arrays(flat, column[0].size)
 
 
 def _numpy(column: pa.ChunkedArray, dtype: str, shape: Sequence[int]) -> np.ndarray:

@@ -139,8 +139,7 @@ def warn(figures: Mapping[str, Any]) -> None:
 def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
     """For each alarm the first round in which it went off.
 
-    Args:
-        rounds: the names of those that went off, before the first round (none), and after each.
+    `rounds` are the names of those that did, before the first round (none) and after each.
     """
     firsts: dict[str, int] = {}
     for number, names in enumerate(rounds):

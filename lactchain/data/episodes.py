@@ -119,9 +119,7 @@ def all_episodes(env: LanguageEnv, seed: int, num_per_start: int = 1) -> list[Ep
 def check_practised(env: LanguageEnv, states: Iterable[State | None], name: str) -> None:
     """Raises `DataError` if recorded decisions are in states that are held back, or may be.
 
-    Args:
-        states: those of the decisions; None or empty where it is unknown.
-        name: what the record is called.
+    A state is None or empty where it is unknown; `name` is what the record is called.
     """
     if not env.held_back:
         return

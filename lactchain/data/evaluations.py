@@ -67,12 +67,9 @@ class StateValues:
 
     def where(self, chosen: Sequence[bool]) -> "StateValues":
         """The values of some of the states; N flags say which."""
-
-        def some(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(compress(values, chosen))
-
-        exact = None if self.exact is None else some(self.exact)
-        return replace(self, states=some(self.states), critic=some(self.critic), exact=exact)
+        columns = {"states": self.states, "critic": self.critic, "exact": self.exact}
+        known = {name: values for name, values in columns.items() if values is not None}
+        return replace(self, **{n: tuple(compress(values, chosen)) for n, values in known.items()})
 
     @property
     def _errors(self) -> np.ndarray:
@@ -134,11 +131,7 @@ def by_part(results: Sequence[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
 
 
 def practised(figures: Mapping[str, Any], name: str) -> Any:
-    """A figure of practised start states, where some are held back: those decide nothing.
-
-    Returns:
-        None where there is no such figure.
-    """
+    """A figure of practised start states, as those held back decide nothing; None if not there."""
     return figures.get(f"practised/{name}", figures.get(name))
 
 

@@ -64,11 +64,7 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
 
     Nothing where there is no chance, or where it cannot be computed: without an exact model, with
     too many chains, with a history in the text, or with a rule of the world's own for text that is
-    no chain.
-
-    Args:
-        policy: its completion to a text is always the same.
-        at_once: most texts that it is asked about at once.
+    no chain. The policy must always say the same to a text; it is asked about `at_once` at most.
     """
     if not can_enumerate(env) or env.history != 1 or env.view.step_takes_text:
         return {}

@@ -37,26 +37,15 @@ def retrieval_figures(
     compared in batches of `BATCH`. `retrieval_accuracy`: share of the completions that are most
     probable behind their own prompt, or behind one to which the same was said. `retrieval_skill`:
     how much of the way from chance to 1 that is; about 0 where a policy has stopped reading, as
-    also where it says one thing to everything.
-
-    Args:
-        policy: it samples freely.
-        observations: to draw from, with repetitions.
-        at_once: most observations that it answers at once.
-
-    Returns:
-        Nothing where fewer than two observations were answered by a chain.
+    also where it says one thing to everything. Nothing where fewer than two got a chain.
+    The policy samples freely, at most `at_once` completions at once; observations may repeat.
     """
     texts, actions = _answers(policy, env, observations, seed, at_once)
     if len(texts) < 2:
         return {}
-    found, chance = zip(
-        *(
-            _found(policy, texts[i : i + BATCH], actions[i : i + BATCH])
-            for i in range(0, len(texts), BATCH)
-        ),
-        strict=True,
-    )
+    batches = (slice(start, start + BATCH) for start in range(0, len(texts), BATCH))
+    outcomes = [_found(policy, texts[batch], actions[batch]) for batch in batches]
+    found, chance = zip(*outcomes, strict=True)
     accuracy, by_chance = np.concatenate(found).mean(), np.concatenate(chance).mean()
     skill = (accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
     return {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}

@@ -13,12 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lactchain import distributed
-from lactchain.data.episodes import (
-    Episode,
-    all_episodes,
-    sampled_episodes,
-    sampled_states,
-)
+from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
 from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
@@ -35,11 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Rollouts:
-    """Environments of one configuration, and a policy's episodes in them.
-
-    Args:
-        config: the environment, or a Gymnasium id alone.
-        num_envs: episodes played side by side.
+    """Environments of one configuration, or Gymnasium id, and `num_envs` episodes side by side.
 
     Attributes:
         env: one of the environments, to ask for states and texts.
@@ -98,16 +89,16 @@ class Rollouts:
     ) -> list[Trajectory]:
         """Plays the episodes in this process, `num_envs` at a time; an idle place is refilled.
 
-        Args:
-            folder: named in the message when a signal stops the rollout.
+        The `folder` is named where a signal stops the rollout.
         """
         queue = iter(enumerate(episodes))
         played: dict[int, Trajectory] = {}
-        places = [_Place(env) for env in self._some_envs(min(self.num_envs, len(episodes)))]
+        count = min(self.num_envs, len(episodes))
+        self._envs += [make_language_env(self.config) for _ in range(len(self._envs), count)]
+        places = [_Place(env) for env in self._envs[:count]]
         while True:
-            for place, (index, episode) in zip(
-                [p for p in places if p.index is None], queue, strict=False
-            ):
+            idle = [place for place in places if place.index is None]
+            for place, (index, episode) in zip(idle, queue, strict=False):
                 with self.measure("environment"):
                     place.begin(index, episode)
             busy = [place for place in places if place.index is not None]
@@ -115,15 +106,12 @@ class Rollouts:
                 return [played[index] for index in range(len(episodes))]
             stop_if_requested(folder)
             with self.measure("generate"):
-                actions = policy.act(
-                    [place.observations[-1] for place in busy],
-                    [place.next_seed() for place in busy],
-                )
+                seeds = [derive_seed(place.seed, len(place.actions)) for place in busy]
+                actions = policy.act([place.observations[-1] for place in busy], seeds)
             with self.measure("environment"):
                 for place, action in zip(busy, actions, strict=True):
                     index = place.index
-                    trajectory = place.step(action, self.config.id, policy.name)
-                    if trajectory is not None:
+                    if (trajectory := place.step(action, self.config.id, policy.name)) is not None:
                         played[index] = trajectory
             self.tally["num_chains"] += len(busy)
 
@@ -165,11 +153,6 @@ class Rollouts:
         finally:
             self.tally[f"{kind}_seconds"] += time.perf_counter() - start
 
-    def _some_envs(self, count: int) -> list[LanguageEnv]:
-        while len(self._envs) < count:
-            self._envs.append(make_language_env(self.config))
-        return self._envs[:count]
-
 
 class _Place:
     """One environment and the episode under way in it, if any."""
@@ -185,9 +168,6 @@ class _Place:
         self.observations, self.infos = [observation], [info]
         self.actions: list[Action] = []
         self.rewards: list[float] = []
-
-    def next_seed(self) -> int:
-        return derive_seed(self.seed, len(self.actions))
 
     def step(
         self, action: Action, env_id: str, policy: str, cut: bool = False
@@ -284,10 +264,7 @@ def invalid_rate(
 ) -> float:
     """Share of sampled completions, spread evenly over the practised states, that are no chain.
 
-    The processes share the completions out.
-
-    Args:
-        folder: named in the message when a signal stops the sampling.
+    The processes share the completions out; the `folder` is named where a signal stops them.
     """
     env, at_once = rollouts.env, rollouts.num_envs
     states = sampled_states(env, num_samples, seed)
@@ -305,11 +282,7 @@ def invalid_rate(
 def collect(
     policy: Policy, world: Rollouts | EnvironmentConfig | str, num_episodes: int, seed: int = 0
 ) -> list[Trajectory]:
-    """Episodes of any policy, from start states that go round the state space.
-
-    Args:
-        world: where it plays: rollouts, an environment's configuration, or a Gymnasium id.
-    """
+    """Episodes of any policy in a world, a Gymnasium id say; starts go round the state space."""
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     return rollouts.play(policy, sampled_episodes(rollouts.env, num_episodes, seed))
 
@@ -321,14 +294,12 @@ def evaluate(
     num_per_start: int = 1,
     folder: str | Path | None = None,
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
-    """Episodes of any policy from every start state.
+    """How episodes from every start state went, and their figures.
+
+    These are of `summarize`, `endless_rate`, `part_figures` and `time_metrics`.
 
     Args:
-        world: where it plays: rollouts, an environment's configuration, or a Gymnasium id.
         folder: of the trajectory files; None: none are written.
-
-    Returns:
-        How each episode went, and the figures of `summarize`, `endless_rate` and `part_figures`.
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     env = rollouts.env
@@ -374,8 +345,7 @@ def _warn_if_alike(practised: Sequence[Trajectory], held_back: Sequence[Trajecto
         log.warning(
             "%d of %d start states that are held back read like practised ones: name the fields"
             " that the template shows in environment.held_back.by",
-            alike,
-            len(held_back),
+            *(alike, len(held_back)),
         )
 
 

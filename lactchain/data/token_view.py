@@ -87,9 +87,10 @@ def token_view(
     decisions = [(e, t) for e, length in enumerate(lengths) for t in range(length)]
     if not decisions:
         raise DataError(f"trajectories: expected decisions, got none in {len(trajectories)}")
-    texts, actions = _Distinct(), _Distinct()
-    observed = [[texts.add(text) for text in t.observations] for t in trajectories]
-    said = [actions.add(trajectories[e].actions[t]) for e, t in decisions]
+    texts: dict[str, int] = {}
+    observed = [[texts.setdefault(o, len(texts)) for o in t.observations] for t in trajectories]
+    actions: dict[Action, int] = {}
+    said = [actions.setdefault(trajectories[e].actions[t], len(actions)) for e, t in decisions]
     prompts = template.encode_batch(list(texts))
 
     def name(number: int) -> str:
@@ -112,13 +113,6 @@ def token_view(
     )
     _check_lengths(view, decisions, max_length)
     return view
-
-
-class _Distinct(dict):
-    """Different things, in the order in which they came, each with its number."""
-
-    def add(self, thing: str | Action) -> int:
-        return self.setdefault(thing, len(self))
 
 
 def _check_lengths(

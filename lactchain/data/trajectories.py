@@ -64,10 +64,8 @@ def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
     if missing := set(COLUMNS) - set(table.column_names):
         raise DataError(f"{source}: expected columns {COLUMNS}, {sorted(missing)} are missing")
     columns = {name: parquet.to_python(table[name]) for name in COLUMNS}
-    completions = [
-        columns.pop(name) for name in ("actions", "token_ids", "logprobs", "stop_reasons")
-    ]
-    columns["actions"] = [tuple(map(Action, *row)) for row in zip(*completions, strict=True)]
+    said = [columns.pop(name) for name in ("actions", "token_ids", "logprobs", "stop_reasons")]
+    columns["actions"] = [tuple(map(Action, *row)) for row in zip(*said, strict=True)]
     columns["infos"] = _parse_infos(columns["infos"], source)
     found = []
     for index, row in enumerate(zip(*columns.values(), strict=True)):

@@ -128,10 +128,8 @@ def chain_values(
 
     Q(s, c) = E[Σ_j γ^j r_j + γ^k V(s')], from the last action to the first: of a chain c that is
     the action a and then the chain c', Q(s, c) = E[r + γ Q(s', c')]. With `discount_per="chain"`,
-    γ^j becomes 1 and γ^k becomes γ.
-
-    Args:
-        values: V (S,) after the chain, 0 in terminal states; with `gamma` 1 they may have others.
+    γ^j becomes 1 and γ^k becomes γ. `values` (S,) are V after the chain, 0 in terminal states; with
+    `gamma` 1 they may have others.
     """
     discount, _ = _discounts(gamma, 1, discount_per)
     _, value_discount = _discounts(gamma, 0, discount_per)

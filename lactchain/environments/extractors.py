@@ -68,8 +68,7 @@ _UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f]|{_FENCE}')
 class Extractor:
     """Reads completions of one format; a subclass knows which.
 
-    Attributes:
-        grammar: the completions that constrained decoding may produce; all of them are accepted.
+    It accepts all those of its `grammar`, which constrained decoding may produce.
     """
 
     _opening: str
@@ -203,11 +202,8 @@ class CodeBlock(Extractor):
 class Utterance(Extractor):
     """The whole text is one action, ended by a line break, which may be missing: `move up`.
 
-    Nothing may stand before or after it. Where actions have no names, any text is one.
-
-    Args:
-        action_names: the actions.
-        spelling: brings what was said into the letters of a name, in a world that is lenient.
+    Nothing may stand before or after it. Where actions have no names, any text is one. In a world
+    that is lenient, `spelling` brings what was said into the letters of a name.
     """
 
     _opening, _separator, _closing = "", "", "\n"

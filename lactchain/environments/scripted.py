@@ -33,11 +33,9 @@ class RowPolicy:
 
 
 class RandomChains(RowPolicy):
-    """Chains of random actions, their length uniform in 1, …, `max_chain_length`.
+    """Chains of random actions, their lengths uniform in 1, …, `max_chain_length`.
 
-    Args:
-        grammar: the actions, and the letters of a completion.
-        max_chain_length: None stands for the longest legal chain.
+    None stands for the longest legal chain.
     """
 
     name = "random"
@@ -98,19 +96,15 @@ class OptimalChains(RowPolicy):
 
 def _longest_listed(grammar: ChainGrammar) -> int:
     """The longest legal chain, or as long that all of at most that length can be gone through."""
-    lengths = range(grammar.max_chain_length, 0, -1)
+    lengths = range(1, grammar.max_chain_length + 1)
     shorter = (replace(grammar, max_chain_length=length) for length in lengths)
-    fitting = (g.max_chain_length for g in shorter if g.num_completions <= MAX_CHAINS)
-    return next(fitting, 1)
+    return max((g.max_chain_length for g in shorter if g.num_completions <= MAX_CHAINS), default=1)
 
 
 class Mixture:
     """Each completion comes from one of two policies, by a coin of its own.
 
-    Args:
-        competent: acts in `competent_fraction` of the rows.
-        other: acts in the rest.
-        competent_fraction: a probability.
+    With a probability of `competent_fraction` it is `competent` that answers, else `other`.
     """
 
     def __init__(self, competent: Policy, other: Policy, competent_fraction: float) -> None:
@@ -137,11 +131,8 @@ class HumanPolicy(RowPolicy):
     """The person at the keyboard.
 
     Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
-    format of a completion; anything else is the completion, letter for letter.
-
-    Args:
-        grammar: the actions, and the letters of a completion.
-        ask: shows a text and returns the line that was typed.
+    format of a completion; anything else is the completion, letter for letter. `ask` shows a text
+    and returns the line that was typed.
     """
 
     name = "human"
@@ -207,10 +198,8 @@ def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) 
     """Observations and completions of episodes played with random chains.
 
     Each episode begins with a completion that is no chain, so that what the environment says to
-    that is among the texts. It is cut where it comes to a state that is held back.
-
-    Args:
-        seed: of the first episode; the others count on from it.
+    that is among the texts. It is cut where it comes to a state that is held back. The seeds of
+    episodes count on from that of the first.
     """
     policy = RandomChains(env.grammar)
     for episode in range(seed, seed + num_episodes):

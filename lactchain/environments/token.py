@@ -148,11 +148,8 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         self._check_arguments(control, view)
         size = self.model.vocab_size if self._full else top_k + 2
         self.observation_space = spaces.Box(-LARGEST, LARGEST, (size,), np.float32)
-        self.action_space = (
-            spaces.Discrete(2)
-            if control == "switch"
-            else spaces.Box(-1.0, 1.0, (1,), dtype=np.float32)
-        )
+        switch = control == "switch"
+        self.action_space = spaces.Discrete(2) if switch else spaces.Box(-1.0, 1.0, (1,))
         if self._full:
             log.info(
                 "an observation is %d logits: a replay buffer of %d steps takes %.1f GB",

@@ -17,15 +17,9 @@ from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS, config_of
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
+from lactchain.search import mutations
 from lactchain.search.evolution import Child, Individual
 from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
-from lactchain.search.mutations import (
-    first_config,
-    mutate_activation,
-    mutate_architecture,
-    mutate_parameters,
-    mutate_tunables,
-)
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 
 CERTIFYING_EPISODES = 50
@@ -152,7 +146,7 @@ class AgentSpecies:
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
-        config, change = first_config(self.config, self.space, self.settings, place, rng)
+        config, change = mutations.first_config(self.config, self.space, self.settings, place, rng)
         return Child(config, self.arena.newborn(config, [self.arena.seed, place]), change)
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
@@ -174,13 +168,13 @@ class AgentSpecies:
         """A mutant of any of the kinds."""
         settings, config, learnt = self.settings.mutation, parent.config, parent.state
         if kind == "hyper":
-            config, change = mutate_tunables(config, self.space, settings, rng)
+            config, change = mutations.mutate_tunables(config, self.space, settings, rng)
             return Child(config, learnt, change)
         if kind == "activation":
-            return mutate_activation(config, learnt, rng)
+            return mutations.mutate_activation(config, learnt, rng)
         if kind == "parameters":
-            return mutate_parameters(config, learnt, settings, rng)
-        return mutate_architecture(config, learnt, settings, rng)
+            return mutations.mutate_parameters(config, learnt, settings, rng)
+        return mutations.mutate_architecture(config, learnt, settings, rng)
 
     def encode(self, config: Any, state: Learnt) -> dict[str, Any]:
         """A member as arrays and plain values."""

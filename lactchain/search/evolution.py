@@ -78,8 +78,7 @@ class Child(NamedTuple):
 class Species(Protocol):
     """What evolves: how members come to be, learn, are judged and change.
 
-    Attributes:
-        num_env_steps: steps of training and of selecting evaluations so far.
+    `num_env_steps` counts steps of training and of selecting evaluations.
     """
 
     num_env_steps: int
@@ -130,17 +129,10 @@ class Generation:
 
     def lineage(self) -> list[dict[str, Any]]:
         """One record for each member: who came from whom, by what, with what gain."""
-        return [
-            {
-                "generation": self.number,
-                **{key: getattr(member, key) for key in ("id", "parent", "mutation", "change")},
-                "fitness": _finite(member.fitness),
-                "parent_fitness": _finite(member.parent_fitness),
-                "gain": _finite(member.gain),
-                "num_env_steps": self.num_env_steps,
-            }
-            for member in self.members
-        ]
+        told = "id", "parent", "mutation", "change", "fitness", "parent_fitness", "gain"
+        own = [{name: getattr(member, name) for name in told} for member in self.members]
+        steps = {"num_env_steps": self.num_env_steps}
+        return [{"generation": self.number} | record | steps for record in own]
 
 
 @dataclass
@@ -293,7 +285,7 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """
     gains = defaultdict(list)
     for record in lineage:
-        if record["gain"] is not None:
+        if record["gain"] is not None and np.isfinite(record["gain"]):
             gains[record["mutation"]].append(record["gain"])
     return {
         kind: {
@@ -303,11 +295,6 @@ def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
         }
         for kind, values in sorted(gains.items())
     }
-
-
-def _finite(value: float | None) -> float | None:
-    """A number as JSON can hold it."""
-    return value if value is not None and np.isfinite(value) else None
 
 
 def _rank(member: Individual) -> float:

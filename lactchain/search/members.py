@@ -129,9 +129,7 @@ class JoinedEnvs:
         """Plays one action (P, N, …) in every copy."""
         if len(self.members) == 1:
             return self.members[0].step(actions)
-        steps = [
-            member.step(actions[place : place + 1]) for place, member in enumerate(self.members)
-        ]
+        steps = [m.step(row[None]) for m, row in zip(self.members, actions, strict=True)]
         columns = {
             name: np.concatenate([getattr(step, name) for step in steps])
             for name in Transition.__dataclass_fields__

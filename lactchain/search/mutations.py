@@ -65,9 +65,8 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     ranges = searched_tunables(config, space.tunables)
 
     def draw() -> Any:
-        return with_tunables(
-            config, {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
-        )
+        drawn = {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
+        return with_tunables(config, drawn)
 
     return first_accepted(draw)
 
@@ -75,11 +74,7 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
 def choose_networks(
     config: Any, space: SpaceConfig, choose: Callable[[str, Sequence[Any]], Any]
 ) -> Any:
-    """A config whose architecture and activation are chosen, where the space offers some.
-
-    Args:
-        choose: one of some options, given the name of the field.
-    """
+    """A config whose networks are as `choose(field, options)` says, where the space offers some."""
     if space.architectures:
         config = replace(config, hidden=tuple(choose("hidden", space.architectures)))
     if space.activations:
@@ -106,10 +101,8 @@ def mutate_tunables(
     def draw() -> tuple[Any, Change]:
         names = rng.choice(list(ranges), count, replace=False).tolist()
         steps = (settings.tunable_step * rng.standard_normal(count)).tolist()
-        after = {
-            name: ranges[name].step(before[name], step)
-            for name, step in zip(names, steps, strict=True)
-        }
+        moves = zip(names, steps, strict=True)
+        after = {name: ranges[name].step(before[name], step) for name, step in moves}
         return with_tunables(config, after), {name: [before[name], after[name]] for name in names}
 
     return first_accepted(draw)
@@ -132,8 +125,7 @@ def mutate_parameters(
 
 def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> Child:
     """Another activation behind the same weights."""
-    others = [name for name in ACTIVATIONS if name != config.activation]
-    after = str(rng.choice(others))
+    after = str(rng.choice([name for name in ACTIVATIONS if name != config.activation]))
     change = {"activation": [config.activation, after]}
     return Child(replace(config, activation=after), learnt, change)
 
@@ -180,7 +172,7 @@ def _more_units(
     hidden: tuple[int, ...], most: int, rng: np.random.Generator
 ) -> tuple[tuple[int, ...], NetworkChange]:
     """Half as many units again in one layer."""
-    place = _pick([width < most for width in hidden], rng)
+    place = int(rng.choice([p for p, width in enumerate(hidden) if width < most]))
     count = min(max(hidden[place] // 2, 1), most - hidden[place])
     layer, seed = len(hidden) - place, int(rng.integers(2**63))
     wider = (*hidden[:place], hidden[place] + count, *hidden[place + 1 :])
@@ -191,14 +183,10 @@ def _fewer_units(
     hidden: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[tuple[int, ...], NetworkChange]:
     """A quarter of a layer's units less."""
-    place = _pick([width > 1 for width in hidden], rng)
+    place = int(rng.choice([p for p, width in enumerate(hidden) if width > 1]))
     kept = hidden[place] - max(hidden[place] // 4, 1)
     narrower = (*hidden[:place], kept, *hidden[place + 1 :])
     return narrower, lambda a, _: keep_units(a, len(hidden) - place, kept)
-
-
-def _pick(allowed: list[bool], rng: np.random.Generator) -> int:
-    return int(rng.choice(np.flatnonzero(allowed)))
 
 
 def first_accepted(draw: Callable[[], Any]) -> Any:
@@ -231,7 +219,6 @@ def add_units(arrays: Arrays, layer: int, count: int, seed: int | None) -> Array
     """The network with more units in a hidden layer, counted from the last layer backwards.
 
     Args:
-        arrays: weight and bias of each layer.
         layer: 1 for the last hidden layer, 2 for the one before it.
         count: new units.
         seed: of their incoming weights, of the size of the others; None: zeros, for moments.
@@ -265,10 +252,8 @@ def keep_units(arrays: Arrays, layer: int, count: int) -> Arrays:
 def add_hidden_layer(arrays: Arrays, shift: float, moments: bool) -> Arrays:
     """The network with one more hidden layer, of as many units, before the last layer.
 
-    Args:
-        arrays: weight and bias of each layer.
-        shift: of the activation, see `DEEPENABLE`; it is added before and taken away behind.
-        moments: whether these are moments: those of the new layer are zeros.
+    The `shift` of the activation (`DEEPENABLE`) is added before and taken away behind; `moments` of
+    the new layer are zeros.
     """
     *before, weight, bias = arrays
     width, kind = weight.shape[0], weight.dtype

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
@@ -30,19 +32,17 @@ KEEP_CHECKPOINTS = 2
 
 
 def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
-    """What a `SearchConfig` asks for: generations until the target is met, or the last one is done.
-
-    Returns:
-        The summary.
-    """
+    """Generations until the target of a `SearchConfig` is met, or all are done; the summary."""
     evolution = Evolution(species, config.evolution, config.run.seed, config.target)
     resume(run, evolution)
     for generation in evolution:
         record_generation(run, generation)
         if config.language is None:
             save_best(run, config.environment, evolution.champion)
-        save(run, evolution)  # last: what is done again writes the rest again
-        if stopped(run):
+        # Last: what is done again writes the rest again.
+        folder, state = run.path("checkpoints"), evolution.state_dict()
+        save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
+        if run.told_to_end:
             break
     champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
     outcome = species.certify(champion)
@@ -82,7 +82,7 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
         append_json_lines(path, [line])
         metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
         run.log(metrics, step=report.num_env_steps)
-        if met or stopped(run):
+        if met or run.told_to_end:
             break
     agent = read_agent(run.directory / "best")
     return {
@@ -102,7 +102,7 @@ def record_generation(run: Run, generation: Generation) -> None:
     """Adds a generation to the lineage and to the metrics."""
     lines = generation.lineage()
     append_json_lines(run.path("lineage.jsonl"), lines)
-    fitness = [line["fitness"] for line in lines if line["fitness"] is not None]
+    fitness = [line["fitness"] for line in lines if np.isfinite(line["fitness"])]
     run.log(
         {
             "search/best_fitness": generation.champion.fitness,
@@ -111,12 +111,6 @@ def record_generation(run: Run, generation: Generation) -> None:
         },
         step=generation.num_env_steps,
     )
-
-
-def save(run: Run, evolution: Evolution) -> None:
-    """Writes a checkpoint after a generation, and removes old ones."""
-    folder, state = run.path("checkpoints"), evolution.state_dict()
-    save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
 
 
 def resume(run: Run, evolution: Evolution) -> None:
@@ -140,8 +134,3 @@ def save_best(run: Run, world: WorldConfig, member: Member) -> None:
     """Writes the agent that the search would return now."""
     agent = join(agent_class(member.config), [member], *spaces_of(world), seed=0)
     save_agent(run.path("best"), agent, 0, world)
-
-
-def stopped(run: Run) -> bool:
-    """Whether the search was asked to stop."""
-    return (run.directory / "stop").exists()

@@ -6,13 +6,7 @@ from typing import Literal
 from lactchain.bounds import AtLeast1, Bounded, Positive, Share
 from lactchain.settings import check
 
-MUTATIONS = {
-    "none": 0.2,
-    "architecture": 0.1,
-    "parameters": 0.2,
-    "activation": 0.05,
-    "hyper": 0.45,
-}
+MUTATIONS = {"none": 0.2, "architecture": 0.1, "parameters": 0.2, "activation": 0.05, "hyper": 0.45}
 """Kinds of mutation, and how often each is drawn by default."""
 
 

@@ -206,8 +206,6 @@ def trials_of(
     seed: int,
 ) -> Trials:
     """Random search or TPE over agents of one kind."""
-    if method == "random":
-        sampler = RandomSampler(config, space, seed)
-    else:
-        sampler = TPESampler(config, space, seed, settings.prune)
+    given = config, space, seed
+    sampler = RandomSampler(*given) if method == "random" else TPESampler(*given, settings.prune)
     return Trials(sampler, settings, Arena(world, seed))

@@ -32,7 +32,7 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
         "You are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
         brief="{x} {y}",
         describe=partial(_cell, world.ncol, {"goal_x": goal_x, "goal_y": goal_y, "map": rows}),
-        model=_lake_model,
+        model=partial(_model, good=world.desc.ravel() == b"G"),
         position=partial(_position, world.ncol),
         success=_on_the_goal,
     )
@@ -180,7 +180,3 @@ def _explore(transitions: Mapping[Any, Any], starts: list[int]) -> tuple[set[int
                     frontier.append(state)
                 reached.add(state)
     return reached, ended
-
-
-def _lake_model(env: gym.Env) -> TabularModel:
-    return _model(env, env.unwrapped.desc.ravel() == b"G")

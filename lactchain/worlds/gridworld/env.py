@@ -198,7 +198,8 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Plays one action in every copy; resets the copies that end."""
         actions = np.asarray(actions, dtype=np.int64)
-        if actions.shape != (self.num_envs,) or _largest(actions) >= self._num_actions:
+        # Negative ones read as huge: one pass checks both ends of the range.
+        if actions.shape != (self.num_envs,) or actions.view(np.uint64).max() >= self._num_actions:
             raise ValueError(f"actions: expected elements of {self.action_space}, got {actions}")
         moves = self.states * self._num_actions + actions
         self.states = self._next_state.take(moves)
@@ -233,8 +234,3 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.states[copies] = starts[drawn.astype(np.int64)]
         self.num_episodes[copies] += np.uint64(1)
         self.num_steps[copies] = 0
-
-
-def _largest(actions: np.ndarray) -> int:
-    """The largest action, negative ones read as huge: one pass checks both ends of the range."""
-    return int(actions.view(np.uint64).max())
