@@ -5,8 +5,6 @@
 completion's last token. Q comes from N heads, hence (N, T). Targets carry no gradient.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

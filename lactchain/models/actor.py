@@ -1,12 +1,10 @@
 """The language model as a policy: observations in, completions out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -92,13 +90,13 @@ class LanguageActor:
     @classmethod
     def from_config(
         cls, config: PlayerConfig, grammar: ChainGrammar, scorer: Scorer | None = None
-    ) -> LanguageActor:
+    ) -> Self:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         model, tokenizer = load_actor(config)
         return cls(merged(model), tokenizer, config, grammar, scorer=scorer)
 
     @classmethod
-    def load(cls, directory: str | Path, **changes: Any) -> LanguageActor:
+    def load(cls, directory: str | Path, **changes: Any) -> Self:
         """The actor that a training has saved, asked and sampled as it was there.
 
         Args:
@@ -110,7 +108,7 @@ class LanguageActor:
         config, grammar = read_policy(Path(directory))
         return cls.from_config(replace(config, **changes), grammar)
 
-    def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> LanguageActor:
+    def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> Self:
         """The same weights, in the same place, asked and sampled in another way."""
         return LanguageActor(
             self.decoder.model, self.tokenizer, config, grammar, values=self._values

@@ -5,8 +5,6 @@ another one than it was trained on. Both are errors here: beside each adapter st
 `lactchain_adapter.json` that says which base and tokenizer it belongs to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings
@@ -71,10 +69,7 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
     return _host(
         _prepared(model),
         LoraConfig(
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            target_modules=lora.target_modules,
-            task_type=task,
+            r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
         ),
     )
 

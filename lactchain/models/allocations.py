@@ -5,8 +5,6 @@ size of the model. So the memory of a training step is that of the layers, adapt
 will run, and not of a formula about them.
 """
 
-from __future__ import annotations
-
 import weakref
 
 from torch import Tensor

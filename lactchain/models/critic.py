@@ -1,7 +1,5 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

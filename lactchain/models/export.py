@@ -5,8 +5,6 @@ update is often smaller than the distance between two numbers of 16 bits: how mu
 measured (`ExportReport`).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

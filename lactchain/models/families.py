@@ -6,8 +6,6 @@ logits that are computed from hidden states get what a family does behind its ou
 `docs/model_families.md` lists what was measured.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel

@@ -6,8 +6,6 @@ effect while its outgoing weights are 0. Both learn from the first update on. A 
 stream would change every norm, so its width stays.
 """
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A transformer with heads of our own: what the critic and the value model share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -3,7 +3,7 @@
 FSDP2's mixed precision hands out their weights in 16 bits; they compute in float32 even then.
 """
 
-from __future__ import annotations
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ class ScoreHead(nn.Linear):
     """Embeddings (B, D) → values (B, N): the head of a sequence classifier."""
 
     @classmethod
-    def of(cls, layer: nn.Linear) -> ScoreHead:
+    def of(cls, layer: nn.Linear) -> Self:
         """The same weights in float32."""
         head = cls(layer.in_features, layer.out_features, bias=layer.bias is not None)
         head.load_state_dict(layer.state_dict())

@@ -1,7 +1,5 @@
 """Base models and tokenizers from a folder or hub id, checked before they are used."""
 
-from __future__ import annotations
-
 import logging
 import math
 from importlib.util import find_spec
@@ -98,9 +96,7 @@ def load_encoder(
     return model, tokenizer
 
 
-def check_encoder(
-    config: CriticConfig,
-) -> tuple[Path, PretrainedConfig, PreTrainedTokenizerBase]:
+def check_encoder(config: CriticConfig) -> tuple[Path, PretrainedConfig, PreTrainedTokenizerBase]:
     """Folder, shape and tokenizer of an embedding model, looked at before its weights are loaded.
 
     Raises:

@@ -4,12 +4,10 @@ What a pass keeps and what comes and goes in it is counted and not guessed: the 
 the decoder run on tensors without numbers (`meta_models`, `allocations`).
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +105,7 @@ class MemoryEstimate:
         """What is not mapped from files."""
         return self.total - self.mapped
 
-    def __add__(self, other: MemoryEstimate) -> MemoryEstimate:
+    def __add__(self, other: Self) -> Self:
         """Both at the same time."""
         return MemoryEstimate(*map(operator.add, astuple(self), astuple(other)))
 

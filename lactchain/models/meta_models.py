@@ -5,8 +5,6 @@ its tensors have shapes alone, take no memory, and nothing is computed. Only the
 bitsandbytes, which know no such tensors, are imitated.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -6,11 +6,10 @@ becomes the observation's text is the environment's template; how both become a 
 chat template of the model's tokenizer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Self
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
@@ -110,7 +109,7 @@ class PromptTemplate:
     @classmethod
     def for_grammar(
         cls, tokenizer: PreTrainedTokenizerBase, strategy: str, grammar: ChainGrammar
-    ) -> PromptTemplate:
+    ) -> Self:
         """The template whose strategy names the actions of a grammar."""
         return cls(
             tokenizer,

@@ -4,8 +4,6 @@ All of it also works on tensors that are whole. What gathers or spreads is colle
 calls it, in the same order.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict

@@ -7,8 +7,6 @@ tokens, and itself. Source of the idea: Hydragen (Juravsky et al. 2024, arXiv:24
 training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ A model that was not downloaded counts by its published shape (`SHAPES`), an ada
 trained by the settings that it will be trained with.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import fields
 from pathlib import Path

@@ -4,19 +4,13 @@ They are saved as any Hugging Face model is, and loaded back by the very code th
 `mistralai/Mistral-7B-Instruct-v0.3` and `Salesforce/SFR-Embedding-Mistral`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import (
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.models.runtime import quiet
 from lactchain.settings import TinyModelConfig

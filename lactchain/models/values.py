@@ -6,8 +6,6 @@ else. The target network Q̂ is a slow copy of what is trained in trunk and Q he
 base model is there once.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,12 +25,7 @@ from lactchain.errors import DataError
 from lactchain.files import read_versioned_json
 from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
-from lactchain.models.headed import (
-    SCHEMA_VERSION,
-    HeadedModel,
-    at_stored_precision,
-    is_adapted,
-)
+from lactchain.models.headed import SCHEMA_VERSION, HeadedModel, at_stored_precision, is_adapted
 from lactchain.models.heads import ValueHead
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
@@ -252,10 +245,7 @@ class ValueModel(HeadedModel):
             self.trunk.dtype,
         )
         states = self._decoder(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            attention_mask=mask,
-            use_cache=False,
+            input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
         ).last_hidden_state
         return states.flatten(0, 1)
 

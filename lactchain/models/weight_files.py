@@ -4,8 +4,6 @@ Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing pie
 names its command. Weights are read from safetensors only, never from pickles.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

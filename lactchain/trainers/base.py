@@ -3,8 +3,6 @@
 The bases are `transformers.Trainer` under `GuardedTrainer` (`lactchain.trainers.guards`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path

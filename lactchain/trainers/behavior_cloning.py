@@ -4,8 +4,6 @@ Only completions are learnt. Rows are token ids: what the actor is asked later i
 what it was trained on.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import (
-    DataCollatorForSeq2Seq,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-)
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from lactchain.data.token_view import token_view
 from lactchain.errors import DataError

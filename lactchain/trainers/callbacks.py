@@ -1,7 +1,5 @@
 """What happens between the steps of a training: checks, manifests, records, a progress bar."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ the critic's own values: not at all in episodes that terminated; at the last sta
 were cut.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

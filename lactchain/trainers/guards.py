@@ -5,8 +5,6 @@ long run needs: a step whose loss or gradient is not finite is never taken; a si
 stops; a checkpoint counts only once its manifest is written.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -48,13 +46,7 @@ class GuardedTrainer:
         keep_checkpoints: how many verified checkpoints stay.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        run: Run,
-        keep_checkpoints: int = 2,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, run: Run, keep_checkpoints: int = 2, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = run
         self.keep_checkpoints = keep_checkpoints

@@ -4,8 +4,6 @@ Rows are token ids, not text: what was sampled need not be the canonical tokenis
 reads as, and re-tokenising it would train on other tokens than the policy produced.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,12 +24,7 @@ from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.models.families import attention_masks, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.models.shared_prefix import (
-    READ_ONCE,
-    can_read_once,
-    one_sequence,
-    shared_length,
-)
+from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
 from lactchain.trainers.base import UpdateMeanTrainer

@@ -1,19 +1,12 @@
 """Trainers of token values on recorded episodes: Monte-Carlo values, and ILQL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from lactchain.data.token_view import (
-    TokenView,
-    ValueTargets,
-    monte_carlo_targets,
-    one_step_targets,
-)
+from lactchain.data.token_view import TokenView, ValueTargets, monte_carlo_targets, one_step_targets
 from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.sharding import is_sharded

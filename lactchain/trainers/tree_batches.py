@@ -5,8 +5,6 @@ batch holds every text once that its decisions need, and apart from them what on
 takes no gradient, and no target network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -21,19 +19,6 @@ from lactchain.models.generation.prefix_trees import PrefixTrees, prefix_trees
 from lactchain.settings import ValueConfig
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
-
-
-def tree_batches(
-    view: TokenView,
-    targets: ValueTargets,
-    settings: ValueConfig,
-    multi_step: bool,
-    pad_token_id: int,
-) -> tuple[DecisionGroups, TreeCollator]:
-    """The data set of a view's decisions, and what makes batches of its rows."""
-    targets = targets.merged() if settings.group_by == "prompt" else targets
-    groups = DecisionGroups(targets, settings.group_by)
-    return groups, TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id)
 
 
 class DecisionGroups(Dataset):
@@ -168,6 +153,19 @@ class TreeCollator:
             "discount": discount,
             "weight": self._weights[decisions][completion_of],
         }
+
+
+def tree_batches(
+    view: TokenView,
+    targets: ValueTargets,
+    settings: ValueConfig,
+    multi_step: bool,
+    pad_token_id: int,
+) -> tuple[DecisionGroups, TreeCollator]:
+    """The data set of a view's decisions, and what makes batches of its rows."""
+    targets = targets.merged() if settings.group_by == "prompt" else targets
+    groups = DecisionGroups(targets, settings.group_by)
+    return groups, TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id)
 
 
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:

@@ -5,8 +5,6 @@ piece", so its size grows with the number of actions times the length of a chain
 number of chains.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,12 +6,9 @@ leave the batch. Constrained rows draw from the legal tokens only and are fed, i
 token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -38,10 +35,8 @@ from lactchain.models.generation.enumeration import (
     trimmed,
     weigh_completions,
 )
+from lactchain.models.generation.guidance import TrainedValues
 from lactchain.random_streams import uniform
-
-if TYPE_CHECKING:
-    from lactchain.models.generation.guidance import TrainedValues
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75

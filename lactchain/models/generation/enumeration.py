@@ -6,10 +6,9 @@ completions times their length. It goes down before it goes on sideways, so that
 wait with their keys and values in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 import torch
@@ -132,11 +131,11 @@ class Texts:
     blocks: np.ndarray
     reached: np.ndarray
 
-    def some(self, rows: np.ndarray | slice) -> Texts:
+    def some(self, rows: np.ndarray | slice) -> Self:
         """The rows of a mask or slice."""
         return Texts(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def split(self, size: int) -> list[Texts]:
+    def split(self, size: int) -> list[Self]:
         """Parts of at most `size` rows."""
         return [self.some(slice(i, i + size)) for i in range(0, len(self.nodes), size)]
 

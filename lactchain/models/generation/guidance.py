@@ -8,8 +8,6 @@ and, but for γ, also the value of its last token less V(s); learnt ones differ,
 `RankingConfig`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property

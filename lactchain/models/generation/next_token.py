@@ -3,9 +3,8 @@
 What `lactchain.environments.token.TokenEnv` plays with, which knows nothing of torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -45,7 +44,7 @@ class CausalNextToken:
         self._forget()
 
     @classmethod
-    def from_config(cls, config: ActorConfig) -> CausalNextToken:
+    def from_config(cls, config: ActorConfig) -> Self:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         return cls(*load_actor(config), config.strategy)
 

@@ -6,8 +6,6 @@ stand in a row in the order of a depth-first walk, and a token sees its ancestor
 idea: the trees of SpecInfer (Miao et al. 2024, arXiv:2305.09781), here for training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
