@@ -20,7 +20,7 @@ def regression_loss(values: Tensor, targets: Tensor, kind: Regression = "smooth_
     target and |v − R| − ½ beyond (Huber 1964; Girshick 2015, equation 3), which rare huge returns
     cannot dominate but which is biased where returns are skewed.
     """
-    _check_shapes(values=values, targets=targets)
+    check_equal_shapes(values=values, targets=targets)
     if kind == "mse":
         return F.mse_loss(values, targets.detach(), reduction="none")
     if kind == "smooth_l1":
@@ -42,8 +42,8 @@ def double_q_targets(
         q_t_target: (B, A) values Q' of the target network.
         q_t_online: (B, A) values Q of the online network.
     """
-    _check_shapes(r_t=r_t, discount_t=discount_t)
-    _check_shapes(q_t_target=q_t_target, q_t_online=q_t_online)
+    check_equal_shapes(r_t=r_t, discount_t=discount_t)
+    check_equal_shapes(q_t_target=q_t_target, q_t_online=q_t_online)
     chosen = q_t_online.argmax(dim=-1, keepdim=True)
     return (r_t + discount_t * q_t_target.gather(-1, chosen).squeeze(-1)).detach()
 
@@ -57,7 +57,7 @@ def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
     """
     if not 0.0 < expectile < 1.0:
         raise ValueError(f"expectile: expected a number in (0, 1), got {expectile}")
-    _check_shapes(values=values, targets=targets)
+    check_equal_shapes(values=values, targets=targets)
     error = targets.detach() - values
     return torch.where(error < 0, 1.0 - expectile, expectile) * error.square()
 
@@ -82,7 +82,8 @@ def cql_penalty(q_tm1: Tensor, a_tm1: Tensor) -> Tensor:
     return q_tm1.logsumexp(dim=-1) - q_data
 
 
-def _check_shapes(**tensors: Tensor) -> None:
+def check_equal_shapes(**tensors: Tensor) -> None:
+    """Refuses to broadcast: a (T, 1) against a (T,) is the classic silent fault."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"expected equal shapes, got {shapes}")

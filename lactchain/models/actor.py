@@ -132,7 +132,12 @@ class LanguageActor:
         )
         candidates = [self._action(row) for row in rows]
         repeated = [observation for observation in observations for _ in range(count)]
-        best = self._scores(repeated, candidates).reshape(-1, count).argmax(axis=1)
+        if self._scorer is None:
+            scores = np.array([np.mean(candidate.logprobs) for candidate in candidates])
+        else:
+            texts = [candidate.text for candidate in candidates]
+            scores = np.asarray(self._scorer(repeated, texts))
+        best = scores.reshape(-1, count).argmax(axis=1)
         return [candidates[row * count + place] for row, place in enumerate(best)]
 
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -181,11 +186,6 @@ class LanguageActor:
             completions = [self.ranking.actions[number] for number in best]
             self._ranked |= dict(zip(new, completions, strict=True))
         return [self._ranked[text] for text in observations]
-
-    def _scores(self, observations: Sequence[str], candidates: Sequence[Action]) -> np.ndarray:
-        if self._scorer is None:
-            return np.array([np.mean(candidate.logprobs) for candidate in candidates])
-        return np.asarray(self._scorer(observations, [candidate.text for candidate in candidates]))
 
     def _action(self, row: Completion) -> Action:
         return Action(self._text(row.token_ids), row.token_ids, row.logprobs, row.stop_reason)

@@ -66,12 +66,10 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
     The head of a sequence classifier is trained whole and saved with the adapter. Draws from
     torch's global random state: seed before.
     """
-    return _host(
-        _prepared(model),
-        LoraConfig(
-            r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
-        ),
+    settings = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
     )
+    return _host(_prepared(model), settings)
 
 
 def save_adapter(
@@ -151,14 +149,13 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
     except (OSError, SafetensorError) as error:
         raise DataError(f"{file}: missing or damaged ({error})") from error
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    expected = {key: w.shape for key, w in own.items()}
-    got = {key: w.shape for key, w in weights.items()}
+    expected, got = ({k: tuple(w.shape) for k, w in ws.items()} for ws in (own, weights))
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
     if wrong:
         key = wrong[0]
         raise DataError(
             f"{file}: does not fit this model in {len(wrong)} of {len(expected)} weights, such as "
-            f"{key}: expected {_shape(expected.get(key))}, got {_shape(got.get(key))}"
+            f"{key}: expected {expected.get(key, 'none')}, got {got.get(key, 'none')}"
         )
     for key, tensor in own.items():
         put(tensor, weights[key])
@@ -218,11 +215,9 @@ def check_adapter(directory: Path, base: Path) -> None:
     kind = read_json(directory / ADAPTER_FILES[0])["peft_type"]
     if kind != "LORA":
         raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
-    for what, expected, got in zip(
-        ("base model", "tokenizer"),
-        (record.base_fingerprint, record.tokenizer_fingerprint),
-        (base_checksum(base), tokenizer_checksum(base)),
-        strict=True,
+    for what, expected, got in (
+        ("base model", record.base_fingerprint, base_checksum(base)),
+        ("tokenizer", record.tokenizer_fingerprint, tokenizer_checksum(base)),
     ):
         if expected != got:
             raise DataError(
@@ -311,7 +306,3 @@ def _prepared(model: PreTrainedModel) -> PreTrainedModel:
 def is_quantised(model: PreTrainedModel) -> bool:
     """Whether the weights are in 4 or 8 bits."""
     return "quantization_config" in model.config.to_dict()
-
-
-def _shape(shape: torch.Size | None) -> str:
-    return "none" if shape is None else str(tuple(shape))

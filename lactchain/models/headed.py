@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -36,9 +36,11 @@ class HeadedModel(nn.Module):
         trunk: the transformer, as PEFT wraps it when there is an adapter.
         tokenizer: of the trunk.
         config_file: name of the file beside the weights that says what the values mean.
+        heads_file: of the one that holds the heads that are not in the trunk.
     """
 
     config_file: ClassVar[str]
+    heads_file: ClassVar[str] = "values.safetensors"
 
     def __init__(
         self, trunk: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
@@ -86,29 +88,25 @@ class HeadedModel(nn.Module):
             write: whether this process does. Of a sharded model, all of them call this.
         """
         state = whole_state(self, only_trained=self.adapted) if is_sharded(self) else None
-        extra = self.extra_tensors()
-        if write:
-            directory = Path(directory)
-            directory.mkdir(parents=True, exist_ok=True)
-            # Asked for before: saving all weights makes `directory` the base.
-            stored = {"schema_version": SCHEMA_VERSION} | self._meaning()
-            self._write_trunk(directory, state)
-            self._write_heads(directory, state, extra)
-            text = json.dumps(stored, indent=1) + "\n"
-            (directory / self.config_file).write_text(text, "utf-8")
+        beside = self._beside_trunk(self.state_dict() if state is None else state)
+        if not write:
+            return
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        # Asked for before: saving all weights makes `directory` the base.
+        stored = {"schema_version": SCHEMA_VERSION} | self._meaning()
+        self._write_trunk(directory, state)
+        if beside:
+            save_file(beside, directory / self.heads_file)
+        (directory / self.config_file).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
-    def extra_tensors(self) -> dict[str, Tensor]:
-        """What is saved beside the model's own weights, gathered from all processes."""
+    def _beside_trunk(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What is saved beside the trunk, gathered from all processes; `state` is whole."""
         return {}
 
     def _meaning(self) -> dict[str, Any]:
         """What `config_file` says: the base, its precision, and what the values mean."""
         raise NotImplementedError
-
-    def _write_heads(
-        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
-    ) -> None:
-        """Writes heads that the trunk does not hold; `state` is that of a sharded model, whole."""
 
     def _write_trunk(self, directory: Path, state: dict[str, Tensor] | None) -> None:
         if state is not None:

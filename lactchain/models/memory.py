@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from transformers import MistralConfig
 
@@ -193,7 +193,10 @@ def rollout_memory(
             while cache.valid.shape[1] < lengths.prompt + lengths.completion:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
                 hidden, _ = trunk.feed(block, read, cache)
-                _probabilities(hidden, head)
+                # What the decoder draws from: probabilities, and their sums.
+                functional.softmax(functional.linear(hidden, head).float() / 1.0, dim=-1).cumsum(
+                    -1, dtype=torch.float64
+                )
         cache.select(block[: rows * 3 // 4, 0])
         held, logits = prefix_bytes + cache.columns.nbytes, counter.wide_peak
     passing = max(0, counter.peak - held - logits)
@@ -223,12 +226,6 @@ def scoring_memory(spec: ModelSpec, *, rows: int, tokens: int) -> MemoryEstimate
 def resting_memory(spec: ModelSpec) -> MemoryEstimate:
     """The weights of a model, and its adapter, as they are loaded to be used."""
     return _at_full_depth(spec, lambda spec: _weights(spec, build(spec)))
-
-
-def _probabilities(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-    """What the decoder makes of hidden states: probabilities, and their sums to draw from."""
-    probabilities = functional.softmax(functional.linear(hidden, head).float() / 1.0, dim=-1)
-    return probabilities, probabilities.cumsum(-1, dtype=torch.float64)
 
 
 def _counting(model: nn.Module, width: int = 0) -> Allocations:

@@ -202,22 +202,17 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
             continue
         if text.count(_SLOT) == 1 and strategy.strip() in text.partition(_SLOT)[0]:
             before, _, after = text.partition(_SLOT)
-            _refuse_thoughts(tokenizer, after)
+            if after.rstrip().endswith("<think>"):
+                raise DataError(
+                    f"tokenizer {tokenizer.name_or_path}: expected a chat template that lets the "
+                    "model answer at once, and it opens every completion with <think>; use the "
+                    "model without thinking"
+                )
             return before, after
     raise DataError(
         f"tokenizer {tokenizer.name_or_path}: expected its chat template to show the system text "
         "and the user's text once each, in this order, and it does not"
     )
-
-
-def _refuse_thoughts(tokenizer: PreTrainedTokenizerBase, after: str) -> None:
-    """Raises `DataError` where the chat template begins every completion with thoughts."""
-    if after.rstrip().endswith("<think>"):
-        raise DataError(
-            f"tokenizer {tokenizer.name_or_path}: expected a chat template that lets the model "
-            "answer at once, and it opens every completion with <think>; use the model without "
-            "thinking"
-        )
 
 
 def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,8 +32,6 @@ from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import local, put, reshard, shard_like, whole
 from lactchain.models.weight_files import verify_manifest_if_any
 from lactchain.settings import ActorConfig, PlayerConfig
-
-WEIGHTS_FILE = "values.safetensors"
 
 
 @dataclass(frozen=True)
@@ -235,14 +233,11 @@ class ValueModel(HeadedModel):
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
         return torch.stack([head(hidden, columns) for head in self.q_heads]).amin(dim=0)
 
-    def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
-        """Hidden states (R · L, D) of R prefix trees (`generation.prefix_trees`)."""
+    def _hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
+        """Hidden states (R · L, D)."""
+        config, dtype = self.trunk.config, self.trunk.dtype
         mask = attention_masks(
-            self.trunk.config,
-            seen_in_tree(subtree_ends),
-            position_ids,
-            position_ids,
-            self.trunk.dtype,
+            config, seen_in_tree(subtree_ends), position_ids, position_ids, dtype
         )
         states = self._decoder(
             input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
@@ -259,14 +254,14 @@ class ValueModel(HeadedModel):
         """Values at U nodes where the agent speaks next, and V alone at W nodes that follow.
 
         Args:
-            trees: the arguments of `hidden`.
+            trees: `input_ids`, `position_ids` and `subtree_ends` (R, L) of `PrefixTrees`.
             state_nodes, next_nodes: (U,) and (W,) places in the flattened rows.
             with_policy: the trunk is the policy's too, whose logits are wanted.
 
         Returns:
             `q` (num_q_heads, U, V), `v` (U,), `v_next` (W,) without gradient, `logits` (U, V).
         """
-        hidden = self.hidden(**trees)
+        hidden = self._hidden(**trees)
         values = {}
         if state_nodes is not None:
             states = hidden[state_nodes]
@@ -292,19 +287,13 @@ class ValueModel(HeadedModel):
         with evaluating(self), self._as_target():
             return self(trees, state_nodes)["q"].amin(dim=0)
 
-    def extra_tensors(self) -> dict[str, Tensor]:
-        """The target network."""
-        return {f"target.{name}": whole(tensor) for name, tensor in self.target.items()}
+    def _beside_trunk(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        target = {f"target.{name}": whole(tensor) for name, tensor in self.target.items()}
+        return self._heads(state) | target
 
     def _meaning(self) -> dict[str, Any]:
         base = str(base_folder(self.trunk))
         return {"base": base, "precision": self.precision, **asdict(self.meaning)}
-
-    def _write_heads(
-        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
-    ) -> None:
-        heads = self._heads(self.state_dict() if state is None else state)
-        save_file(heads | extra, directory / WEIGHTS_FILE)
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this model, to go on training where it stood."""
@@ -320,7 +309,7 @@ class ValueModel(HeadedModel):
         return {n: t for n, t in state.items() if n.startswith(("q_heads.", "v_head."))}
 
     def _load_values(self, directory: Path) -> None:
-        file = directory / WEIGHTS_FILE
+        file = directory / self.heads_file
         try:
             stored = load_file(file, device=str(self.device))
         except (OSError, SafetensorError) as error:

@@ -90,8 +90,11 @@ def check_weights(path: Path) -> list[Path]:
         DataError: naming the file that is missing or damaged.
     """
     index = path / INDEX
-    names = set(_weight_map(index).values()) if index.is_file() else set()
-    files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
+    weight_map = read_model_json(index).get("weight_map") if index.is_file() else {}
+    if not isinstance(weight_map, dict):
+        raise DataError(f"{index}: damaged (it has no weight_map); {mend(path)}")
+    names = sorted(set(weight_map.values()))
+    files = [path / name for name in names] or [path / "model.safetensors"]
     for file in files:
         if file.parent != path or not file.is_file():
             raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
@@ -101,13 +104,6 @@ def check_weights(path: Path) -> list[Path]:
         except SafetensorError as error:
             raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
     return files
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    names = read_model_json(index).get("weight_map")
-    if not isinstance(names, dict):
-        raise DataError(f"{index}: damaged (it has no weight_map); {mend(index.parent)}")
-    return names
 
 
 def verify_manifest_if_any(path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import ProgressCallback, TrainerCallback, TrainerState
+from transformers import ProgressCallback, TrainerCallback
 
 from lactchain.checkpoints import prune_checkpoints
 from lactchain.manifests import write_manifest
@@ -47,19 +47,18 @@ class GuardCallback(TrainerCallback):
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():
-            write_manifest(checkpoint, self._facts(state))
+            named = trainer.model.named_parameters()
+            facts = {
+                "parent": trainer.parent_checkpoint,
+                "global_step": state.global_step,
+                "max_steps": state.max_steps,
+                "trainable": [name for name, parameter in named if parameter.requires_grad],
+                **trainer.provenance,
+            }
+            write_manifest(checkpoint, facts)
             prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
         trainer.accelerator.wait_for_everyone()
         trainer.parent_checkpoint = checkpoint.name
-
-    def _facts(self, state: TrainerState) -> dict[str, Any]:
-        return {
-            "parent": self.trainer.parent_checkpoint,
-            "global_step": state.global_step,
-            "max_steps": state.max_steps,
-            "trainable": [n for n, p in self.trainer.model.named_parameters() if p.requires_grad],
-            **self.trainer.provenance,
-        }
 
 
 class ProgressBarCallback(ProgressCallback):

@@ -7,7 +7,6 @@ were cut.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
-from transformers import TrainingArguments
+from transformers import DataCollatorWithPadding, TrainingArguments
 
 from lactchain.errors import DataError
-from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.run import Run
@@ -173,17 +171,6 @@ class RegressionRows(Dataset):
         }
 
 
-def regression_batch(rows: Sequence[dict[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
-    """B rows, right-padded: `input_ids`, `attention_mask` (B, L), `target` and `weight` (B,)."""
-    ids = [row["input_ids"] for row in rows]
-    batch = {
-        "input_ids": pad(ids, pad_token_id),
-        "attention_mask": pad([[1] * len(row) for row in ids], 0),
-    }
-    columns = {n: torch.tensor([r[n] for r in rows]) for n in rows[0] if n != "input_ids"}
-    return batch | columns
-
-
 class CriticTrainer(HeadedTrainer):
     """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`).
 
@@ -211,7 +198,7 @@ class CriticTrainer(HeadedTrainer):
         super().__init__(
             model=critic,
             args=args,
-            data_collator=partial(regression_batch, pad_token_id=critic.tokenizer.pad_token_id),
+            data_collator=DataCollatorWithPadding(critic.tokenizer),
             train_dataset=RegressionRows(table),
             eval_dataset=eval_table,
             run=run,
@@ -219,13 +206,7 @@ class CriticTrainer(HeadedTrainer):
         )
         self._targets_epoch = -1
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Weighted mean loss of B rows, in units of the critic's scale.
 
         So neither learning rate nor gradient clipping depend on what a reward of 1 stands for.
@@ -233,8 +214,7 @@ class CriticTrainer(HeadedTrainer):
         values = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         scale = self.critic.value_scale
         losses = regression_loss(values / scale, inputs["target"] / scale, "mse")
-        [share] = self.shares(inputs, num_items_in_batch)
-        return share * (inputs["weight"] * losses).mean()
+        return shares[0] * (inputs["weight"] * losses).mean()
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Rows."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import FullyShardedDataParallelPlugin, save_fsdp_optimizer
+from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -38,6 +38,15 @@ LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
 
 
+GENERATORS = (
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+    (torch.get_rng_state, torch.set_rng_state),
+    (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all),
+)
+"""What reads, and what sets, where each random number generator stands."""
+
+
 class GuardedTrainer:
     """Mixin before `transformers.Trainer`: checked steps, verified checkpoints, window metrics.
 
@@ -54,24 +63,17 @@ class GuardedTrainer:
         self.stopped = False
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
-        self._random_states: RandomStates | None = None
+        self._random_states: list[Any] = []
         self._sums: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
-            self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
+            # accelerate would round sums of gradients, values and logits to 16 bits.
+            plugin = self.accelerator.state.fsdp_plugin
+            plugin.mixed_precision_policy = replace(
+                plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
+            )
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         self.add_callback(GuardCallback(self))
-
-    @staticmethod
-    def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
-        """Sums gradients of processes, and gives values and logits out, as they were computed.
-
-        accelerate would round both to 16 bits.
-        """
-        policy = plugin.mixed_precision_policy
-        plugin.mixed_precision_policy = replace(
-            policy, reduce_dtype=torch.float32, output_dtype=None
-        )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
@@ -105,7 +107,7 @@ class GuardedTrainer:
 
     def update_taken(self) -> None:
         """Called after each update: what is random goes on from here, also in a resumed run."""
-        self._random_states = random_states()
+        self._random_states = [read() for read, _ in GENERATORS]
 
     def drop_update(self) -> None:
         """Saves the state after the last whole update; what was accumulated since is computed anew.
@@ -113,8 +115,9 @@ class GuardedTrainer:
         The draws of the micro-batches that are dropped are taken back.
         """
         self._micro_batches.clear()
-        if self._random_states is not None:
-            set_random_states(self._random_states)
+        if self._random_states:
+            for (_, put_back), state in zip(GENERATORS, self._random_states, strict=True):
+                put_back(state)
         self.save_now()
         self.stopped = True
 
@@ -242,22 +245,3 @@ class GuardedTrainer:
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         load_trained(self.model, Path(checkpoint))
-
-
-RandomStates = tuple[Any, Any, Tensor, list[Tensor]]
-"""Of python, numpy, torch, and torch's devices."""
-
-
-def random_states() -> RandomStates:
-    """Where all random number generators stand."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    return *states, torch.cuda.get_rng_state_all()
-
-
-def set_random_states(states: RandomStates) -> None:
-    """Sets them back."""
-    python, numpy, cpu, cuda = states
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(cpu)
-    torch.cuda.set_rng_state_all(cuda)

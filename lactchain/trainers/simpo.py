@@ -213,13 +213,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         )
         self.settings = settings
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B pairs, or their share of an update's, from one forward pass."""
         logprobs, branch = completion_logprobs(
             model, **inputs, config=self.model.config, dtype=self.model.dtype
@@ -234,7 +228,7 @@ class SimPOTrainer(UpdateMeanTrainer):
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
             **{"lengths/chosen": chosen.sum(dim=1), "lengths/rejected": rejected.sum(dim=1)},
         )
-        of_pairs, of_tokens = self.shares(inputs, num_items_in_batch)
+        of_pairs, of_tokens = shares
         preference = self.settings.preference_weight * of_pairs * losses.mean()
         return preference + self.settings.nll_weight * of_tokens * nll
 

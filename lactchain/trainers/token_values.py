@@ -73,13 +73,7 @@ class TokenValueTrainer(HeadedTrainer):
         """Whether the trunk is the policy's too, which there is a cloning term for."""
         return self.settings.cloning_weight > 0
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of the agent's tokens in the batch."""
         state, action, weight = inputs["state"], inputs["action"], inputs["weight"]
         values = model(
@@ -96,9 +90,9 @@ class TokenValueTrainer(HeadedTrainer):
             **{f"loss/{name}": mean for name, mean in means.items()},
             **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
         )
-        factors = self.loss_factors()
-        [share] = self.shares(inputs, num_items_in_batch)
-        return share * sum(factors[name] * mean for name, mean in means.items())
+        error, cql = self.settings.error_weight, self.settings.cql_weight
+        factors = {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
+        return shares[0] * sum(factors[name] * mean for name, mean in means.items())
 
     def _values_behind(self, inputs: dict[str, Tensor]) -> Tensor:
         """V of the prompts that follow and that the batch does not answer, (X,)."""
@@ -113,11 +107,6 @@ class TokenValueTrainer(HeadedTrainer):
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Tokens of the agent."""
         return torch.tensor([len(inputs["state"])], device=inputs["state"].device)
-
-    def loss_factors(self) -> dict[str, float]:
-        """What each loss counts."""
-        error, cql = self.settings.error_weight, self.settings.cql_weight
-        return {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
 
 
 class MonteCarloTrainer(TokenValueTrainer):

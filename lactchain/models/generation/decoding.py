@@ -134,7 +134,7 @@ class Decoder:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     kept = self._on_device(keep)
-                    caches, lengths = _select(caches, kept), lengths[kept]
+                    caches, lengths = tuple(c.select(kept) for c in caches), lengths[kept]
                     rows, states, blocks = rows[keep], states[keep], blocks[keep]
                 lengths, hidden = feed_all(self._trunks, trimmed(blocks), lengths, caches)
                 probabilities = self._probabilities(hidden, states)
@@ -220,7 +220,8 @@ class Decoder:
         if len(distinct) == len(prompts):
             return caches, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
-        return _select(caches, chosen), lengths[chosen], probabilities[chosen]
+        branched = tuple(cache.select(chosen) for cache in caches)
+        return branched, lengths[chosen], probabilities[chosen]
 
     def _probabilities(self, hidden: Sequence[Tensor], states: np.ndarray) -> Tensor:
         """Probabilities (B, M) of the next token, at the decoder's temperature.
@@ -278,7 +279,3 @@ class Decoder:
             blocks = self.automaton.blocks[states, columns]
             after = self.automaton.after[states, columns]
         return np.where(done[:, None], -1, blocks), np.where(done, ACCEPT, after)
-
-
-def _select(caches: Caches, rows: Tensor) -> Caches:
-    return tuple(cache.select(rows) for cache in caches)
