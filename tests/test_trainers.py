@@ -43,13 +43,13 @@ from lactchain.settings import ActorConfig, CriticConfig
 from lactchain.trainers import guards
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import cloning_rows
-from lactchain.trainers.callbacks import metric_key
 from lactchain.trainers.critic import (
     EpisodeTable,
     RegressionRows,
     return_scale,
     split_episodes,
 )
+from lactchain.trainers.guards import metric_key
 from lactchain.trainers.simpo import (
     PreferenceCollator,
     SimPOTrainer,

@@ -31,16 +31,10 @@ def regression_loss(values: Tensor, targets: Tensor, kind: Regression = "smooth_
 def double_q_targets(
     r_t: Tensor, discount_t: Tensor, q_t_target: Tensor, q_t_online: Tensor
 ) -> Tensor:
-    """Targets r_t + discount_t Q'(s_t, argmax_a Q(s_t, a)), (B,).
+    """Targets r_t + discount_t Q'(s_t, argmax_a Q(s_t, a)), (B,), of values (B, A).
 
-    The online network chooses the action, the target network values it.
+    The online network, Q, chooses the action; the target network, Q', values it.
     Source: van Hasselt, Guez & Silver 2016, equation 4.
-
-    Args:
-        r_t: (B,) rewards.
-        discount_t: (B,) discounts.
-        q_t_target: (B, A) values Q' of the target network.
-        q_t_online: (B, A) values Q of the online network.
     """
     check_equal_shapes(r_t=r_t, discount_t=discount_t)
     check_equal_shapes(q_t_target=q_t_target, q_t_online=q_t_online)
@@ -63,15 +57,12 @@ def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
 
 
 def cql_penalty(q_tm1: Tensor, a_tm1: Tensor) -> Tensor:
-    """Conservative penalty log Σ_a exp Q(s, a) − Q(s, a_data), (…).
+    """Conservative penalty log Σ_a exp Q(s, a) − Q(s, a_data), (…), of values (…, A).
 
     What is subtracted is the value of the action in the data, not the mean over all actions: only
     so are unseen actions pushed below seen ones. It is also the cross-entropy of softmax(Q) against
-    the data. Source: Kumar et al. 2020, "Conservative Q-learning", equation 4, CQL(H).
-
-    Args:
-        q_tm1: (…, A) values of all actions.
-        a_tm1: (…) indices of the actions in the data.
+    the data, whose indices are `a_tm1` (…). Source: Kumar et al. 2020, "Conservative Q-learning",
+    equation 4, CQL(H).
     """
     if q_tm1.shape[:-1] != a_tm1.shape:
         raise ValueError(

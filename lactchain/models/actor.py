@@ -33,6 +33,14 @@ Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 class LanguageActor:
     """A `Policy` over a causal language model, for one version of its weights.
 
+    Args:
+        model: it answers as it is, with its adapter, if any, beside its weights.
+        grammar: the legal completions, as the environment's extractor states them.
+        scorer: ranks the candidates of scored decoding, (observations, completions) -> scores (B,),
+            such as the values of a critic of chains; the mean log-probability of a completion's
+            tokens when None.
+        values: those of `config.values`, where they are loaded already.
+
     Attributes:
         name: what trajectories call it.
         template: makes prompts of observations.
@@ -51,16 +59,6 @@ class LanguageActor:
         values: TrainedValues | None = None,
         name: str = "",
     ) -> None:
-        """Prepares the decoder.
-
-        Args:
-            model: it answers as it is, with its adapter, if any, beside its weights.
-            grammar: the legal completions, as the environment's extractor states them.
-            scorer: ranks the candidates of scored decoding, (observations, completions) -> scores
-                (B,), such as the values of a critic of chains; the mean log-probability of a
-                completion's tokens when None.
-            values: those of `config.values`, where they are loaded already.
-        """
         self.name = name or f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)

@@ -22,14 +22,13 @@ from peft import (
     prepare_model_for_kbit_training,
 )
 from peft.helpers import rescale_adapter_scale
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from lactchain.errors import DataError
 from lactchain.files import read_json, sha256
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
+from lactchain.models.weight_files import read_tensors
 from lactchain.settings import LoraSettings
 
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
@@ -144,10 +143,7 @@ def load_adapter(
 def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
     """Reads an adapter's weights into the adapter that `model` has; keys and shapes must agree."""
     file = Path(directory) / "adapter_model.safetensors"
-    try:
-        weights = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{file}: missing or damaged ({error})") from error
+    weights = read_tensors(file)
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected, got = ({k: tuple(w.shape) for k, w in ws.items()} for ws in (own, weights))
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))

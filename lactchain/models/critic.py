@@ -1,7 +1,7 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,11 +93,7 @@ class EmbeddingCritic(HeadedModel):
 
     @classmethod
     def load(cls, directory: str | Path, *, trainable: bool = False) -> Self:
-        """The critic that `save` wrote, on the base and at the precision it was trained on.
-
-        Raises:
-            DataError: as `from_config`.
-        """
+        """The critic that `save` wrote, at its precision; see `from_config` for the errors."""
         stored = cls.read_meaning(Path(directory))
         meaning = {name: stored[name] for name in MEANING}
         config = CriticConfig(model=stored["model"], checkpoint=str(directory), **meaning)
@@ -110,12 +106,9 @@ class EmbeddingCritic(HeadedModel):
         Raises:
             DataError: it is no folder of a critic, or damaged.
         """
-        stored = read_versioned_json(
-            directory / cls.config_file,
-            SCHEMA_VERSION,
-            {*MEANING, "model", "value_scale"} - {"instruction"},
-            "expected a folder that a critic saved",
-        )
+        file, names = directory / cls.config_file, {*MEANING, "model", "value_scale"}
+        mend = "expected a folder that a critic saved"
+        stored = read_versioned_json(file, SCHEMA_VERSION, names - {"instruction"}, mend)
         return {"instruction": None} | stored  # critics older than instructions have none
 
     @classmethod
@@ -135,11 +128,8 @@ class EmbeddingCritic(HeadedModel):
         all_trained = trainable and not adapted
         if not all_trained:
             config = at_stored_precision(config, stored)
-        model, tokenizer = load_encoder(
-            config if adapted else replace(config, model=str(directory)),
-            new_head=adapted,
-            all_trained=all_trained,
-        )
+        base = config if adapted else replace(config, model=str(directory))
+        model, tokenizer = load_encoder(base, new_head=adapted, all_trained=all_trained)
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)
         elif not trainable:
@@ -147,13 +137,8 @@ class EmbeddingCritic(HeadedModel):
         return cls(model, tokenizer, config, stored["value_scale"]).train(trainable)
 
     def _meaning(self) -> dict[str, Any]:
-        settings = asdict(self.settings)
-        return {
-            "model": self.settings.model,
-            **{name: settings[name] for name in MEANING},
-            **self.precision,
-            "value_scale": self.value_scale,
-        }
+        stored = {name: getattr(self.settings, name) for name in ("model", *MEANING)}
+        return {**stored, **self.precision, "value_scale": self.value_scale}
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this critic, to go on training where it stood."""
@@ -219,11 +204,9 @@ class EmbeddingCritic(HeadedModel):
         """
         if not texts:
             return []
+        texts, longest = [encodable(text) for text in texts], self.settings.max_length
         rows = self.tokenizer(
-            [encodable(text) for text in texts],
-            truncation=True,
-            max_length=self.settings.max_length,
-            split_special_tokens=True,
+            texts, truncation=True, max_length=longest, split_special_tokens=True
         )["input_ids"]
         return [row or [self.tokenizer.eos_token_id] for row in rows]
 
@@ -238,10 +221,7 @@ class EmbeddingCritic(HeadedModel):
 def check_critic(config: CriticConfig) -> None:
     """Raises what would be found wrong with a new critic, before hours are spent on its data.
 
-    A trained one has passed.
-
-    Raises:
-        DataError, ConfigError: as `check_encoder`.
+    A trained one has passed. See `check_encoder` for the errors.
     """
     if config.checkpoint is None:
         check_encoder(config)

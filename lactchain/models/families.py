@@ -68,7 +68,6 @@ def attention_masks(
     """Additive masks (B, 1, Q, K), as the model takes them: one, or one for each type of layer.
 
     Args:
-        config: of the model.
         visible: (B, Q, K), whom a token may see in a text without end.
         queries, keys: (B, Q) and (B, K), places of the tokens in their texts; windows are measured
             in these, and not in columns.

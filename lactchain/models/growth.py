@@ -41,8 +41,7 @@ def add_layer(model: PreTrainedModel) -> PreTrainedModel:
     weights = dict(model.state_dict())
     old, new = f"model.layers.{last}.", f"model.layers.{last + 1}."
     for name in [name for name in weights if name.startswith(old)]:
-        part = name.removeprefix(old)
-        copied = weights[name].clone()
+        part, copied = name.removeprefix(old), weights[name].clone()
         weights[new + part] = torch.zeros_like(copied) if part in SILENT else copied
     return _rebuilt(model, config, weights)
 

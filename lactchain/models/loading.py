@@ -21,7 +21,7 @@ from transformers import (
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
-from lactchain.models.heads import ScoreHead, value_encoder_class
+from lactchain.models.headed import ScoreHead, value_encoder_class
 from lactchain.models.prompting import end_of_completion
 from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
 from lactchain.models.weight_files import (
@@ -55,16 +55,15 @@ def load_actor(
         ConfigError: quantisation without bitsandbytes, or all weights of a model to be trained that
             is quantised or has experts.
     """
-    tokenizer = load_own_tokenizer(config)
+    tokenizer, path = load_own_tokenizer(config), resolve_weights(config.model)
     lora = config.lora if isinstance(config, ActorConfig) else None
     all_trained = trainable and config.adapter is None and lora is None
-    path = resolve_weights(config.model)
     model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
-    elif trainable and isinstance(config, ActorConfig) and config.lora is not None:
-        model = attach_lora(model, config.lora, "CAUSAL_LM")
+    elif trainable and lora is not None:
+        model = attach_lora(model, lora, "CAUSAL_LM")
     elif not trainable:
         model.requires_grad_(False)
     return model.train(trainable), tokenizer
@@ -75,12 +74,11 @@ def load_encoder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
+    See `load_actor` for the errors.
+
     Args:
         new_head: the head starts at zero. Otherwise the folder must hold a trained one.
         all_trained: all weights will be.
-
-    Raises:
-        DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
     encoder_class = value_encoder_class(shape, trusts_remote_code())
@@ -130,7 +128,6 @@ def load_base(
 
     Args:
         all_trained: without an adapter, all weights will be.
-        kwargs: of `from_pretrained`.
     """
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
@@ -199,13 +196,8 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
 
 
 def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of an actor, without its weights.
-
-    Raises:
-        DataError: as `load_actor`.
-    """
-    path = resolve_weights(config.model)
-    return load_tokenizer(path, padding_side="left", chat=True)
+    """The tokenizer of an actor, without its weights; see `load_actor` for the errors."""
+    return load_tokenizer(resolve_weights(config.model), padding_side="left", chat=True)
 
 
 def context_of(config: PlayerConfig) -> int | None:
@@ -238,8 +230,7 @@ def load_shape(path: Path) -> PretrainedConfig:
     if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
-            f"{model_type!r}; a model with code of its own needs "
-            f"{TRUST}=1; read the code first"
+            f"{model_type!r}; a model with code of its own needs {TRUST}=1; read the code first"
         )
     return AutoConfig.from_pretrained(
         path, local_files_only=True, trust_remote_code=trusts_remote_code()

@@ -1,7 +1,7 @@
 """How much memory a model will take, from its shape alone: nothing is downloaded or allocated.
 
 What a pass keeps and what comes and goes in it is counted and not guessed: the trainers' passes and
-the decoder run on tensors without numbers (`meta_models`, `allocations`).
+the decoder run on tensors without numbers (`meta_models`).
 """
 
 import operator
@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 from transformers import MistralConfig
 
-from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
     NO_NUMBERS,
+    Allocations,
     Heads,
     ModelSpec,
     PassSize,
@@ -142,7 +142,6 @@ def training_memory(
 
     Args:
         spec: with an adapter this is trained; else all weights are.
-        batch: the largest one.
         checkpointing: recompute the activations of each layer in the backward pass.
         autocast: the accelerator computes in bfloat16 whatever the weights' type.
         heads: of a value model.
@@ -177,8 +176,7 @@ def rollout_memory(
     Args:
         spec: with the adapter, unless that is merged.
         lengths: of its longest texts.
-        rows: completions.
-        distinct: different prompts among these.
+        distinct: different prompts among the rows.
     """
     model, shared = build(spec), [0] * lengths.prefix
     head = model.get_output_embeddings().weight[: lengths.columns].detach()
@@ -267,11 +265,8 @@ def _weights(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
         for layer in quantised_layers(model):
             bits = QUANTISED_BYTES[spec.bits] - layer.weight.element_size()
             sizes["weights"] += round(layer.weight.numel() * bits)
-    return MemoryEstimate(
-        num_parameters=sum(p.numel() for p in model.parameters()),
-        mapped=sizes["weights"] if spec.mapped else 0,
-        **sizes,
-    )
+    count = sum(p.numel() for p in model.parameters())
+    return MemoryEstimate(count, mapped=sizes["weights"] if spec.mapped else 0, **sizes)
 
 
 def memory_table(lora: LoraSettings) -> list[dict[str, str]]:

@@ -76,9 +76,18 @@ class PromptTemplate:
     in the first and the last: the text of one inside an observation (`</s>`, say) is encoded as the
     plain characters that it is, and cannot end a turn.
 
+    Args:
+        tokenizer: a fast one with a chat template.
+        strategy: a name of `STRATEGIES`, or the text itself.
+        action_names, max_chain_length: fill the placeholders of the strategy.
+
     Attributes:
         strategy: the resolved text of the strategy.
         prefix_ids: the tokens that `encode` begins with, whatever the observation.
+
+    Raises:
+        DataError: the tokenizer has no chat template, loses the observation in it, or cannot
+            encode special tokens as plain text.
     """
 
     def __init__(
@@ -89,17 +98,6 @@ class PromptTemplate:
         action_names: Sequence[str] = (),
         max_chain_length: int = 9,
     ) -> None:
-        """Fits the prompt to the tokenizer.
-
-        Args:
-            tokenizer: a fast one with a chat template.
-            strategy: a name of `STRATEGIES`, or the text itself.
-            action_names, max_chain_length: fill the placeholders of the strategy.
-
-        Raises:
-            DataError: the tokenizer has no chat template, loses the observation in it, or cannot
-                encode special tokens as plain text.
-        """
         self.strategy = resolve_strategy(strategy, action_names, max_chain_length)
         self._tokenizer = tokenizer
         self._before, self._after = _render_around_slot(tokenizer, self.strategy)
@@ -111,12 +109,8 @@ class PromptTemplate:
         cls, tokenizer: PreTrainedTokenizerBase, strategy: str, grammar: ChainGrammar
     ) -> Self:
         """The template whose strategy names the actions of a grammar."""
-        return cls(
-            tokenizer,
-            strategy,
-            action_names=grammar.action_names,
-            max_chain_length=grammar.max_chain_length,
-        )
+        names, longest = grammar.action_names, grammar.max_chain_length
+        return cls(tokenizer, strategy, action_names=names, max_chain_length=longest)
 
     def render(self, observation: str) -> str:
         """The prompt as text, for people and for datasets; tokens come from `encode`."""

@@ -110,7 +110,6 @@ def one_sequence(
         input_ids, position_ids: (B, T), without these; the first position is P.
         visible: (B, T, T), whom a token sees in its row; it sees all shared tokens.
         columns: (K,), those of each row whose logits are wanted.
-        dtype: of the model.
 
     Returns:
         What makes it compute logits (1, B · K, V), row by row.

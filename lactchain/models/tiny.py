@@ -64,12 +64,9 @@ def build_tiny_tokenizer(
     `PIECES`; a piece that occurs once in the corpus is not worth a token of its own.
     """
     tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    in_pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([in_pieces, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

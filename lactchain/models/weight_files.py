@@ -22,6 +22,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lactchain.errors import DataError
@@ -112,6 +113,14 @@ def verify_manifest_if_any(path: Path) -> None:
         verify_manifest(path)
 
 
+def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """The tensors of a safetensors file; raises `DataError` where it is missing or damaged."""
+    try:
+        return load_file(file, device=device)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{file}: missing or damaged ({error})") from error
+
+
 def stored_names(path: Path) -> dict[str, Path]:
     """The weights in a model's folder by name, with the file that each is in."""
     found = {}
@@ -147,14 +156,10 @@ def write_tensors(
         dtype: of the file; tensors of another type are cast.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
-    end = 0
+    end, kind = 0, TYPE_NAMES[dtype]
     for name, shape in shapes.items():
         start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {
-            "dtype": TYPE_NAMES[dtype],
-            "shape": list(shape),
-            "data_offsets": [start, end],
-        }
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that what follows is aligned
     with Path(file).open("wb") as stream:

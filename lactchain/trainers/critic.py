@@ -22,7 +22,6 @@ from transformers import DataCollatorWithPadding, TrainingArguments
 from lactchain.errors import DataError
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.run import Run
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import Trajectory
 
@@ -135,10 +134,8 @@ def split_episodes(
     """Episodes to train on and episodes held out at random; whole ones, since rows correlate."""
     order = np.random.default_rng(seed).permutation(len(trajectories))
     held_out = int(len(trajectories) * eval_fraction)
-    return (
-        [trajectories[i] for i in order[held_out:]],
-        [trajectories[i] for i in order[:held_out]],
-    )
+    held, kept = ([trajectories[i] for i in part] for part in np.split(order, [held_out]))
+    return kept, held
 
 
 class RegressionRows(Dataset):
@@ -189,7 +186,6 @@ class CriticTrainer(HeadedTrainer):
         args: TrainingArguments,
         table: EpisodeTable,
         *,
-        run: Run,
         eval_table: EpisodeTable | None = None,
         **kwargs: Any,
     ) -> None:
@@ -201,7 +197,6 @@ class CriticTrainer(HeadedTrainer):
             data_collator=DataCollatorWithPadding(critic.tokenizer),
             train_dataset=RegressionRows(table),
             eval_dataset=eval_table,
-            run=run,
             **kwargs,
         )
         self._targets_epoch = -1
@@ -265,11 +260,8 @@ class CriticTrainer(HeadedTrainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save and self.table.needs_values:
             directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            save_file(
-                {"targets": self.train_dataset.targets},
-                directory / TARGETS_FILE,
-                metadata={"epoch": str(self._targets_epoch)},
-            )
+            targets, epoch = self.train_dataset.targets, str(self._targets_epoch)
+            save_file({"targets": targets}, directory / TARGETS_FILE, metadata={"epoch": epoch})
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(checkpoint, model)

@@ -51,7 +51,6 @@ def preference_rows(
     """The rows to train on, and how many pairs were dropped for which reason.
 
     Args:
-        template: makes prompts of observations.
         max_length: longest prompt and completion together, in tokens. Longer pairs are dropped,
             not cut: a completion cut to nothing is a mean over no tokens.
 
@@ -130,19 +129,17 @@ class PreferenceCollator:
 
     def __call__(self, rows: Sequence[PreferenceRow]) -> dict[str, Tensor]:
         """The batch of B rows."""
-        before = self._shared_length(rows) if self.share else 0
+        longest = 1 + max(sum(map(len, row.values())) for row in rows)
+        prompts = [row["prompt_ids"] for row in rows]
+        before = shared_length(prompts, longest) if self.share else 0
         ids, positions, branches, completions = [], [], [], []
         for row in rows:
             *shared, last = row["prompt_ids"][before:]
             start, chosen, rejected = len(shared), row["chosen_ids"], row["rejected_ids"]
             ids.append([*shared, last, *chosen, last, *rejected])
             behind = before + start
-            positions.append(
-                [
-                    *range(before, behind + 1 + len(chosen)),
-                    *range(behind, behind + 1 + len(rejected)),
-                ]
-            )
+            first = range(before, behind + 1 + len(chosen))
+            positions.append([*first, *range(behind, behind + 1 + len(rejected))])
             branches.append(
                 [SHARED] * start + [CHOSEN] * (1 + len(chosen)) + [REJECTED] * (1 + len(rejected))
             )
@@ -156,11 +153,6 @@ class PreferenceCollator:
         if before:
             batch["prefix_ids"] = torch.tensor(rows[0]["prompt_ids"][:before])
         return batch
-
-    @staticmethod
-    def _shared_length(rows: Sequence[PreferenceRow]) -> int:
-        lengths = [sum(map(len, row.values())) for row in rows]
-        return shared_length([row["prompt_ids"] for row in rows], 1 + max(lengths))
 
 
 def seen_in_branch(branch: Tensor) -> Tensor:
@@ -187,12 +179,11 @@ class SimPOTrainer(UpdateMeanTrainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]],
+        rows: Sequence[Mapping[str, Any]],
         tokenizer: PreTrainedTokenizerBase,
         settings: SimPOConfig,
         *,
-        run: Run,
-        eval_rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]] | None = None,
+        eval_rows: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
@@ -208,7 +199,6 @@ class SimPOTrainer(UpdateMeanTrainer):
             train_dataset=_tokenised(rows, tokenizer),
             eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
-            run=run,
             **kwargs,
         )
         self.settings = settings

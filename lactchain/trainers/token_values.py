@@ -11,7 +11,7 @@ from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, w
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
-from lactchain.run import Run, read_metrics
+from lactchain.run import read_metrics
 from lactchain.settings import ILQLConfig, ValueConfig
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.trainers.tree_batches import tree_batches, trees
@@ -38,8 +38,6 @@ class TokenValueTrainer(HeadedTrainer):
         args: TrainingArguments,
         view: TokenView,
         settings: ValueConfig,
-        *,
-        run: Run,
         **kwargs: Any,
     ) -> None:
         self.values = model
@@ -49,7 +47,7 @@ class TokenValueTrainer(HeadedTrainer):
             view, targets, settings, multi_step, model.tokenizer.pad_token_id
         )
         super().__init__(
-            model=model, args=args, data_collator=collator, train_dataset=groups, run=run, **kwargs
+            model=model, args=args, data_collator=collator, train_dataset=groups, **kwargs
         )
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
@@ -68,22 +66,16 @@ class TokenValueTrainer(HeadedTrainer):
         """
         raise NotImplementedError
 
-    @property
-    def trains_policy(self) -> bool:
-        """Whether the trunk is the policy's too, which there is a cloning term for."""
-        return self.settings.cloning_weight > 0
-
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of the agent's tokens in the batch."""
         state, action, weight = inputs["state"], inputs["action"], inputs["weight"]
-        values = model(
-            trees(inputs), inputs["state_nodes"], inputs["next_nodes"], self.trains_policy
-        )
+        clones = self.settings.cloning_weight > 0
+        values = model(trees(inputs), inputs["state_nodes"], inputs["next_nodes"], clones)
         values["v_next"] = torch.cat([values["v_next"], self._values_behind(inputs)])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
-        if self.trains_policy:
+        if clones:
             losses["cloning"] = -token_logprobs(values["logits"][state], action)
         means = {name: weighted_mean(loss, weight) for name, loss in losses.items()}
         self.record(

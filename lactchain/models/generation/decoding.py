@@ -20,7 +20,6 @@ from lactchain.errors import NonFiniteError
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
-    CACHE_BYTES,
     COLUMNS,
     Caches,
     CascadeTrunk,
@@ -168,7 +167,6 @@ class Decoder:
         tree = chain_tree(self.automaton)
         if not prompts:
             return tree.completions, np.zeros((0, len(tree.completions)))
-        budget = budget or CACHE_BYTES[self.device.type]
         probabilities = weigh_completions(
             tree,
             self._trunks,
@@ -203,7 +201,6 @@ class Decoder:
             lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes])[:, columns].log(),
             np.add,
             np.float64(0.0),
-            rows_at_once(tree, self._trunks, prompts, CACHE_BYTES[self.device.type]),
         )
 
     def _on_device(self, array: np.ndarray) -> Tensor:

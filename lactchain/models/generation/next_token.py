@@ -21,6 +21,9 @@ class CausalNextToken:
 
     Keys and values are kept: a sentence that goes on by one token costs one token.
 
+    Args:
+        strategy: the instruction before each prompt, as in `ActorConfig`.
+
     Attributes:
         vocab_size: V, how many logits there are.
         eos_token_id: the token that ends a sentence.
@@ -30,11 +33,6 @@ class CausalNextToken:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, strategy: str = "none"
     ) -> None:
-        """Wraps a model.
-
-        Args:
-            strategy: the instruction before each prompt, as in `ActorConfig`.
-        """
         self.model = model
         self.tokenizer = tokenizer
         self.template = PromptTemplate(tokenizer, strategy)
