@@ -13,13 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.errors import ConfigError
 from lactchain.files import read_versioned_json
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.headed import (
-    SCHEMA_VERSION,
-    HeadedModel,
-    at_stored_precision,
-    is_adapted,
-    stored_bits,
-)
+from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
@@ -108,7 +102,7 @@ class EmbeddingCritic(HeadedModel):
         """
         file, names = directory / cls.config_file, {*MEANING, "model", "value_scale"}
         mend = "expected a folder that a critic saved"
-        stored = read_versioned_json(file, SCHEMA_VERSION, names - {"instruction"}, mend)
+        stored = read_versioned_json(file, cls.schema_version, names - {"instruction"}, mend)
         return {"instruction": None} | stored  # critics older than instructions have none
 
     @classmethod

@@ -25,9 +25,6 @@ from lactchain.settings import ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
 
-SCHEMA_VERSION = 1
-"""Of the file that says what a model's values mean."""
-
 QUANTISATION = ("load_in_4bit", "load_in_8bit")
 """What is stored with trained weights, beside their `dtype`."""
 
@@ -40,10 +37,12 @@ class HeadedModel(nn.Module):
     Attributes:
         trunk: the transformer, as PEFT wraps it when there is an adapter.
         config_file: name of the file beside the weights that says what the values mean.
+        schema_version: of that file.
         heads_file: of the one that holds the heads that are not in the trunk.
     """
 
     config_file: ClassVar[str]
+    schema_version: ClassVar[int] = 1
     heads_file: ClassVar[str] = "values.safetensors"
 
     def __init__(
@@ -95,7 +94,7 @@ class HeadedModel(nn.Module):
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         # Asked for before: saving all weights makes `directory` the base.
-        stored = {"schema_version": SCHEMA_VERSION} | self._meaning()
+        stored = {"schema_version": self.schema_version} | self._meaning()
         self._write_trunk(directory, state)
         if beside:
             save_file(beside, directory / self.heads_file)

@@ -23,13 +23,7 @@ from lactchain.errors import DataError
 from lactchain.files import read_versioned_json
 from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
-from lactchain.models.headed import (
-    SCHEMA_VERSION,
-    HeadedModel,
-    ValueHead,
-    at_stored_precision,
-    is_adapted,
-)
+from lactchain.models.headed import HeadedModel, ValueHead, at_stored_precision, is_adapted
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import local, put, reshard, shard_like
@@ -153,7 +147,7 @@ class ValueModel(HeadedModel):
         names = [item.name for item in fields(ValueMeaning)]
         file, needed = directory / cls.config_file, ["base", *names]
         mend = "expected a folder that train_ilql or train_mc saved"
-        stored = read_versioned_json(file, SCHEMA_VERSION, needed, mend)
+        stored = read_versioned_json(file, cls.schema_version, needed, mend)
         meaning = ValueMeaning(**{name: stored[name] for name in names})
         return stored["base"], stored.get("precision", {}), meaning  # older files have none
 

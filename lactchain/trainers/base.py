@@ -174,11 +174,8 @@ class HeadedTrainer(UpdateMeanTrainer):
         self.model.load_weights(checkpoint)
 
 
-def train(trainer: Any) -> TrainOutput:
+def train(trainer: GuardedTrainer) -> TrainOutput:
     """Trains from the newest valid checkpoint in the trainer's folder, or from the start.
-
-    Args:
-        trainer: a `GuardedTrainer`.
 
     Raises:
         Interrupted: a signal asked to stop; the state is saved.
@@ -210,7 +207,7 @@ def train(trainer: Any) -> TrainOutput:
 
 
 def save_result(
-    trainer: Any, directory: str | Path, files: Mapping[str, str] | None = None
+    trainer: GuardedTrainer, directory: str | Path, files: Mapping[str, str] = {}
 ) -> None:
     """Writes the trained weights into a folder that other runs can start from, its manifest last.
 
@@ -223,14 +220,14 @@ def save_result(
     with disk_errors(directory):
         trainer.save_model(str(directory))
         if trainer.is_world_process_zero():
-            for name, text in (files or {}).items():
+            for name, text in files.items():
                 (Path(directory) / name).write_text(text, "utf-8")
     if trainer.is_world_process_zero():
         write_manifest(directory, {})
     trainer.accelerator.wait_for_everyone()
 
 
-def _check_conditions(trainer: Any, checkpoint: Path) -> None:
+def _check_conditions(trainer: GuardedTrainer, checkpoint: Path) -> None:
     """Refuses a checkpoint of another number of processes or threads, or without random states."""
     recorded, current = verify_manifest(checkpoint), trainer.provenance
     rank = trainer.args.process_index

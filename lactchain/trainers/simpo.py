@@ -70,17 +70,13 @@ def preference_rows(
             "pairs: row {}, rejected completion".format,
         ),
     }
-    rows, dropped = [], Counter()
-    for ids in zip(*columns.values(), strict=True):
-        row = dict(zip(columns, ids, strict=True))
-        reason = drop_reason(row, max_length)
-        if reason is None:
-            rows.append(row)
-        else:
-            dropped[reason] += 1
-    if pairs and not rows:
+    rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
+    reasons = [drop_reason(row, max_length) for row in rows]
+    dropped = Counter(reason for reason in reasons if reason is not None)
+    kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
+    if pairs and not kept:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
-    return rows, dropped
+    return kept, dropped
 
 
 def _tokenised(
@@ -280,9 +276,8 @@ def completion_logprobs(
 
 def warn_if_collapsed(run: Run) -> None:
     """Says so when training made the chosen completions much less probable than they were."""
-    chosen = [
-        record["logps/chosen"] for record in read_metrics(run.directory) if "logps/chosen" in record
-    ]
+    key = "logps/chosen"
+    chosen = [record[key] for record in read_metrics(run.directory) if key in record]
     if len(chosen) > 1 and chosen[-1] < chosen[0] - COLLAPSE_NATS:
         log.warning(
             "logps/chosen fell from %.2f to %.2f a token: the actor is collapsing. Lower "

@@ -1,9 +1,8 @@
 """Attention over a shared prefix and a row's own tokens, with a preallocated cache.
 
-All prompts of a language policy begin with the same instruction. Its keys and values are computed
-once per policy version; every row then attends to them by one matrix product for the whole batch,
-and to its own few tokens separately, under one softmax. Source of the idea: Hydragen (Juravsky
-et al. 2024, arXiv:2402.05099) and cascade inference in FlashInfer.
+The prefix's keys and values are computed once; every row then attends to them by one matrix product
+for the whole batch, and to its own few tokens separately, under one softmax. Source of the idea:
+Hydragen (Juravsky et al. 2024, arXiv:2402.05099) and cascade inference in FlashInfer.
 """
 
 from collections.abc import Iterator, Sequence
