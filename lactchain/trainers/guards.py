@@ -94,10 +94,9 @@ class GuardedTrainer:
         losses = torch.stack([loss.float() for _, loss in self._micro_batches])
         gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        asked = torch.tensor(stop_requested() > 0)
-        bad = ~losses.isfinite().all(), ~norm.isfinite(), asked
-        flags = self.accelerator.reduce(torch.stack([x.to(losses.device) for x in bad]).int())
-        bad_loss, bad_gradient, stop = (flags > 0).tolist()
+        found = ~losses.isfinite().all(), ~norm.isfinite(), torch.tensor(stop_requested() > 0)
+        flags = torch.stack([flag.to(losses.device) for flag in found]).int()
+        bad_loss, bad_gradient, stop = (self.accelerator.reduce(flags) > 0).tolist()
         if bad_loss or bad_gradient:
             self._fail(losses.tolist(), "loss" if bad_loss else "gradient")
         self._micro_batches.clear()
