@@ -145,7 +145,8 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
     file = Path(directory) / "adapter_model.safetensors"
     weights = read_tensors(file)
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    expected, got = ({k: tuple(w.shape) for k, w in ws.items()} for ws in (own, weights))
+    expected = {key: tuple(w.shape) for key, w in own.items()}
+    got = {key: tuple(w.shape) for key, w in weights.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
     if wrong:
         key = wrong[0]
