@@ -87,7 +87,11 @@ class EmbeddingCritic(HeadedModel):
 
     @classmethod
     def load(cls, directory: str | Path, *, trainable: bool = False) -> Self:
-        """The critic that `save` wrote, at its precision; see `from_config` for the errors."""
+        """The critic that `save` wrote, on the base and at the precision it was trained on.
+
+        Raises:
+            DataError: as `from_config`.
+        """
         stored = cls.read_meaning(Path(directory))
         meaning = {name: stored[name] for name in MEANING}
         config = CriticConfig(model=stored["model"], checkpoint=str(directory), **meaning)
@@ -215,7 +219,10 @@ class EmbeddingCritic(HeadedModel):
 def check_critic(config: CriticConfig) -> None:
     """Raises what would be found wrong with a new critic, before hours are spent on its data.
 
-    A trained one has passed. See `check_encoder` for the errors.
+    A trained one has passed.
+
+    Raises:
+        DataError, ConfigError: as `check_encoder`.
     """
     if config.checkpoint is None:
         check_encoder(config)

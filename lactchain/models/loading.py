@@ -74,11 +74,12 @@ def load_encoder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
-    See `load_actor` for the errors.
-
     Args:
         new_head: the head starts at zero. Otherwise the folder must hold a trained one.
         all_trained: all weights will be.
+
+    Raises:
+        DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
     encoder_class = value_encoder_class(shape, trusts_remote_code())
@@ -196,7 +197,11 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
 
 
 def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of an actor, without its weights; see `load_actor` for the errors."""
+    """The tokenizer of an actor, without its weights.
+
+    Raises:
+        DataError: as `load_actor`.
+    """
     return load_tokenizer(resolve_weights(config.model), padding_side="left", chat=True)
 
 

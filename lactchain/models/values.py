@@ -99,12 +99,15 @@ class ValueModel(HeadedModel):
         start: float = 0.0,
         train_policy: bool = False,
     ) -> Self:
-        """A new value model whose trunk begins as the actor's; see `load_actor` for the errors.
+        """A new value model whose trunk begins as the actor's, to be trained.
 
         Args:
             head_size: width of the heads' hidden layer; None: twice that of the trunk.
             start: first value of all heads.
             train_policy: the trunk goes on being the policy, whose output layer is trained too.
+
+        Raises:
+            DataError, ConfigError: as `load_actor`.
         """
         trunk, tokenizer = load_actor(config, trainable=True)
         output = trunk.get_output_embeddings()
