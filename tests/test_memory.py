@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, MistralConfig
 from lactchain.functional.token_losses import ilql_losses
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import attach_lora
-from lactchain.models.allocations import Allocations
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_encoder
@@ -24,7 +23,14 @@ from lactchain.models.memory import (
     scoring_memory,
     training_memory,
 )
-from lactchain.models.meta_models import Heads, ModelSpec, PassSize, TextLengths, in_training
+from lactchain.models.meta_models import (
+    Allocations,
+    Heads,
+    ModelSpec,
+    PassSize,
+    TextLengths,
+    in_training,
+)
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs

@@ -21,7 +21,7 @@ from lactchain.errors import ConfigError
 from lactchain.models.runtime import device
 from lactchain.run import read_metrics
 from lactchain.trainers.base import train, training_arguments
-from lactchain.trainers.callbacks import metric_key
+from lactchain.trainers.guards import metric_key
 from lactchain.trainers.simpo import (
     SimPOTrainer,
 )

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lactchain.functional.value_losses import check_equal_shapes
+
 
 def simpo_loss(
     chosen_logps: Tensor, rejected_logps: Tensor, beta: float, target_margin: float
@@ -23,11 +25,7 @@ def simpo_loss(
         The losses, and per pair the metrics `rewards/chosen`, `rewards/rejected`,
         `rewards/margins` and `rewards/accuracies` (does the chosen completion lead?), all (B,).
     """
-    if chosen_logps.shape != rejected_logps.shape:
-        raise ValueError(
-            f"chosen_logps, rejected_logps: expected equal shapes, got "
-            f"{tuple(chosen_logps.shape)} and {tuple(rejected_logps.shape)}"
-        )
+    check_equal_shapes(chosen_logps=chosen_logps, rejected_logps=rejected_logps)
     chosen_rewards, rejected_rewards = beta * chosen_logps, beta * rejected_logps
     margins = chosen_rewards - rejected_rewards
     metrics = {

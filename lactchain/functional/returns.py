@@ -15,6 +15,8 @@ last state keeps its value); it cuts the recursion. Monte-Carlo returns of a rec
 import torch
 from torch import Tensor
 
+from lactchain.functional.value_losses import check_equal_shapes
+
 
 def generalized_advantages(
     r_t: Tensor,
@@ -36,7 +38,9 @@ def generalized_advantages(
     lambda_t = torch.zeros_like(r_t) + lambda_
     if truncated_t is not None:
         lambda_t = lambda_ * (1.0 - truncated_t.to(r_t.dtype))
-    _check_shapes(r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, truncated_t=lambda_t)
+    check_equal_shapes(r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, truncated_t=lambda_t)
+    if not r_t.ndim or not r_t.numel():
+        raise ValueError(f"r_t: expected a shape (T, ...) with T >= 1, got {tuple(r_t.shape)}")
     delta_t = r_t + discount_t * v_t - v_tm1
     running = torch.zeros_like(r_t[0])
     advantages_tm1 = torch.empty_like(r_t)
@@ -44,10 +48,3 @@ def generalized_advantages(
         running = delta_t[t] + discount_t[t] * lambda_t[t] * running
         advantages_tm1[t] = running
     return advantages_tm1
-
-
-def _check_shapes(**tensors: Tensor) -> None:
-    """Broadcasting a (T, 1) against a (T,) is the classic silent fault; all shapes must agree."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if len(set(shapes.values())) > 1 or 0 in next(iter(shapes.values())) or () in shapes.values():
-        raise ValueError(f"expected equal shapes (T, ...) with T >= 1, got {shapes}")

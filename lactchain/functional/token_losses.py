@@ -5,8 +5,6 @@
 completion's last token. Q comes from N heads, hence (N, T). Targets carry no gradient.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -35,7 +33,6 @@ def ilql_losses(
         logsumexp_tm1: (N, T) log Σ exp over the vocabulary in the same states.
         v_tm1: (T,) values of these states.
         target_q_tm1: (T,) least target value of the tokens in the data.
-        r_t, discount_t, v_t: (T,).
         expectile: of V, in (0, 1).
     """
     _check_shapes(q_tm1, logsumexp_tm1, v_tm1, target_q_tm1, r_t, discount_t, v_t)

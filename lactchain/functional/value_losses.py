@@ -20,7 +20,7 @@ def regression_loss(values: Tensor, targets: Tensor, kind: Regression = "smooth_
     target and |v − R| − ½ beyond (Huber 1964; Girshick 2015, equation 3), which rare huge returns
     cannot dominate but which is biased where returns are skewed.
     """
-    _check_shapes(values=values, targets=targets)
+    check_equal_shapes(values=values, targets=targets)
     if kind == "mse":
         return F.mse_loss(values, targets.detach(), reduction="none")
     if kind == "smooth_l1":
@@ -31,19 +31,13 @@ def regression_loss(values: Tensor, targets: Tensor, kind: Regression = "smooth_
 def double_q_targets(
     r_t: Tensor, discount_t: Tensor, q_t_target: Tensor, q_t_online: Tensor
 ) -> Tensor:
-    """Targets r_t + discount_t Q'(s_t, argmax_a Q(s_t, a)), (B,).
+    """Targets r_t + discount_t Q'(s_t, argmax_a Q(s_t, a)), (B,), of values (B, A).
 
-    The online network chooses the action, the target network values it.
+    The online network, Q, chooses the action; the target network, Q', values it.
     Source: van Hasselt, Guez & Silver 2016, equation 4.
-
-    Args:
-        r_t: (B,) rewards.
-        discount_t: (B,) discounts.
-        q_t_target: (B, A) values Q' of the target network.
-        q_t_online: (B, A) values Q of the online network.
     """
-    _check_shapes(r_t=r_t, discount_t=discount_t)
-    _check_shapes(q_t_target=q_t_target, q_t_online=q_t_online)
+    check_equal_shapes(r_t=r_t, discount_t=discount_t)
+    check_equal_shapes(q_t_target=q_t_target, q_t_online=q_t_online)
     chosen = q_t_online.argmax(dim=-1, keepdim=True)
     return (r_t + discount_t * q_t_target.gather(-1, chosen).squeeze(-1)).detach()
 
@@ -57,21 +51,18 @@ def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
     """
     if not 0.0 < expectile < 1.0:
         raise ValueError(f"expectile: expected a number in (0, 1), got {expectile}")
-    _check_shapes(values=values, targets=targets)
+    check_equal_shapes(values=values, targets=targets)
     error = targets.detach() - values
     return torch.where(error < 0, 1.0 - expectile, expectile) * error.square()
 
 
 def cql_penalty(q_tm1: Tensor, a_tm1: Tensor) -> Tensor:
-    """Conservative penalty log Σ_a exp Q(s, a) − Q(s, a_data), (…).
+    """Conservative penalty log Σ_a exp Q(s, a) − Q(s, a_data), (…), of values (…, A).
 
     What is subtracted is the value of the action in the data, not the mean over all actions: only
     so are unseen actions pushed below seen ones. It is also the cross-entropy of softmax(Q) against
-    the data. Source: Kumar et al. 2020, "Conservative Q-learning", equation 4, CQL(H).
-
-    Args:
-        q_tm1: (…, A) values of all actions.
-        a_tm1: (…) indices of the actions in the data.
+    the data, whose indices are `a_tm1` (…). Source: Kumar et al. 2020, "Conservative Q-learning",
+    equation 4, CQL(H).
     """
     if q_tm1.shape[:-1] != a_tm1.shape:
         raise ValueError(
@@ -82,7 +73,8 @@ def cql_penalty(q_tm1: Tensor, a_tm1: Tensor) -> Tensor:
     return q_tm1.logsumexp(dim=-1) - q_data
 
 
-def _check_shapes(**tensors: Tensor) -> None:
+def check_equal_shapes(**tensors: Tensor) -> None:
+    """Refuses to broadcast: a (T, 1) against a (T,) is the classic silent fault."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"expected equal shapes, got {shapes}")

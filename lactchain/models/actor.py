@@ -1,12 +1,10 @@
 """The language model as a policy: observations in, completions out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -35,6 +33,14 @@ Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 class LanguageActor:
     """A `Policy` over a causal language model, for one version of its weights.
 
+    Args:
+        model: it answers as it is, with its adapter, if any, beside its weights.
+        grammar: the legal completions, as the environment's extractor states them.
+        scorer: ranks the candidates of scored decoding, (observations, completions) -> scores (B,),
+            such as the values of a critic of chains; the mean log-probability of a completion's
+            tokens when None.
+        values: those of `config.values`, where they are loaded already.
+
     Attributes:
         name: what trajectories call it.
         template: makes prompts of observations.
@@ -53,16 +59,6 @@ class LanguageActor:
         values: TrainedValues | None = None,
         name: str = "",
     ) -> None:
-        """Prepares the decoder.
-
-        Args:
-            model: it answers as it is, with its adapter, if any, beside its weights.
-            grammar: the legal completions, as the environment's extractor states them.
-            scorer: ranks the candidates of scored decoding, (observations, completions) -> scores
-                (B,), such as the values of a critic of chains; the mean log-probability of a
-                completion's tokens when None.
-            values: those of `config.values`, where they are loaded already.
-        """
         self.name = name or f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
@@ -92,13 +88,13 @@ class LanguageActor:
     @classmethod
     def from_config(
         cls, config: PlayerConfig, grammar: ChainGrammar, scorer: Scorer | None = None
-    ) -> LanguageActor:
+    ) -> Self:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         model, tokenizer = load_actor(config)
         return cls(merged(model), tokenizer, config, grammar, scorer=scorer)
 
     @classmethod
-    def load(cls, directory: str | Path, **changes: Any) -> LanguageActor:
+    def load(cls, directory: str | Path, **changes: Any) -> Self:
         """The actor that a training has saved, asked and sampled as it was there.
 
         Args:
@@ -110,7 +106,7 @@ class LanguageActor:
         config, grammar = read_policy(Path(directory))
         return cls.from_config(replace(config, **changes), grammar)
 
-    def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> LanguageActor:
+    def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> Self:
         """The same weights, in the same place, asked and sampled in another way."""
         return LanguageActor(
             self.decoder.model, self.tokenizer, config, grammar, values=self._values
@@ -134,7 +130,12 @@ class LanguageActor:
         )
         candidates = [self._action(row) for row in rows]
         repeated = [observation for observation in observations for _ in range(count)]
-        best = self._scores(repeated, candidates).reshape(-1, count).argmax(axis=1)
+        if self._scorer is None:
+            scores = np.array([np.mean(candidate.logprobs) for candidate in candidates])
+        else:
+            texts = [candidate.text for candidate in candidates]
+            scores = np.asarray(self._scorer(repeated, texts))
+        best = scores.reshape(-1, count).argmax(axis=1)
         return [candidates[row * count + place] for row, place in enumerate(best)]
 
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -183,11 +184,6 @@ class LanguageActor:
             completions = [self.ranking.actions[number] for number in best]
             self._ranked |= dict(zip(new, completions, strict=True))
         return [self._ranked[text] for text in observations]
-
-    def _scores(self, observations: Sequence[str], candidates: Sequence[Action]) -> np.ndarray:
-        if self._scorer is None:
-            return np.array([np.mean(candidate.logprobs) for candidate in candidates])
-        return np.asarray(self._scorer(observations, [candidate.text for candidate in candidates]))
 
     def _action(self, row: Completion) -> Action:
         return Action(self._text(row.token_ids), row.token_ids, row.logprobs, row.stop_reason)

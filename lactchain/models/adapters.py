@@ -5,8 +5,6 @@ another one than it was trained on. Both are errors here: beside each adapter st
 `lactchain_adapter.json` that says which base and tokenizer it belongs to.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import warnings
@@ -24,14 +22,13 @@ from peft import (
     prepare_model_for_kbit_training,
 )
 from peft.helpers import rescale_adapter_scale
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from lactchain.errors import DataError
 from lactchain.files import read_json, sha256
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
+from lactchain.models.weight_files import read_tensors
 from lactchain.settings import LoraSettings
 
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
@@ -68,15 +65,10 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
     The head of a sequence classifier is trained whole and saved with the adapter. Draws from
     torch's global random state: seed before.
     """
-    return _host(
-        _prepared(model),
-        LoraConfig(
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            target_modules=lora.target_modules,
-            task_type=task,
-        ),
+    settings = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
     )
+    return _host(_prepared(model), settings)
 
 
 def save_adapter(
@@ -151,19 +143,16 @@ def load_adapter(
 def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
     """Reads an adapter's weights into the adapter that `model` has; keys and shapes must agree."""
     file = Path(directory) / "adapter_model.safetensors"
-    try:
-        weights = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{file}: missing or damaged ({error})") from error
+    weights = read_tensors(file)
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    expected = {key: w.shape for key, w in own.items()}
-    got = {key: w.shape for key, w in weights.items()}
+    expected = {key: tuple(w.shape) for key, w in own.items()}
+    got = {key: tuple(w.shape) for key, w in weights.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
     if wrong:
         key = wrong[0]
         raise DataError(
             f"{file}: does not fit this model in {len(wrong)} of {len(expected)} weights, such as "
-            f"{key}: expected {_shape(expected.get(key))}, got {_shape(got.get(key))}"
+            f"{key}: expected {expected.get(key, 'none')}, got {got.get(key, 'none')}"
         )
     for key, tensor in own.items():
         put(tensor, weights[key])
@@ -223,11 +212,9 @@ def check_adapter(directory: Path, base: Path) -> None:
     kind = read_json(directory / ADAPTER_FILES[0])["peft_type"]
     if kind != "LORA":
         raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
-    for what, expected, got in zip(
-        ("base model", "tokenizer"),
-        (record.base_fingerprint, record.tokenizer_fingerprint),
-        (base_checksum(base), tokenizer_checksum(base)),
-        strict=True,
+    for what, expected, got in (
+        ("base model", record.base_fingerprint, base_checksum(base)),
+        ("tokenizer", record.tokenizer_fingerprint, tokenizer_checksum(base)),
     ):
         if expected != got:
             raise DataError(
@@ -316,7 +303,3 @@ def _prepared(model: PreTrainedModel) -> PreTrainedModel:
 def is_quantised(model: PreTrainedModel) -> bool:
     """Whether the weights are in 4 or 8 bits."""
     return "quantization_config" in model.config.to_dict()
-
-
-def _shape(shape: torch.Size | None) -> str:
-    return "none" if shape is None else str(tuple(shape))

@@ -1,9 +1,7 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,13 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.errors import ConfigError
 from lactchain.files import read_versioned_json
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.headed import (
-    SCHEMA_VERSION,
-    HeadedModel,
-    at_stored_precision,
-    is_adapted,
-    stored_bits,
-)
+from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
@@ -112,12 +104,9 @@ class EmbeddingCritic(HeadedModel):
         Raises:
             DataError: it is no folder of a critic, or damaged.
         """
-        stored = read_versioned_json(
-            directory / cls.config_file,
-            SCHEMA_VERSION,
-            {*MEANING, "model", "value_scale"} - {"instruction"},
-            "expected a folder that a critic saved",
-        )
+        file, names = directory / cls.config_file, {*MEANING, "model", "value_scale"}
+        mend = "expected a folder that a critic saved"
+        stored = read_versioned_json(file, cls.schema_version, names - {"instruction"}, mend)
         return {"instruction": None} | stored  # critics older than instructions have none
 
     @classmethod
@@ -137,11 +126,8 @@ class EmbeddingCritic(HeadedModel):
         all_trained = trainable and not adapted
         if not all_trained:
             config = at_stored_precision(config, stored)
-        model, tokenizer = load_encoder(
-            config if adapted else replace(config, model=str(directory)),
-            new_head=adapted,
-            all_trained=all_trained,
-        )
+        base = config if adapted else replace(config, model=str(directory))
+        model, tokenizer = load_encoder(base, new_head=adapted, all_trained=all_trained)
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)
         elif not trainable:
@@ -149,13 +135,8 @@ class EmbeddingCritic(HeadedModel):
         return cls(model, tokenizer, config, stored["value_scale"]).train(trainable)
 
     def _meaning(self) -> dict[str, Any]:
-        settings = asdict(self.settings)
-        return {
-            "model": self.settings.model,
-            **{name: settings[name] for name in MEANING},
-            **self.precision,
-            "value_scale": self.value_scale,
-        }
+        stored = {name: getattr(self.settings, name) for name in ("model", *MEANING)}
+        return {**stored, **self.precision, "value_scale": self.value_scale}
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this critic, to go on training where it stood."""
@@ -221,11 +202,9 @@ class EmbeddingCritic(HeadedModel):
         """
         if not texts:
             return []
+        texts, longest = [encodable(text) for text in texts], self.settings.max_length
         rows = self.tokenizer(
-            [encodable(text) for text in texts],
-            truncation=True,
-            max_length=self.settings.max_length,
-            split_special_tokens=True,
+            texts, truncation=True, max_length=longest, split_special_tokens=True
         )["input_ids"]
         return [row or [self.tokenizer.eos_token_id] for row in rows]
 

@@ -5,8 +5,6 @@ update is often smaller than the distance between two numbers of 16 bits: how mu
 measured (`ExportReport`).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -107,10 +105,8 @@ class _Updates:
         unusual = [name for name in PLAIN if settings.get(name)]
         if unusual:
             raise DataError(f"{adapter}: expected a plain LoRA adapter, got one with {unusual[0]}")
-        rank = settings["r"]
-        self.scale = settings["lora_alpha"] / (
-            math.sqrt(rank) if settings.get("use_rslora") else rank
-        )
+        divisor = math.sqrt(settings["r"]) if settings.get("use_rslora") else settings["r"]
+        self.scale = settings["lora_alpha"] / divisor
         self.weights = {name.removeprefix("base_model.model."): w for name, w in stored.items()}
 
     def of(self, name: str) -> Tensor | None:

@@ -6,8 +6,6 @@ logits that are computed from hidden states get what a family does behind its ou
 `docs/model_families.md` lists what was measured.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -70,7 +68,6 @@ def attention_masks(
     """Additive masks (B, 1, Q, K), as the model takes them: one, or one for each type of layer.
 
     Args:
-        config: of the model.
         visible: (B, Q, K), whom a token may see in a text without end.
         queries, keys: (B, Q) and (B, K), places of the tokens in their texts; windows are measured
             in these, and not in columns.

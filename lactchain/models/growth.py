@@ -6,8 +6,6 @@ effect while its outgoing weights are 0. Both learn from the first update on. A 
 stream would change every norm, so its width stays.
 """
 
-from __future__ import annotations
-
 import copy
 import shutil
 from collections.abc import Mapping
@@ -43,8 +41,7 @@ def add_layer(model: PreTrainedModel) -> PreTrainedModel:
     weights = dict(model.state_dict())
     old, new = f"model.layers.{last}.", f"model.layers.{last + 1}."
     for name in [name for name in weights if name.startswith(old)]:
-        part = name.removeprefix(old)
-        copied = weights[name].clone()
+        part, copied = name.removeprefix(old), weights[name].clone()
         weights[new + part] = torch.zeros_like(copied) if part in SILENT else copied
     return _rebuilt(model, config, weights)
 

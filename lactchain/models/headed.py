@@ -1,29 +1,29 @@
-"""A transformer with heads of our own: what the critic and the value model share."""
+"""A transformer with heads of our own: what the critic and the value model share.
 
-from __future__ import annotations
+Heads compute in float32 whatever the trunk computes in, even where the mixed precision of FSDP2
+hands out their weights in 16 bits.
+"""
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch.nn import functional
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
 from lactchain.models.runtime import quiet
-from lactchain.models.sharding import is_sharded, put, whole_state
+from lactchain.models.sharding import put, whole_state
 from lactchain.models.weight_files import check_weights
 from lactchain.settings import ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
-
-SCHEMA_VERSION = 1
-"""Of the file that says what a model's values mean."""
 
 QUANTISATION = ("load_in_4bit", "load_in_8bit")
 """What is stored with trained weights, beside their `dtype`."""
@@ -36,11 +36,14 @@ class HeadedModel(nn.Module):
 
     Attributes:
         trunk: the transformer, as PEFT wraps it when there is an adapter.
-        tokenizer: of the trunk.
         config_file: name of the file beside the weights that says what the values mean.
+        schema_version: of that file.
+        heads_file: of the one that holds the heads that are not in the trunk.
     """
 
     config_file: ClassVar[str]
+    schema_version: ClassVar[int] = 1
+    heads_file: ClassVar[str] = "values.safetensors"
 
     def __init__(
         self, trunk: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
@@ -75,11 +78,8 @@ class HeadedModel(nn.Module):
         """How the trunk was loaded: its `dtype`, and the entries of `QUANTISATION`."""
         config = self.base.config
         quantisation = config.to_dict().get("quantization_config", {})
-        return {
-            "dtype": str(config.dtype).removeprefix("torch."),
-            "load_in_4bit": quantisation.get("load_in_4bit", False),
-            "load_in_8bit": quantisation.get("load_in_8bit", False),
-        }
+        bits = {name: quantisation.get(name, False) for name in QUANTISATION}
+        return {"dtype": str(config.dtype).removeprefix("torch.")} | bits
 
     def save(self, directory: str | Path, *, write: bool = True) -> None:
         """Writes adapter or weights, heads, and what the values mean.
@@ -87,30 +87,26 @@ class HeadedModel(nn.Module):
         Args:
             write: whether this process does. Of a sharded model, all of them call this.
         """
-        state = whole_state(self, only_trained=self.adapted) if is_sharded(self) else None
-        extra = self.extra_tensors()
-        if write:
-            directory = Path(directory)
-            directory.mkdir(parents=True, exist_ok=True)
-            # Asked for before: saving all weights makes `directory` the base.
-            stored = {"schema_version": SCHEMA_VERSION} | self._meaning()
-            self._write_trunk(directory, state)
-            self._write_heads(directory, state, extra)
-            text = json.dumps(stored, indent=1) + "\n"
-            (directory / self.config_file).write_text(text, "utf-8")
+        state = whole_state(self, only_trained=self.adapted)
+        beside = self._beside_trunk(self.state_dict() if state is None else state)
+        if not write:
+            return
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        # Asked for before: saving all weights makes `directory` the base.
+        stored = {"schema_version": self.schema_version} | self._meaning()
+        self._write_trunk(directory, state)
+        if beside:
+            save_file(beside, directory / self.heads_file)
+        (directory / self.config_file).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
-    def extra_tensors(self) -> dict[str, Tensor]:
-        """What is saved beside the model's own weights, gathered from all processes."""
+    def _beside_trunk(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What is saved beside the trunk, gathered from all processes; `state` is whole."""
         return {}
 
     def _meaning(self) -> dict[str, Any]:
         """What `config_file` says: the base, its precision, and what the values mean."""
         raise NotImplementedError
-
-    def _write_heads(
-        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
-    ) -> None:
-        """Writes heads that the trunk does not hold; `state` is that of a sharded model, whole."""
 
     def _write_trunk(self, directory: Path, state: dict[str, Tensor] | None) -> None:
         if state is not None:
@@ -177,3 +173,84 @@ def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
 def stored_bits(stored: Mapping[str, Any]) -> str | None:
     """How weights were quantised that are stored with these entries; None if they were not."""
     return next((name.removeprefix("load_in_") for name in QUANTISATION if stored.get(name)), None)
+
+
+class ScoreHead(nn.Linear):
+    """Embeddings (B, D) → values (B, N): the head of a sequence classifier."""
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> Self:
+        """The same weights in float32."""
+        head = cls(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        head.load_state_dict(layer.state_dict())
+        return head.to(layer.weight.device)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Values, without autocast."""
+        return _linear(hidden, self.weight, self.bias)
+
+
+class ValueHead(nn.Sequential):
+    """Hidden states (…, D) → values (…, N), in float32, by one hidden layer.
+
+    The last layer starts at weights 0 and a bias of about the average return (LMRL-Gym, Abdulhai
+    et al. 2023), so that learning begins with differences and not with the level.
+
+    Args:
+        width: D, of the trunk.
+        hidden_size: of the layer between.
+        num_outputs: N, the vocabulary for Q(s, ·), 1 for V(s).
+        start: what every output is at first.
+    """
+
+    def __init__(self, width: int, hidden_size: int, num_outputs: int, start: float = 0.0) -> None:
+        super().__init__(
+            nn.Linear(width, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_outputs)
+        )
+        nn.init.zeros_(self[-1].weight)
+        nn.init.constant_(self[-1].bias, start)
+
+    def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Values; some of the outputs if so asked."""
+        first, activation, last = self
+        inner = activation(_linear(hidden, first.weight, first.bias))
+        if columns is None:
+            return _linear(inner, last.weight, last.bias)
+        return _linear(inner, last.weight[columns], last.bias[columns])
+
+
+def value_encoder_class(
+    shape: PretrainedConfig, trust_remote_code: bool = False
+) -> type[PreTrainedModel]:
+    """The class of encoders of this family with a head `score`, to be loaded `from_pretrained`.
+
+    transformers has sequence classifiers for most families, but they differ in the head's name and
+    layers, and in what it reads. This one is the same for a Mistral and for a BERT.
+
+    The trunk has the name that its family gives it, so that checkpoints of bare encoders, of
+    language models and of these classifiers can all be read; with a causal trunk the result is
+    what transformers calls `MistralForSequenceClassification`, weight for weight.
+    """
+    with torch.device("meta"):
+        trunk_class = type(AutoModel.from_config(shape, trust_remote_code=trust_remote_code))
+
+    class ValueEncoder(trunk_class.__base__):
+        """A trunk and a linear head, without a forward pass: the critic pools between the two."""
+
+        config_class = type(shape)
+
+        def __init__(self, config: PretrainedConfig) -> None:
+            super().__init__(config)
+            trunk = trunk_class(config)
+            trunk.pooler = None  # BERT's reads the first token, and would get no gradient
+            self.add_module(self.base_model_prefix, trunk)
+            self.score = nn.Linear(config.hidden_size, 1, bias=False)
+            self.post_init()
+
+    return ValueEncoder
+
+
+def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    with torch.autocast(hidden.device.type, enabled=False):
+        bias = None if bias is None else bias.float()
+        return functional.linear(hidden.float(), weight.float(), bias)

@@ -1,7 +1,5 @@
 """Base models and tokenizers from a folder or hub id, checked before they are used."""
 
-from __future__ import annotations
-
 import logging
 import math
 from importlib.util import find_spec
@@ -23,7 +21,7 @@ from transformers import (
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
-from lactchain.models.heads import ScoreHead, value_encoder_class
+from lactchain.models.headed import ScoreHead, value_encoder_class
 from lactchain.models.prompting import end_of_completion
 from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
 from lactchain.models.weight_files import (
@@ -57,16 +55,15 @@ def load_actor(
         ConfigError: quantisation without bitsandbytes, or all weights of a model to be trained that
             is quantised or has experts.
     """
-    tokenizer = load_own_tokenizer(config)
+    tokenizer, path = load_own_tokenizer(config), resolve_weights(config.model)
     lora = config.lora if isinstance(config, ActorConfig) else None
     all_trained = trainable and config.adapter is None and lora is None
-    path = resolve_weights(config.model)
     model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
-    elif trainable and isinstance(config, ActorConfig) and config.lora is not None:
-        model = attach_lora(model, config.lora, "CAUSAL_LM")
+    elif trainable and lora is not None:
+        model = attach_lora(model, lora, "CAUSAL_LM")
     elif not trainable:
         model.requires_grad_(False)
     return model.train(trainable), tokenizer
@@ -98,9 +95,7 @@ def load_encoder(
     return model, tokenizer
 
 
-def check_encoder(
-    config: CriticConfig,
-) -> tuple[Path, PretrainedConfig, PreTrainedTokenizerBase]:
+def check_encoder(config: CriticConfig) -> tuple[Path, PretrainedConfig, PreTrainedTokenizerBase]:
     """Folder, shape and tokenizer of an embedding model, looked at before its weights are loaded.
 
     Raises:
@@ -134,7 +129,6 @@ def load_base(
 
     Args:
         all_trained: without an adapter, all weights will be.
-        kwargs: of `from_pretrained`.
     """
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
@@ -208,8 +202,7 @@ def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
     Raises:
         DataError: as `load_actor`.
     """
-    path = resolve_weights(config.model)
-    return load_tokenizer(path, padding_side="left", chat=True)
+    return load_tokenizer(resolve_weights(config.model), padding_side="left", chat=True)
 
 
 def context_of(config: PlayerConfig) -> int | None:
@@ -242,8 +235,7 @@ def load_shape(path: Path) -> PretrainedConfig:
     if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
-            f"{model_type!r}; a model with code of its own needs "
-            f"{TRUST}=1; read the code first"
+            f"{model_type!r}; a model with code of its own needs {TRUST}=1; read the code first"
         )
     return AutoConfig.from_pretrained(
         path, local_files_only=True, trust_remote_code=trusts_remote_code()

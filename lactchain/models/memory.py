@@ -1,25 +1,23 @@
 """How much memory a model will take, from its shape alone: nothing is downloaded or allocated.
 
 What a pass keeps and what comes and goes in it is counted and not guessed: the trainers' passes and
-the decoder run on tensors without numbers (`meta_models`, `allocations`).
+the decoder run on tensors without numbers (`meta_models`).
 """
-
-from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from transformers import MistralConfig
 
-from lactchain.models.allocations import Allocations
 from lactchain.models.generation.cascade import CHUNK_TOKENS, COLUMNS, CascadeTrunk, use_cascade
 from lactchain.models.meta_models import (
     NO_NUMBERS,
+    Allocations,
     Heads,
     ModelSpec,
     PassSize,
@@ -107,7 +105,7 @@ class MemoryEstimate:
         """What is not mapped from files."""
         return self.total - self.mapped
 
-    def __add__(self, other: MemoryEstimate) -> MemoryEstimate:
+    def __add__(self, other: Self) -> Self:
         """Both at the same time."""
         return MemoryEstimate(*map(operator.add, astuple(self), astuple(other)))
 
@@ -144,7 +142,6 @@ def training_memory(
 
     Args:
         spec: with an adapter this is trained; else all weights are.
-        batch: the largest one.
         checkpointing: recompute the activations of each layer in the backward pass.
         autocast: the accelerator computes in bfloat16 whatever the weights' type.
         heads: of a value model.
@@ -179,8 +176,7 @@ def rollout_memory(
     Args:
         spec: with the adapter, unless that is merged.
         lengths: of its longest texts.
-        rows: completions.
-        distinct: different prompts among these.
+        distinct: different prompts among the rows.
     """
     model, shared = build(spec), [0] * lengths.prefix
     head = model.get_output_embeddings().weight[: lengths.columns].detach()
@@ -195,7 +191,10 @@ def rollout_memory(
             while cache.valid.shape[1] < lengths.prompt + lengths.completion:
                 cache.length = cache.valid.shape[1]  # full: a token more makes room, by a copy
                 hidden, _ = trunk.feed(block, read, cache)
-                _probabilities(hidden, head)
+                # What the decoder draws from: probabilities, and their sums.
+                functional.softmax(functional.linear(hidden, head).float() / 1.0, dim=-1).cumsum(
+                    -1, dtype=torch.float64
+                )
         cache.select(block[: rows * 3 // 4, 0])
         held, logits = prefix_bytes + cache.columns.nbytes, counter.wide_peak
     passing = max(0, counter.peak - held - logits)
@@ -225,12 +224,6 @@ def scoring_memory(spec: ModelSpec, *, rows: int, tokens: int) -> MemoryEstimate
 def resting_memory(spec: ModelSpec) -> MemoryEstimate:
     """The weights of a model, and its adapter, as they are loaded to be used."""
     return _at_full_depth(spec, lambda spec: _weights(spec, build(spec)))
-
-
-def _probabilities(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-    """What the decoder makes of hidden states: probabilities, and their sums to draw from."""
-    probabilities = functional.softmax(functional.linear(hidden, head).float() / 1.0, dim=-1)
-    return probabilities, probabilities.cumsum(-1, dtype=torch.float64)
 
 
 def _counting(model: nn.Module, width: int = 0) -> Allocations:
@@ -272,11 +265,8 @@ def _weights(spec: ModelSpec, model: nn.Module) -> MemoryEstimate:
         for layer in quantised_layers(model):
             bits = QUANTISED_BYTES[spec.bits] - layer.weight.element_size()
             sizes["weights"] += round(layer.weight.numel() * bits)
-    return MemoryEstimate(
-        num_parameters=sum(p.numel() for p in model.parameters()),
-        mapped=sizes["weights"] if spec.mapped else 0,
-        **sizes,
-    )
+    count = sum(p.numel() for p in model.parameters())
+    return MemoryEstimate(count, mapped=sizes["weights"] if spec.mapped else 0, **sizes)
 
 
 def memory_table(lora: LoraSettings) -> list[dict[str, str]]:

@@ -1,13 +1,14 @@
-"""Models of tensors without numbers, and the passes that training makes.
+"""Models of tensors without numbers, the passes that training makes, and the bytes that they take.
 
 A model is built by transformers and PEFT as it will be trained, and runs as it does on a CPU; but
-its tensors have shapes alone, take no memory, and nothing is computed. Only the layers of
-bitsandbytes, which know no such tensors, are imitated.
+its tensors have shapes alone, take no memory, and nothing is computed. So a pass takes a second,
+whatever the size of the model, and its memory is that of the layers, adapters and losses that will
+run, and not of a formula about them. Only the layers of bitsandbytes, which know no such tensors,
+are imitated.
 """
 
-from __future__ import annotations
-
 import copy
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from lactchain.functional.token_losses import ilql_losses
@@ -24,7 +27,7 @@ from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import Task, attach_lora
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.families import attention_masks
-from lactchain.models.heads import ScoreHead, value_encoder_class
+from lactchain.models.headed import ScoreHead, value_encoder_class
 from lactchain.models.runtime import quiet
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.settings import CriticConfig, LoraSettings
@@ -294,3 +297,45 @@ def _imitate_quantisation(model: PreTrainedModel, bits: int, training: bool) -> 
                 parameter.data = parameter.data.float()
     for layer in layers:
         layer.__class__, layer.bits = _QuantisedLinear, bits
+
+
+class Allocations(TorchDispatchMode):
+    """Bytes of the tensors that are made while it is entered; those made before do not count.
+
+    Args:
+        before: tensors that exist already, of which operations may return views.
+        width: of the tensors to count apart.
+
+    Attributes:
+        live: bytes of the tensors that exist.
+        peak: the greatest value of `live`.
+        wide, wide_peak: the same, of tensors whose last dimension is `width`, such as logits.
+    """
+
+    def __init__(self, *before: Tensor, width: int = 0) -> None:
+        super().__init__()
+        self.live = self.peak = self.wide = self.wide_peak = 0
+        self._width = width
+        self._known: set[int] = {tensor.untyped_storage()._cdata for tensor in before}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._add(leaf)
+        return result
+
+    def _add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._known:
+            return
+        size = storage.nbytes()
+        wide = size if tensor.shape[-1:] == (self._width,) else 0
+        self._known.add(storage._cdata)
+        weakref.finalize(storage, self._drop, storage._cdata, size, wide)
+        self.live, self.wide = self.live + size, self.wide + wide
+        self.peak, self.wide_peak = max(self.peak, self.live), max(self.wide_peak, self.wide)
+
+    def _drop(self, key: int, size: int, wide: int) -> None:
+        self._known.discard(key)
+        self.live, self.wide = self.live - size, self.wide - wide

@@ -6,11 +6,10 @@ becomes the observation's text is the environment's template; how both become a 
 chat template of the model's tokenizer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Self
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
@@ -77,9 +76,18 @@ class PromptTemplate:
     in the first and the last: the text of one inside an observation (`</s>`, say) is encoded as the
     plain characters that it is, and cannot end a turn.
 
+    Args:
+        tokenizer: a fast one with a chat template.
+        strategy: a name of `STRATEGIES`, or the text itself.
+        action_names, max_chain_length: fill the placeholders of the strategy.
+
     Attributes:
         strategy: the resolved text of the strategy.
         prefix_ids: the tokens that `encode` begins with, whatever the observation.
+
+    Raises:
+        DataError: the tokenizer has no chat template, loses the observation in it, or cannot
+            encode special tokens as plain text.
     """
 
     def __init__(
@@ -90,17 +98,6 @@ class PromptTemplate:
         action_names: Sequence[str] = (),
         max_chain_length: int = 9,
     ) -> None:
-        """Fits the prompt to the tokenizer.
-
-        Args:
-            tokenizer: a fast one with a chat template.
-            strategy: a name of `STRATEGIES`, or the text itself.
-            action_names, max_chain_length: fill the placeholders of the strategy.
-
-        Raises:
-            DataError: the tokenizer has no chat template, loses the observation in it, or cannot
-                encode special tokens as plain text.
-        """
         self.strategy = resolve_strategy(strategy, action_names, max_chain_length)
         self._tokenizer = tokenizer
         self._before, self._after = _render_around_slot(tokenizer, self.strategy)
@@ -110,14 +107,10 @@ class PromptTemplate:
     @classmethod
     def for_grammar(
         cls, tokenizer: PreTrainedTokenizerBase, strategy: str, grammar: ChainGrammar
-    ) -> PromptTemplate:
+    ) -> Self:
         """The template whose strategy names the actions of a grammar."""
-        return cls(
-            tokenizer,
-            strategy,
-            action_names=grammar.action_names,
-            max_chain_length=grammar.max_chain_length,
-        )
+        names, longest = grammar.action_names, grammar.max_chain_length
+        return cls(tokenizer, strategy, action_names=names, max_chain_length=longest)
 
     def render(self, observation: str) -> str:
         """The prompt as text, for people and for datasets; tokens come from `encode`."""
@@ -203,22 +196,17 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
             continue
         if text.count(_SLOT) == 1 and strategy.strip() in text.partition(_SLOT)[0]:
             before, _, after = text.partition(_SLOT)
-            _refuse_thoughts(tokenizer, after)
+            if after.rstrip().endswith("<think>"):
+                raise DataError(
+                    f"tokenizer {tokenizer.name_or_path}: expected a chat template that lets the "
+                    "model answer at once, and it opens every completion with <think>; use the "
+                    "model without thinking"
+                )
             return before, after
     raise DataError(
         f"tokenizer {tokenizer.name_or_path}: expected its chat template to show the system text "
         "and the user's text once each, in this order, and it does not"
     )
-
-
-def _refuse_thoughts(tokenizer: PreTrainedTokenizerBase, after: str) -> None:
-    """Raises `DataError` where the chat template begins every completion with thoughts."""
-    if after.rstrip().endswith("<think>"):
-        raise DataError(
-            f"tokenizer {tokenizer.name_or_path}: expected a chat template that lets the model "
-            "answer at once, and it opens every completion with <think>; use the model without "
-            "thinking"
-        )
 
 
 def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:

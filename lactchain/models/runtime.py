@@ -1,7 +1,5 @@
 """Where and how models run in this process: its device, and modes that are put back afterwards."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

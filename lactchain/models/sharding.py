@@ -4,8 +4,6 @@ All of it also works on tensors that are whole. What gathers or spreads is colle
 calls it, in the same order.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -18,15 +16,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, gathered from the processes."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """A whole tensor, as `example` is kept: on its device, and sharded where that is."""
+    """A tensor as `example` is kept: on its device, and sharded where that is."""
     tensor = tensor.to(example.device)
-    if not isinstance(example, DTensor):
+    if isinstance(tensor, DTensor) or not isinstance(example, DTensor):
         return tensor
     return distribute_tensor(tensor, example.device_mesh, example.placements)
 
@@ -49,12 +42,14 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-def whole_state(model: nn.Module, only_trained: bool) -> dict[str, Tensor]:
-    """The state of a sharded model on the CPU of the first process; elsewhere it is empty.
+def whole_state(model: nn.Module, only_trained: bool) -> dict[str, Tensor] | None:
+    """The state of a sharded model on the CPU of the first process, empty elsewhere; else None.
 
     Args:
         only_trained: leave frozen weights out, which are most of a model with an adapter.
     """
+    if not is_sharded(model):
+        return None
     options = StateDictOptions(
         full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained
     )

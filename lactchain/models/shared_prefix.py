@@ -7,8 +7,6 @@ tokens, and itself. Source of the idea: Hydragen (Juravsky et al. 2024, arXiv:24
 training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -112,7 +110,6 @@ def one_sequence(
         input_ids, position_ids: (B, T), without these; the first position is P.
         visible: (B, T, T), whom a token sees in its row; it sees all shared tokens.
         columns: (K,), those of each row whose logits are wanted.
-        dtype: of the model.
 
     Returns:
         What makes it compute logits (1, B · K, V), row by row.

@@ -4,10 +4,7 @@ A model that was not downloaded counts by its published shape (`SHAPES`), an ada
 trained by the settings that it will be trained with.
 """
 
-from __future__ import annotations
-
 import os
-from dataclasses import fields
 from pathlib import Path
 
 import psutil
@@ -17,7 +14,7 @@ from transformers import PretrainedConfig
 from lactchain.errors import DataError
 from lactchain.files import read_json
 from lactchain.models.adapters import ADAPTER_FILES, Task, merges
-from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.critic import MEANING, EmbeddingCritic
 from lactchain.models.headed import stored_bits
 from lactchain.models.loading import SMALL_MODEL_BYTES, load_shape, resolve_dtype
 from lactchain.models.memory import SHAPES
@@ -65,10 +62,9 @@ def saved_critic(folder: str, actor: PlayerConfig) -> CriticConfig:
     if not (Path(folder) / EmbeddingCritic.config_file).is_file():
         return CriticConfig(model=actor.model, lora=LoraSettings(), dtype=actor.dtype)
     stored = EmbeddingCritic.read_meaning(Path(folder))
-    names = {field.name for field in fields(CriticConfig)} - {"lora"}
-    known = {name: value for name, value in stored.items() if name in names}
+    known = {name: stored[name] for name in ("model", *MEANING)}
     dtype = stored_bits(stored) or stored.get("dtype", "auto")
-    return CriticConfig(**known | {"checkpoint": folder, "dtype": dtype})
+    return CriticConfig(**known, checkpoint=folder, dtype=dtype)
 
 
 def saved_values(folder: str, actor: PlayerConfig) -> tuple[ModelSpec, Heads]:

@@ -4,19 +4,13 @@ They are saved as any Hugging Face model is, and loaded back by the very code th
 `mistralai/Mistral-7B-Instruct-v0.3` and `Salesforce/SFR-Embedding-Mistral`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import (
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.models.runtime import quiet
 from lactchain.settings import TinyModelConfig
@@ -70,12 +64,9 @@ def build_tiny_tokenizer(
     `PIECES`; a piece that occurs once in the corpus is not worth a token of its own.
     """
     tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    in_pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([in_pieces, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

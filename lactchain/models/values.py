@@ -6,8 +6,6 @@ else. The target network Q̂ is a slow copy of what is trained in trunk and Q he
 base model is there once.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +15,6 @@ from typing import Any, Self
 
 import torch
 from peft import PeftModel
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -27,20 +23,12 @@ from lactchain.errors import DataError
 from lactchain.files import read_versioned_json
 from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
-from lactchain.models.headed import (
-    SCHEMA_VERSION,
-    HeadedModel,
-    at_stored_precision,
-    is_adapted,
-)
-from lactchain.models.heads import ValueHead
+from lactchain.models.headed import HeadedModel, ValueHead, at_stored_precision, is_adapted
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
-from lactchain.models.sharding import local, put, reshard, shard_like, whole
-from lactchain.models.weight_files import verify_manifest_if_any
+from lactchain.models.sharding import local, put, reshard, shard_like
+from lactchain.models.weight_files import read_tensors, verify_manifest_if_any
 from lactchain.settings import ActorConfig, PlayerConfig
-
-WEIGHTS_FILE = "values.safetensors"
 
 
 @dataclass(frozen=True)
@@ -65,10 +53,15 @@ class ValueMeaning:
 class ValueModel(HeadedModel):
     """Q_i(s, ·) and V(s) at given tokens of a causal language model.
 
+    New heads draw from torch's random state; their values are `start`.
+
     Attributes:
         trunk: the causal language model.
         q_heads, v_head: the heads.
         target: the parameters of the target network by their names here; empty without one.
+
+    Raises:
+        ConfigError: the trunk is of a family whose attention cannot read trees of texts.
     """
 
     config_file = "values_config.json"
@@ -80,11 +73,6 @@ class ValueModel(HeadedModel):
         meaning: ValueMeaning,
         start: float = 0.0,
     ) -> None:
-        """Puts new heads, whose values are `start`, on a trunk; draws from torch's random state.
-
-        Raises:
-            ConfigError: the trunk is of a family whose attention cannot read trees of texts.
-        """
         check_family(trunk)
         super().__init__(trunk, tokenizer)
         self.meaning = meaning
@@ -160,12 +148,9 @@ class ValueModel(HeadedModel):
             DataError: it is no folder of values, or damaged.
         """
         names = [item.name for item in fields(ValueMeaning)]
-        stored = read_versioned_json(
-            directory / cls.config_file,
-            SCHEMA_VERSION,
-            ["base", *names],
-            "expected a folder that train_ilql or train_mc saved",
-        )
+        file, needed = directory / cls.config_file, ["base", *names]
+        mend = "expected a folder that train_ilql or train_mc saved"
+        stored = read_versioned_json(file, cls.schema_version, needed, mend)
         meaning = ValueMeaning(**{name: stored[name] for name in names})
         return stored["base"], stored.get("precision", {}), meaning  # older files have none
 
@@ -175,7 +160,8 @@ class ValueModel(HeadedModel):
         It moves by less than the distance between two numbers of 16 bits, and is kept in float32.
         """
         # By identity: the decoder's names in the trunk differ with the adapter around it.
-        copied = {id(p) for p in [*self._decoder.parameters(), *self.q_heads.parameters()]}
+        parts = self.base.get_decoder(), self.q_heads
+        copied = {id(p) for part in parts for p in part.parameters()}
         self.target = {
             name: p.detach().to(torch.float32, copy=True)
             for name, p in self.named_parameters()
@@ -185,12 +171,7 @@ class ValueModel(HeadedModel):
     def spread_target(self) -> None:
         """Keeps the target network as the trained parameters are kept, sharded where they are."""
         parameters = dict(self.named_parameters())
-        self.target = {
-            name: tensor
-            if isinstance(tensor, DTensor)
-            else shard_like(tensor, parameters[name].data)
-            for name, tensor in self.target.items()
-        }
+        self.target = {n: shard_like(t, parameters[n].data) for n, t in self.target.items()}
 
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
@@ -242,20 +223,14 @@ class ValueModel(HeadedModel):
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
         return torch.stack([head(hidden, columns) for head in self.q_heads]).amin(dim=0)
 
-    def hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
-        """Hidden states (R · L, D) of R prefix trees (`generation.prefix_trees`)."""
+    def _hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
+        """Hidden states (R · L, D)."""
+        config, dtype = self.trunk.config, self.trunk.dtype
         mask = attention_masks(
-            self.trunk.config,
-            seen_in_tree(subtree_ends),
-            position_ids,
-            position_ids,
-            self.trunk.dtype,
+            config, seen_in_tree(subtree_ends), position_ids, position_ids, dtype
         )
-        states = self._decoder(
-            input_ids=input_ids,
-            position_ids=position_ids,
-            attention_mask=mask,
-            use_cache=False,
+        states = self.base.get_decoder()(
+            input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
         ).last_hidden_state
         return states.flatten(0, 1)
 
@@ -269,14 +244,14 @@ class ValueModel(HeadedModel):
         """Values at U nodes where the agent speaks next, and V alone at W nodes that follow.
 
         Args:
-            trees: the arguments of `hidden`.
+            trees: `input_ids`, `position_ids` and `subtree_ends` (R, L) of `PrefixTrees`.
             state_nodes, next_nodes: (U,) and (W,) places in the flattened rows.
             with_policy: the trunk is the policy's too, whose logits are wanted.
 
         Returns:
             `q` (num_q_heads, U, V), `v` (U,), `v_next` (W,) without gradient, `logits` (U, V).
         """
-        hidden = self.hidden(**trees)
+        hidden = self._hidden(**trees)
         values = {}
         if state_nodes is not None:
             states = hidden[state_nodes]
@@ -302,39 +277,29 @@ class ValueModel(HeadedModel):
         with evaluating(self), self._as_target():
             return self(trees, state_nodes)["q"].amin(dim=0)
 
-    def extra_tensors(self) -> dict[str, Tensor]:
-        """The target network."""
-        return {f"target.{name}": whole(tensor) for name, tensor in self.target.items()}
+    def _beside_trunk(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        target = {
+            f"target.{name}": tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            for name, tensor in self.target.items()
+        }
+        return self._heads(state) | target
 
     def _meaning(self) -> dict[str, Any]:
         base = str(base_folder(self.trunk))
         return {"base": base, "precision": self.precision, **asdict(self.meaning)}
-
-    def _write_heads(
-        self, directory: Path, state: dict[str, Tensor] | None, extra: dict[str, Tensor]
-    ) -> None:
-        heads = self._heads(self.state_dict() if state is None else state)
-        save_file(heads | extra, directory / WEIGHTS_FILE)
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this model, to go on training where it stood."""
         super().load_weights(directory)
         self._load_values(Path(directory))
 
-    @property
-    def _decoder(self) -> nn.Module:
-        return self.base.get_decoder()
-
     @staticmethod
     def _heads(state: dict[str, Tensor]) -> dict[str, Tensor]:
         return {n: t for n, t in state.items() if n.startswith(("q_heads.", "v_head."))}
 
     def _load_values(self, directory: Path) -> None:
-        file = directory / WEIGHTS_FILE
-        try:
-            stored = load_file(file, device=str(self.device))
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"{file}: missing or damaged ({error})") from error
+        file = directory / self.heads_file
+        stored = read_tensors(file, str(self.device))
         for name, tensor in self._heads(self.state_dict()).items():
             if name not in stored or stored[name].shape != tensor.shape:
                 raise DataError(f"{file}: {name} is missing or of another shape")

@@ -4,8 +4,6 @@ Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing pie
 names its command. Weights are read from safetensors only, never from pickles.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -24,6 +22,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lactchain.errors import DataError
@@ -92,8 +91,11 @@ def check_weights(path: Path) -> list[Path]:
         DataError: naming the file that is missing or damaged.
     """
     index = path / INDEX
-    names = set(_weight_map(index).values()) if index.is_file() else set()
-    files = [path / name for name in sorted(names)] or [path / "model.safetensors"]
+    weight_map = read_model_json(index).get("weight_map") if index.is_file() else {}
+    if not isinstance(weight_map, dict):
+        raise DataError(f"{index}: damaged (it has no weight_map); {mend(path)}")
+    names = sorted(set(weight_map.values()))
+    files = [path / name for name in names] or [path / "model.safetensors"]
     for file in files:
         if file.parent != path or not file.is_file():
             raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
@@ -105,17 +107,18 @@ def check_weights(path: Path) -> list[Path]:
     return files
 
 
-def _weight_map(index: Path) -> dict[str, str]:
-    names = read_model_json(index).get("weight_map")
-    if not isinstance(names, dict):
-        raise DataError(f"{index}: damaged (it has no weight_map); {mend(index.parent)}")
-    return names
-
-
 def verify_manifest_if_any(path: Path) -> None:
     """Raises `DataError` if a folder has a manifest and is not as that says."""
     if (path / MANIFEST).is_file():
         verify_manifest(path)
+
+
+def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """The tensors of a safetensors file; raises `DataError` where it is missing or damaged."""
+    try:
+        return load_file(file, device=device)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{file}: missing or damaged ({error})") from error
 
 
 def stored_names(path: Path) -> dict[str, Path]:
@@ -153,14 +156,10 @@ def write_tensors(
         dtype: of the file; tensors of another type are cast.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
-    end = 0
+    end, kind = 0, TYPE_NAMES[dtype]
     for name, shape in shapes.items():
         start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {
-            "dtype": TYPE_NAMES[dtype],
-            "shape": list(shape),
-            "data_offsets": [start, end],
-        }
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that what follows is aligned
     with Path(file).open("wb") as stream:

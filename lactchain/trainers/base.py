@@ -3,8 +3,6 @@
 The bases are `transformers.Trainer` under `GuardedTrainer` (`lactchain.trainers.guards`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -137,10 +135,25 @@ class UpdateMeanTrainer(RunTrainer):
         """Over how many rows or tokens of a batch each mean of the loss is, (K,)."""
         raise NotImplementedError
 
-    def shares(self, inputs: dict[str, Tensor], num_items_in_batch: Tensor | None) -> Tensor:
-        """The weights of a batch's means in those over the update, (K,); 1 outside of an update."""
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
+        """What a batch adds to the loss of its update.
+
+        Args:
+            shares: (K,) weights of the batch's means in those over the update; 1 outside of one.
+        """
+        raise NotImplementedError
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        """As `transformers.Trainer` asks for it: see `loss_of`."""
         items = self.num_items(inputs)
-        return items / (items if num_items_in_batch is None else num_items_in_batch)
+        shares = items / (items if num_items_in_batch is None else num_items_in_batch)
+        return self.loss_of(model, inputs, shares)
 
     def _get_num_items_in_batch(
         self, batch_samples: list[dict[str, Tensor]], device: torch.device
@@ -161,11 +174,8 @@ class HeadedTrainer(UpdateMeanTrainer):
         self.model.load_weights(checkpoint)
 
 
-def train(trainer: Any) -> TrainOutput:
+def train(trainer: GuardedTrainer) -> TrainOutput:
     """Trains from the newest valid checkpoint in the trainer's folder, or from the start.
-
-    Args:
-        trainer: a `GuardedTrainer`.
 
     Raises:
         Interrupted: a signal asked to stop; the state is saved.
@@ -186,7 +196,10 @@ def train(trainer: Any) -> TrainOutput:
     except Interrupted:  # between updates, in an evaluation
         trainer.save_now()
         raise
-    _restore_forward(trainer)
+    # What accelerate (autocast) puts in the place of `forward` is a closure over this model: in a
+    # copy it would go on computing with the original.
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    vars(model).pop("forward", None)
     if trainer.stopped:
         state = trainer.state
         raise trainer.interruption(f"at step {state.global_step} of {state.max_steps}")
@@ -194,7 +207,7 @@ def train(trainer: Any) -> TrainOutput:
 
 
 def save_result(
-    trainer: Any, directory: str | Path, files: Mapping[str, str] | None = None
+    trainer: GuardedTrainer, directory: str | Path, files: Mapping[str, str] = {}
 ) -> None:
     """Writes the trained weights into a folder that other runs can start from, its manifest last.
 
@@ -207,23 +220,14 @@ def save_result(
     with disk_errors(directory):
         trainer.save_model(str(directory))
         if trainer.is_world_process_zero():
-            for name, text in (files or {}).items():
+            for name, text in files.items():
                 (Path(directory) / name).write_text(text, "utf-8")
     if trainer.is_world_process_zero():
         write_manifest(directory, {})
     trainer.accelerator.wait_for_everyone()
 
 
-def _restore_forward(trainer: Any) -> None:
-    """Undoes what accelerate (autocast) puts in the place of `forward`.
-
-    It is a closure over this model: in a copy it would go on computing with the original.
-    """
-    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
-    vars(model).pop("forward", None)
-
-
-def _check_conditions(trainer: Any, checkpoint: Path) -> None:
+def _check_conditions(trainer: GuardedTrainer, checkpoint: Path) -> None:
     """Refuses a checkpoint of another number of processes or threads, or without random states."""
     recorded, current = verify_manifest(checkpoint), trainer.provenance
     rank = trainer.args.process_index

@@ -4,8 +4,6 @@ Only completions are learnt. Rows are token ids: what the actor is asked later i
 what it was trained on.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import (
-    DataCollatorForSeq2Seq,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-)
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from lactchain.data.token_view import token_view
 from lactchain.errors import DataError
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.shared_prefix import can_read_once, one_sequence, shared_length
-from lactchain.run import Run
 from lactchain.settings import TrainingConfig
 from lactchain.trainers.base import GuardedTrainer, training_arguments
 from lactchain.types import Action, Trajectory
@@ -47,7 +39,6 @@ def cloning_rows(
 
     Args:
         examples: observations and the completions to learn.
-        template: makes prompts of observations.
         max_length: longest prompt and completion together, in tokens; longer examples are dropped.
 
     Raises:
@@ -74,7 +65,6 @@ class CompletionCollator:
     """Rows → a batch padded on the left, so that logits are wanted of the last columns alone.
 
     Args:
-        tokenizer: pads, on the left.
         share: the model `can_read_once`.
 
     Raises:
@@ -154,7 +144,6 @@ def behavior_cloning_trainer(
     output_dir: str | Path,
     seed: int,
     *,
-    run: Run,
     report_to: Sequence[str] = (),
     **kwargs: Any,
 ) -> Trainer:
@@ -168,7 +157,6 @@ def behavior_cloning_trainer(
         data_collator=CompletionCollator(tokenizer, can_read_once(model)),
         train_dataset=rows,
         processing_class=tokenizer,
-        run=run,
         **kwargs,
     )
 

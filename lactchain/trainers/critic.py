@@ -5,11 +5,8 @@ the critic's own values: not at all in episodes that terminated; at the last sta
 were cut.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
-from transformers import TrainingArguments
+from transformers import DataCollatorWithPadding, TrainingArguments
 
 from lactchain.errors import DataError
-from lactchain.functional.tokens import pad
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.run import Run
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.types import Trajectory
 
@@ -139,10 +134,8 @@ def split_episodes(
     """Episodes to train on and episodes held out at random; whole ones, since rows correlate."""
     order = np.random.default_rng(seed).permutation(len(trajectories))
     held_out = int(len(trajectories) * eval_fraction)
-    return (
-        [trajectories[i] for i in order[held_out:]],
-        [trajectories[i] for i in order[:held_out]],
-    )
+    held, kept = ([trajectories[i] for i in part] for part in np.split(order, [held_out]))
+    return kept, held
 
 
 class RegressionRows(Dataset):
@@ -175,17 +168,6 @@ class RegressionRows(Dataset):
         }
 
 
-def regression_batch(rows: Sequence[dict[str, Any]], pad_token_id: int) -> dict[str, Tensor]:
-    """B rows, right-padded: `input_ids`, `attention_mask` (B, L), `target` and `weight` (B,)."""
-    ids = [row["input_ids"] for row in rows]
-    batch = {
-        "input_ids": pad(ids, pad_token_id),
-        "attention_mask": pad([[1] * len(row) for row in ids], 0),
-    }
-    columns = {n: torch.tensor([r[n] for r in rows]) for n in rows[0] if n != "input_ids"}
-    return batch | columns
-
-
 class CriticTrainer(HeadedTrainer):
     """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`).
 
@@ -204,7 +186,6 @@ class CriticTrainer(HeadedTrainer):
         args: TrainingArguments,
         table: EpisodeTable,
         *,
-        run: Run,
         eval_table: EpisodeTable | None = None,
         **kwargs: Any,
     ) -> None:
@@ -213,21 +194,14 @@ class CriticTrainer(HeadedTrainer):
         super().__init__(
             model=critic,
             args=args,
-            data_collator=partial(regression_batch, pad_token_id=critic.tokenizer.pad_token_id),
+            data_collator=DataCollatorWithPadding(critic.tokenizer),
             train_dataset=RegressionRows(table),
             eval_dataset=eval_table,
-            run=run,
             **kwargs,
         )
         self._targets_epoch = -1
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Weighted mean loss of B rows, in units of the critic's scale.
 
         So neither learning rate nor gradient clipping depend on what a reward of 1 stands for.
@@ -235,8 +209,7 @@ class CriticTrainer(HeadedTrainer):
         values = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         scale = self.critic.value_scale
         losses = regression_loss(values / scale, inputs["target"] / scale, "mse")
-        [share] = self.shares(inputs, num_items_in_batch)
-        return share * (inputs["weight"] * losses).mean()
+        return shares[0] * (inputs["weight"] * losses).mean()
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Rows."""
@@ -287,11 +260,8 @@ class CriticTrainer(HeadedTrainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save and self.table.needs_values:
             directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            save_file(
-                {"targets": self.train_dataset.targets},
-                directory / TARGETS_FILE,
-                metadata={"epoch": str(self._targets_epoch)},
-            )
+            targets, epoch = self.train_dataset.targets, str(self._targets_epoch)
+            save_file({"targets": targets}, directory / TARGETS_FILE, metadata={"epoch": epoch})
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(checkpoint, model)

@@ -5,8 +5,6 @@ long run needs: a step whose loss or gradient is not finite is never taken; a si
 stops; a checkpoint counts only once its manifest is written.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -16,17 +14,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import FullyShardedDataParallelPlugin, save_fsdp_optimizer
+from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import ProgressCallback
+from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer import SCHEDULER_NAME
 
 from lactchain import distributed
-from lactchain.checkpoints import clear_place
+from lactchain.checkpoints import clear_place, prune_checkpoints
 from lactchain.errors import Interrupted, NonFiniteError
 from lactchain.files import disk_errors
+from lactchain.manifests import write_manifest
 from lactchain.models.adapters import base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
 from lactchain.models.runtime import quiet
@@ -34,10 +33,18 @@ from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.provenance import provenance
 from lactchain.run import Run
-from lactchain.trainers.callbacks import GuardCallback, ProgressBarCallback, metric_key
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
+
+
+GENERATORS = (
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+    (torch.get_rng_state, torch.set_rng_state),
+    (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all),
+)
+"""What reads, and what sets, where each random number generator stands."""
 
 
 class GuardedTrainer:
@@ -48,13 +55,7 @@ class GuardedTrainer:
         keep_checkpoints: how many verified checkpoints stay.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        run: Run,
-        keep_checkpoints: int = 2,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, run: Run, keep_checkpoints: int = 2, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.run = run
         self.keep_checkpoints = keep_checkpoints
@@ -62,24 +63,17 @@ class GuardedTrainer:
         self.stopped = False
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
-        self._random_states: RandomStates | None = None
+        self._random_states: list[Any] = []
         self._sums: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
-            self._keep_results_in_float32(self.accelerator.state.fsdp_plugin)
+            # accelerate would round sums of gradients, values and logits to 16 bits.
+            plugin = self.accelerator.state.fsdp_plugin
+            plugin.mixed_precision_policy = replace(
+                plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
+            )
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         self.add_callback(GuardCallback(self))
-
-    @staticmethod
-    def _keep_results_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
-        """Sums gradients of processes, and gives values and logits out, as they were computed.
-
-        accelerate would round both to 16 bits.
-        """
-        policy = plugin.mixed_precision_policy
-        plugin.mixed_precision_policy = replace(
-            policy, reduce_dtype=torch.float32, output_dtype=None
-        )
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
@@ -100,12 +94,9 @@ class GuardedTrainer:
         losses = torch.stack([loss.float() for _, loss in self._micro_batches])
         gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        bad = torch.stack(
-            [losses.isfinite().all(), norm.isfinite().to(losses.device)]
-        ).logical_not()
-        asked = torch.tensor([stop_requested() > 0], device=losses.device)
-        flags = self.accelerator.reduce(torch.cat([bad, asked]).int())
-        bad_loss, bad_gradient, stop = (flags > 0).tolist()
+        found = ~losses.isfinite().all(), ~norm.isfinite(), torch.tensor(stop_requested() > 0)
+        flags = torch.stack([flag.to(losses.device) for flag in found]).int()
+        bad_loss, bad_gradient, stop = (self.accelerator.reduce(flags) > 0).tolist()
         if bad_loss or bad_gradient:
             self._fail(losses.tolist(), "loss" if bad_loss else "gradient")
         self._micro_batches.clear()
@@ -113,7 +104,7 @@ class GuardedTrainer:
 
     def update_taken(self) -> None:
         """Called after each update: what is random goes on from here, also in a resumed run."""
-        self._random_states = random_states()
+        self._random_states = [read() for read, _ in GENERATORS]
 
     def drop_update(self) -> None:
         """Saves the state after the last whole update; what was accumulated since is computed anew.
@@ -121,8 +112,9 @@ class GuardedTrainer:
         The draws of the micro-batches that are dropped are taken back.
         """
         self._micro_batches.clear()
-        if self._random_states is not None:
-            set_random_states(self._random_states)
+        if self._random_states:
+            for (_, put_back), state in zip(GENERATORS, self._random_states, strict=True):
+                put_back(state)
         self.save_now()
         self.stopped = True
 
@@ -222,10 +214,8 @@ class GuardedTrainer:
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Writes what is trained; of a sharded model that is all that is gathered."""
-        state = None
-        if is_sharded(self.model):
-            state = whole_state(self.model, only_trained=isinstance(self.model, PeftModel))
-        self._save(output_dir, state)
+        adapted = isinstance(self.model, PeftModel)
+        self._save(output_dir, whole_state(self.model, only_trained=adapted))
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Writes trainable weights and tokenizer; leaves out the pickled arguments."""
@@ -252,20 +242,75 @@ class GuardedTrainer:
         load_trained(self.model, Path(checkpoint))
 
 
-RandomStates = tuple[Any, Any, Tensor, list[Tensor]]
-"""Of python, numpy, torch, and torch's devices."""
+class GuardCallback(TrainerCallback):
+    """Has updates checked before they are taken, stops if so asked, makes checkpoints valid."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
+        """Tells the trainer which epoch it is."""
+        self.trainer.set_epoch(int(state.epoch or 0))
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Raises `NonFiniteError` instead of letting a bad step happen."""
+        self.trainer.check_update()
+
+    def on_substep_end(self, args, state, control, **kwargs) -> None:
+        """Ends the training within an update, if a signal came to any process."""
+        if self.trainer.stop_asked():
+            self.trainer.drop_update()
+            control.should_training_stop = True
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """Saves and ends the training, if a signal came; an evaluation due now is left out."""
+        self.trainer.update_taken()
+        if self.trainer.stopped and state.global_step < state.max_steps:
+            control.should_save = True
+            control.should_evaluate = False
+            control.should_training_stop = True
+
+    def on_prediction_step(self, args, state, control, **kwargs) -> None:
+        """Ends an evaluation at once, if a signal came."""
+        self.trainer.stop_if_asked()
+
+    def on_save(self, args, state, control, **kwargs) -> None:
+        """Declares a checkpoint valid once all processes wrote their part; then prunes old ones."""
+        trainer = self.trainer
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        trainer.accelerator.wait_for_everyone()
+        if trainer.is_world_process_zero():
+            named = trainer.model.named_parameters()
+            facts = {
+                "parent": trainer.parent_checkpoint,
+                "global_step": state.global_step,
+                "max_steps": state.max_steps,
+                "trainable": [name for name, parameter in named if parameter.requires_grad],
+                **trainer.provenance,
+            }
+            write_manifest(checkpoint, facts)
+            prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
+        trainer.accelerator.wait_for_everyone()
+        trainer.parent_checkpoint = checkpoint.name
 
 
-def random_states() -> RandomStates:
-    """Where all random number generators stand."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    return *states, torch.cuda.get_rng_state_all()
+class ProgressBarCallback(ProgressCallback):
+    """A bar that does not print every record: they are in metrics.jsonl."""
+
+    def on_log(self, args, state, control, logs: dict[str, float] | None = None, **kwargs) -> None:
+        """Shows the loss at the end of the bar."""
+        if self.training_bar is not None and logs and "loss" in logs:
+            self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3g}")
 
 
-def set_random_states(states: RandomStates) -> None:
-    """Sets them back."""
-    python, numpy, cpu, cuda = states
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(cpu)
-    torch.cuda.set_rng_state_all(cuda)
+def metric_key(name: str) -> str:
+    """Our spelling of the name that transformers gives a metric.
+
+    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`; what
+    has a slash stays.
+    """
+    if name.startswith("eval_"):
+        return f"eval/{name.removeprefix('eval_')}"
+    if name.startswith("train_"):  # the summary of a whole training
+        return f"time/{name}"
+    return name if "/" in name else f"train/{name}"

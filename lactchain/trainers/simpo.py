@@ -4,8 +4,6 @@ Rows are token ids, not text: what was sampled need not be the canonical tokenis
 reads as, and re-tokenising it would train on other tokens than the policy produced.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,12 +24,7 @@ from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.models.families import attention_masks, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.models.shared_prefix import (
-    READ_ONCE,
-    can_read_once,
-    one_sequence,
-    shared_length,
-)
+from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
 from lactchain.trainers.base import UpdateMeanTrainer
@@ -58,7 +51,6 @@ def preference_rows(
     """The rows to train on, and how many pairs were dropped for which reason.
 
     Args:
-        template: makes prompts of observations.
         max_length: longest prompt and completion together, in tokens. Longer pairs are dropped,
             not cut: a completion cut to nothing is a mean over no tokens.
 
@@ -78,17 +70,13 @@ def preference_rows(
             "pairs: row {}, rejected completion".format,
         ),
     }
-    rows, dropped = [], Counter()
-    for ids in zip(*columns.values(), strict=True):
-        row = dict(zip(columns, ids, strict=True))
-        reason = drop_reason(row, max_length)
-        if reason is None:
-            rows.append(row)
-        else:
-            dropped[reason] += 1
-    if pairs and not rows:
+    rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
+    reasons = [drop_reason(row, max_length) for row in rows]
+    dropped = Counter(reason for reason in reasons if reason is not None)
+    kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
+    if pairs and not kept:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
-    return rows, dropped
+    return kept, dropped
 
 
 def _tokenised(
@@ -137,19 +125,17 @@ class PreferenceCollator:
 
     def __call__(self, rows: Sequence[PreferenceRow]) -> dict[str, Tensor]:
         """The batch of B rows."""
-        before = self._shared_length(rows) if self.share else 0
+        longest = 1 + max(sum(map(len, row.values())) for row in rows)
+        prompts = [row["prompt_ids"] for row in rows]
+        before = shared_length(prompts, longest) if self.share else 0
         ids, positions, branches, completions = [], [], [], []
         for row in rows:
             *shared, last = row["prompt_ids"][before:]
             start, chosen, rejected = len(shared), row["chosen_ids"], row["rejected_ids"]
             ids.append([*shared, last, *chosen, last, *rejected])
             behind = before + start
-            positions.append(
-                [
-                    *range(before, behind + 1 + len(chosen)),
-                    *range(behind, behind + 1 + len(rejected)),
-                ]
-            )
+            first = range(before, behind + 1 + len(chosen))
+            positions.append([*first, *range(behind, behind + 1 + len(rejected))])
             branches.append(
                 [SHARED] * start + [CHOSEN] * (1 + len(chosen)) + [REJECTED] * (1 + len(rejected))
             )
@@ -163,11 +149,6 @@ class PreferenceCollator:
         if before:
             batch["prefix_ids"] = torch.tensor(rows[0]["prompt_ids"][:before])
         return batch
-
-    @staticmethod
-    def _shared_length(rows: Sequence[PreferenceRow]) -> int:
-        lengths = [sum(map(len, row.values())) for row in rows]
-        return shared_length([row["prompt_ids"] for row in rows], 1 + max(lengths))
 
 
 def seen_in_branch(branch: Tensor) -> Tensor:
@@ -194,12 +175,11 @@ class SimPOTrainer(UpdateMeanTrainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]],
+        rows: Sequence[Mapping[str, Any]],
         tokenizer: PreTrainedTokenizerBase,
         settings: SimPOConfig,
         *,
-        run: Run,
-        eval_rows: Sequence[PreferenceRow] | Sequence[Mapping[str, Any]] | None = None,
+        eval_rows: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
@@ -215,18 +195,11 @@ class SimPOTrainer(UpdateMeanTrainer):
             train_dataset=_tokenised(rows, tokenizer),
             eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
-            run=run,
             **kwargs,
         )
         self.settings = settings
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B pairs, or their share of an update's, from one forward pass."""
         logprobs, branch = completion_logprobs(
             model, **inputs, config=self.model.config, dtype=self.model.dtype
@@ -241,7 +214,7 @@ class SimPOTrainer(UpdateMeanTrainer):
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
             **{"lengths/chosen": chosen.sum(dim=1), "lengths/rejected": rejected.sum(dim=1)},
         )
-        of_pairs, of_tokens = self.shares(inputs, num_items_in_batch)
+        of_pairs, of_tokens = shares
         preference = self.settings.preference_weight * of_pairs * losses.mean()
         return preference + self.settings.nll_weight * of_tokens * nll
 
@@ -303,9 +276,8 @@ def completion_logprobs(
 
 def warn_if_collapsed(run: Run) -> None:
     """Says so when training made the chosen completions much less probable than they were."""
-    chosen = [
-        record["logps/chosen"] for record in read_metrics(run.directory) if "logps/chosen" in record
-    ]
+    key = "logps/chosen"
+    chosen = [record[key] for record in read_metrics(run.directory) if key in record]
     if len(chosen) > 1 and chosen[-1] < chosen[0] - COLLAPSE_NATS:
         log.warning(
             "logps/chosen fell from %.2f to %.2f a token: the actor is collapsing. Lower "

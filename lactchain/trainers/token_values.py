@@ -1,24 +1,17 @@
 """Trainers of token values on recorded episodes: Monte-Carlo values, and ILQL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from lactchain.data.token_view import (
-    TokenView,
-    ValueTargets,
-    monte_carlo_targets,
-    one_step_targets,
-)
+from lactchain.data.token_view import TokenView, ValueTargets, monte_carlo_targets, one_step_targets
 from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
-from lactchain.run import Run, read_metrics
+from lactchain.run import read_metrics
 from lactchain.settings import ILQLConfig, ValueConfig
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.trainers.tree_batches import tree_batches, trees
@@ -45,8 +38,6 @@ class TokenValueTrainer(HeadedTrainer):
         args: TrainingArguments,
         view: TokenView,
         settings: ValueConfig,
-        *,
-        run: Run,
         **kwargs: Any,
     ) -> None:
         self.values = model
@@ -56,7 +47,7 @@ class TokenValueTrainer(HeadedTrainer):
             view, targets, settings, multi_step, model.tokenizer.pad_token_id
         )
         super().__init__(
-            model=model, args=args, data_collator=collator, train_dataset=groups, run=run, **kwargs
+            model=model, args=args, data_collator=collator, train_dataset=groups, **kwargs
         )
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
@@ -75,37 +66,25 @@ class TokenValueTrainer(HeadedTrainer):
         """
         raise NotImplementedError
 
-    @property
-    def trains_policy(self) -> bool:
-        """Whether the trunk is the policy's too, which there is a cloning term for."""
-        return self.settings.cloning_weight > 0
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
+    def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of the agent's tokens in the batch."""
         state, action, weight = inputs["state"], inputs["action"], inputs["weight"]
-        values = model(
-            trees(inputs), inputs["state_nodes"], inputs["next_nodes"], self.trains_policy
-        )
+        clones = self.settings.cloning_weight > 0
+        values = model(trees(inputs), inputs["state_nodes"], inputs["next_nodes"], clones)
         values["v_next"] = torch.cat([values["v_next"], self._values_behind(inputs)])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
-        if self.trains_policy:
+        if clones:
             losses["cloning"] = -token_logprobs(values["logits"][state], action)
         means = {name: weighted_mean(loss, weight) for name, loss in losses.items()}
         self.record(
             **{f"loss/{name}": mean for name, mean in means.items()},
             **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
         )
-        factors = self.loss_factors()
-        [share] = self.shares(inputs, num_items_in_batch)
-        return share * sum(factors[name] * mean for name, mean in means.items())
+        error, cql = self.settings.error_weight, self.settings.cql_weight
+        factors = {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
+        return shares[0] * sum(factors[name] * mean for name, mean in means.items())
 
     def _values_behind(self, inputs: dict[str, Tensor]) -> Tensor:
         """V of the prompts that follow and that the batch does not answer, (X,)."""
@@ -120,11 +99,6 @@ class TokenValueTrainer(HeadedTrainer):
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Tokens of the agent."""
         return torch.tensor([len(inputs["state"])], device=inputs["state"].device)
-
-    def loss_factors(self) -> dict[str, float]:
-        """What each loss counts."""
-        error, cql = self.settings.error_weight, self.settings.cql_weight
-        return {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
 
 
 class MonteCarloTrainer(TokenValueTrainer):

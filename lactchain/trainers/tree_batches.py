@@ -5,9 +5,8 @@ batch holds every text once that its decisions need, and apart from them what on
 takes no gradient, and no target network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -23,19 +22,6 @@ from lactchain.settings import ValueConfig
 TREES = ("input_ids", "position_ids", "subtree_ends")
 
 
-def tree_batches(
-    view: TokenView,
-    targets: ValueTargets,
-    settings: ValueConfig,
-    multi_step: bool,
-    pad_token_id: int,
-) -> tuple[DecisionGroups, TreeCollator]:
-    """The data set of a view's decisions, and what makes batches of its rows."""
-    targets = targets.merged() if settings.group_by == "prompt" else targets
-    groups = DecisionGroups(targets, settings.group_by)
-    return groups, TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id)
-
-
 class DecisionGroups(Dataset):
     """Groups of decisions: row i is the numbers of those that are read together."""
 
@@ -49,6 +35,7 @@ class DecisionGroups(Dataset):
         return {"decisions": self.groups[index]}
 
 
+@dataclass
 class TreeCollator:
     """Groups of decisions → prefix trees, and the agent's tokens in them.
 
@@ -60,29 +47,20 @@ class TreeCollator:
     mean over the data is 1.
 
     Args:
-        gamma: discount of one token.
         multi_step: whether every token of a completion leads to what follows the completion, or
             each to the one behind it, and the last one to what follows.
-        pad_token_id: fills up the rows.
     """
 
-    def __init__(
-        self,
-        view: TokenView,
-        targets: ValueTargets,
-        gamma: float,
-        multi_step: bool,
-        pad_token_id: int,
-    ) -> None:
-        self.view = view
-        self.targets = targets
-        self.gamma = gamma
-        self.multi_step = multi_step
-        self.pad_token_id = pad_token_id
-        num_tokens = np.array([len(completion) for completion in view.completions])[
-            targets.completion
-        ]
-        self._weights = targets.weight / np.average(targets.weight, weights=num_tokens)
+    view: TokenView
+    targets: ValueTargets
+    gamma: float
+    multi_step: bool
+    pad_token_id: int
+
+    def __post_init__(self) -> None:
+        lengths = np.array([len(completion) for completion in self.view.completions])
+        weight, num_tokens = self.targets.weight, lengths[self.targets.completion]
+        self._weights = weight / np.average(weight, weights=num_tokens)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch of these groups."""
@@ -110,19 +88,14 @@ class TreeCollator:
             that follow and are not answered here, if there are any; and where `after` ends, counted
             through both.
         """
-        prompts, targets = self.view.prompts, self.targets
-        count = len(self.view.completions)
+        prompts, completions, targets = self.view.prompts, self.view.completions, self.targets
+        count = len(completions)
         keys = targets.prompt[decisions] * count + targets.completion[decisions]
         keys, which = np.unique(keys, return_inverse=True)
         said = [divmod(key, count) for key in keys.tolist()]
         # The last token of a completion is an action, and never a state.
-        trees = prefix_trees(
-            [
-                prompts[prompt] + self.view.completions[completion][:-1]
-                for prompt, completion in said
-            ],
-            self.pad_token_id,
-        )
+        texts = [prompts[prompt] + completions[completion][:-1] for prompt, completion in said]
+        trees = prefix_trees(texts, self.pad_token_id)
         states = [
             places[len(prompts[prompt]) - 1 :]
             for (prompt, _), places in zip(said, trees.places, strict=True)
@@ -157,9 +130,7 @@ class TreeCollator:
             following = np.where(last, following, np.roll(state, -1))
             reward = np.where(last, reward, 0.0)
             discount = np.where(last, discount, self.gamma)
-        completions = [
-            self.view.completions[completion] for completion in targets.completion[decisions]
-        ]
+        completions = [self.view.completions[number] for number in targets.completion[decisions]]
         return {
             "state": state,
             "next": following,
@@ -168,6 +139,19 @@ class TreeCollator:
             "discount": discount,
             "weight": self._weights[decisions][completion_of],
         }
+
+
+def tree_batches(
+    view: TokenView,
+    targets: ValueTargets,
+    settings: ValueConfig,
+    multi_step: bool,
+    pad_token_id: int,
+) -> tuple[DecisionGroups, TreeCollator]:
+    """The data set of a view's decisions, and what makes batches of its rows."""
+    targets = targets.merged() if settings.group_by == "prompt" else targets
+    groups = DecisionGroups(targets, settings.group_by)
+    return groups, TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id)
 
 
 def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:

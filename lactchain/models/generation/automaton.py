@@ -5,9 +5,6 @@ piece", so its size grows with the number of actions times the length of a chain
 number of chains.
 """
 
-from __future__ import annotations
-
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -61,19 +58,22 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
     # A state's legal tokens, and the state behind each. The chains of the same number of actions
     # meet in one state, `said`, whatever the actions were: so the automaton stays small.
     edges: list[dict[int, int]] = [{}]
-    said = 0
+    # Tokens of the longest way to `said`, and of the longest completion.
+    said = to_said = longest = 0
     for count in range(1, grammar.max_chain_length + 1):
         edges.append({})
-        after = len(edges) - 1
+        after, to_after = len(edges) - 1, to_said
         for (later, final, _), piece in pieces.items():
             if later != (count > 1):
                 continue
             if final:
                 _add_path(edges, said, (*piece, tokenizer.eos_token_id), ACCEPT)
+                longest = max(longest, to_said + len(piece) + 1)
             elif count < grammar.max_chain_length:
                 _add_path(edges, said, piece, after)
-        said = after
-    return _tabulate(edges, _longest(pieces, grammar.max_chain_length))
+                to_after = max(to_after, to_said + len(piece))
+        said, to_said = after, to_after
+    return _tabulate(edges, longest)
 
 
 def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], target: int) -> None:
@@ -166,15 +166,6 @@ def _cut(
             return None
         pieces.append(tuple(piece))
     return pieces
-
-
-def _longest(pieces: Pieces, max_chain_length: int) -> int:
-    """Tokens of the longest completion, end of sequence included."""
-    sizes: dict[tuple[bool, bool], int] = defaultdict(int)
-    for (later, final, _), piece in pieces.items():
-        sizes[later, final] = max(sizes[later, final], len(piece))
-    inner = (max_chain_length - 2) * sizes[True, False]
-    return 1 + max(sizes[False, True], sizes[False, False] + inner + sizes[True, True])
 
 
 def _tabulate(edges: list[dict[int, int]], longest: int) -> ChainAutomaton:

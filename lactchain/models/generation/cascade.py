@@ -1,16 +1,14 @@
 """Attention over a shared prefix and a row's own tokens, with a preallocated cache.
 
-All prompts of a language policy begin with the same instruction. Its keys and values are computed
-once per policy version; every row then attends to them by one matrix product for the whole batch,
-and to its own few tokens separately, under one softmax. Source of the idea: Hydragen (Juravsky
-et al. 2024, arXiv:2402.05099) and cascade inference in FlashInfer.
+The prefix's keys and values are computed once; every row then attends to them by one matrix product
+for the whole batch, and to its own few tokens separately, under one softmax. Source of the idea:
+Hydragen (Juravsky et al. 2024, arXiv:2402.05099) and cascade inference in FlashInfer.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -18,12 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
-from lactchain.models.families import (
-    additive_mask,
-    attention_masks,
-    check_family,
-    shortest_window,
-)
+from lactchain.models.families import additive_mask, attention_masks, check_family, shortest_window
 from lactchain.models.runtime import evaluating
 
 CASCADE = "lactchain_cascade"
@@ -166,21 +159,21 @@ class RowCache:
     length: int = 0
 
     @classmethod
-    def allocate(cls, batch: int, capacity: int, prefix: Tensor) -> RowCache:
+    def allocate(cls, batch: int, capacity: int, prefix: Tensor) -> Self:
         """A cache with room for so many columns, of rows that share `prefix`."""
         shape = (*prefix.shape[:3], batch, capacity, prefix.shape[-1])
         valid = torch.zeros(batch, capacity, dtype=torch.bool, device=prefix.device)
         return cls(prefix.new_zeros(shape), valid)
 
-    def part(self, start: int, stop: int) -> RowCache:
+    def part(self, start: int, stop: int) -> Self:
         """Some of the rows, to write to: they share their memory with this cache."""
         return RowCache(self.columns[:, :, :, start:stop], self.valid[start:stop], self.length)
 
-    def select(self, rows: Tensor) -> RowCache:
+    def select(self, rows: Tensor) -> Self:
         """A cache of the given rows (N,), repeats allowed: drops what is done, branches prompts."""
         return RowCache(self.columns.index_select(3, rows), self.valid[rows], self.length)
 
-    def branch(self, rows: Tensor, room: int) -> RowCache:
+    def branch(self, rows: Tensor, room: int) -> Self:
         """The same, with the columns that are open and room for so many more, and no others."""
         shape = (*self.columns.shape[:3], len(rows), self.length + room, self.columns.shape[-1])
         columns = self.columns.new_zeros(shape)

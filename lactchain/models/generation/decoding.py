@@ -6,12 +6,9 @@ leave the batch. Constrained rows draw from the legal tokens only and are fed, i
 token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,7 +20,6 @@ from lactchain.errors import NonFiniteError
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
-    CACHE_BYTES,
     COLUMNS,
     Caches,
     CascadeTrunk,
@@ -38,10 +34,8 @@ from lactchain.models.generation.enumeration import (
     trimmed,
     weigh_completions,
 )
+from lactchain.models.generation.guidance import TrainedValues
 from lactchain.random_streams import uniform
-
-if TYPE_CHECKING:
-    from lactchain.models.generation.guidance import TrainedValues
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
@@ -139,7 +133,7 @@ class Decoder:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     kept = self._on_device(keep)
-                    caches, lengths = _select(caches, kept), lengths[kept]
+                    caches, lengths = tuple(c.select(kept) for c in caches), lengths[kept]
                     rows, states, blocks = rows[keep], states[keep], blocks[keep]
                 lengths, hidden = feed_all(self._trunks, trimmed(blocks), lengths, caches)
                 probabilities = self._probabilities(hidden, states)
@@ -173,7 +167,6 @@ class Decoder:
         tree = chain_tree(self.automaton)
         if not prompts:
             return tree.completions, np.zeros((0, len(tree.completions)))
-        budget = budget or CACHE_BYTES[self.device.type]
         probabilities = weigh_completions(
             tree,
             self._trunks,
@@ -208,7 +201,6 @@ class Decoder:
             lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes])[:, columns].log(),
             np.add,
             np.float64(0.0),
-            rows_at_once(tree, self._trunks, prompts, CACHE_BYTES[self.device.type]),
         )
 
     def _on_device(self, array: np.ndarray) -> Tensor:
@@ -225,7 +217,8 @@ class Decoder:
         if len(distinct) == len(prompts):
             return caches, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
-        return _select(caches, chosen), lengths[chosen], probabilities[chosen]
+        branched = tuple(cache.select(chosen) for cache in caches)
+        return branched, lengths[chosen], probabilities[chosen]
 
     def _probabilities(self, hidden: Sequence[Tensor], states: np.ndarray) -> Tensor:
         """Probabilities (B, M) of the next token, at the decoder's temperature.
@@ -283,7 +276,3 @@ class Decoder:
             blocks = self.automaton.blocks[states, columns]
             after = self.automaton.after[states, columns]
         return np.where(done[:, None], -1, blocks), np.where(done, ACCEPT, after)
-
-
-def _select(caches: Caches, rows: Tensor) -> Caches:
-    return tuple(cache.select(rows) for cache in caches)

@@ -6,10 +6,9 @@ completions times their length. It goes down before it goes on sideways, so that
 wait with their keys and values in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
+    CACHE_BYTES,
     Caches,
     CascadeTrunk,
     feed_all,
@@ -82,10 +82,8 @@ def chain_tree(automaton: ChainAutomaton) -> CompletionTree:
                 texts.append(longer)
                 states.append(after)
         targets.append(row)
-    blocks = automaton.blocks[states]
-    return CompletionTree(
-        completions, automaton.opening, np.array(targets), blocks, np.array(states)
-    )
+    tables = np.array(targets), automaton.blocks[states], np.array(states)
+    return CompletionTree(completions, automaton.opening, *tables)
 
 
 def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> CompletionTree:
@@ -132,11 +130,11 @@ class Texts:
     blocks: np.ndarray
     reached: np.ndarray
 
-    def some(self, rows: np.ndarray | slice) -> Texts:
+    def some(self, rows: np.ndarray | slice) -> Self:
         """The rows of a mask or slice."""
         return Texts(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def split(self, size: int) -> list[Texts]:
+    def split(self, size: int) -> list[Self]:
         """Parts of at most `size` rows."""
         return [self.some(slice(i, i + size)) for i in range(0, len(self.nodes), size)]
 
@@ -145,13 +143,15 @@ def rows_at_once(
     tree: CompletionTree,
     trunks: Sequence[CascadeTrunk],
     prompts: Sequence[Sequence[int]],
-    budget: int,
+    budget: int | None = None,
 ) -> int:
     """How many rows a walk reads at a time, to hold `budget` bytes of keys and values at most.
 
     Besides them, those are held that they were branched from, and those whose branches have to
-    wait: at most at each level at which texts fork. One row is always read.
+    wait: at most at each level at which texts fork. One row is always read. Without a budget it is
+    `CACHE_BYTES`.
     """
+    budget = budget or CACHE_BYTES[trunks[0].model.device.type]
     num_forks, width = tree.room()
     own = max(map(len, prompts)) - len(trunks[0].prefix_ids)
     row = (own + len(tree.opening) + width) * sum(trunk.bytes_per_column for trunk in trunks)
@@ -166,7 +166,7 @@ def weigh_completions(
     score: Score,
     combine: Combine,
     start: np.floating,
-    size: int,
+    size: int | None = None,
 ) -> np.ndarray:
     """What each of C completions weighs behind each of B prompts, (B, C).
 
@@ -175,8 +175,9 @@ def weigh_completions(
         score: the numbers of the tokens that may come next, such as their probabilities.
         combine: what a longer beginning weighs, such as the product of both.
         start: what an empty completion weighs; sums are of its type.
-        size: rows that are read at a time.
+        size: rows that are read at a time; None: `rows_at_once`.
     """
+    size = size or rows_at_once(tree, trunks, prompts)
     found = np.zeros((len(prompts), len(tree.completions)), dtype=start.dtype)
     with use_cascade(*(trunk.model for trunk in trunks)):
         for first in range(0, len(prompts), size):

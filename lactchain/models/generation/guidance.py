@@ -8,8 +8,6 @@ and, but for γ, also the value of its last token less V(s); learnt ones differ,
 `RankingConfig`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -22,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.families import finished_logits
-from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, use_cascade
+from lactchain.models.generation.cascade import CascadeTrunk, use_cascade
 from lactchain.models.generation.enumeration import (
     Combine,
     rows_at_once,
@@ -87,9 +85,6 @@ class CompletionRanking:
     """Advantages of all completions of a grammar, in any state.
 
     Args:
-        values: what the completions are worth.
-        grammar: the completions.
-        template: what the model is asked.
         policy: the cloned policy, whose log probabilities count beside the advantages.
 
     Attributes:
@@ -124,10 +119,8 @@ class CompletionRanking:
         gamma = values.target.meaning.gamma
         self._discounts = np.array([gamma ** (len(row) - 1) for row in ids], dtype=np.float32)
         self._template, self._values, self._policy = template, values, policy
-        self._trunks = [
-            CascadeTrunk(model.trunk, template.prefix_ids)
-            for model in (values.target, values.online)
-        ]
+        trunks = values.target.trunk, values.online.trunk
+        self._trunks = [CascadeTrunk(trunk, template.prefix_ids) for trunk in trunks]
         self._known: dict[str, np.ndarray] = {}
 
     def scores(self, observations: Sequence[str]) -> np.ndarray:
@@ -135,9 +128,10 @@ class CompletionRanking:
         scores = self.advantages(observations)
         ranking = self._values.ranking
         if ranking.policy_weight:
+            policy = CascadeTrunk(self._policy, self._template.prefix_ids)
+            log_probs = self._weigh(observations, policy, self._log_prob)
             log_floor = math.log(ranking.policy_floor) if ranking.policy_floor else -math.inf
-            log_probs = np.logaddexp(self._log_probs(observations), log_floor)
-            scores = scores + ranking.policy_weight * log_probs
+            scores = scores + ranking.policy_weight * np.logaddexp(log_probs, log_floor)
         return scores
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
@@ -157,21 +151,15 @@ class CompletionRanking:
         target, online = self._trunks
         if self._values.ranking.by == "last":
             last = self._weigh(observations, target, self._q, lambda _, step: step)
-            values = last * self._discounts
-            return values - self.state_values(observations)[:, None]
-        q = self._weigh(observations, target, self._q, np.add)
-        return q - self._weigh(observations, online, self._v, np.add)
-
-    def _log_probs(self, observations: Sequence[str]) -> np.ndarray:
-        """How probable the cloned policy finds the completions in B states, (B, C)."""
-        trunk = CascadeTrunk(self._policy, self._template.prefix_ids)
-        return self._weigh(observations, trunk, self._log_prob, np.add)
+            return last * self._discounts - self.state_values(observations)[:, None]
+        q = self._weigh(observations, target, self._q)
+        return q - self._weigh(observations, online, self._v)
 
     @torch.inference_mode()
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
         """V(s) of B states (B,), before the first token of a completion."""
         prompts, trunk = self._template.encode_batch(observations), self._trunks[1]
-        size = self._rows_at_once(prompts, trunk)
+        size = min(ROWS, rows_at_once(self._tree, [trunk], prompts))
         parts = []
         with use_cascade(trunk.model):
             for i in range(0, len(prompts), size):
@@ -195,7 +183,7 @@ class CompletionRanking:
         observations: Sequence[str],
         trunk: CascadeTrunk,
         values: Callable[[Tensor], Tensor],
-        combine: Combine,
+        combine: Combine = np.add,
     ) -> np.ndarray:
         """What the completions weigh in B states, (B, C), by the values of their tokens."""
         prompts = self._template.encode_batch(observations)
@@ -206,9 +194,5 @@ class CompletionRanking:
             lambda hidden, _: values(hidden[0]),
             combine,
             np.float32(0.0),
-            self._rows_at_once(prompts, trunk),
+            min(ROWS, rows_at_once(self._tree, [trunk], prompts)),
         )
-
-    def _rows_at_once(self, prompts: Sequence[Sequence[int]], trunk: CascadeTrunk) -> int:
-        budget = CACHE_BYTES[trunk.model.device.type]
-        return min(ROWS, rows_at_once(self._tree, [trunk], prompts, budget))

@@ -3,9 +3,8 @@
 What `lactchain.environments.token.TokenEnv` plays with, which knows nothing of torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -22,6 +21,9 @@ class CausalNextToken:
 
     Keys and values are kept: a sentence that goes on by one token costs one token.
 
+    Args:
+        strategy: the instruction before each prompt, as in `ActorConfig`.
+
     Attributes:
         vocab_size: V, how many logits there are.
         eos_token_id: the token that ends a sentence.
@@ -31,11 +33,6 @@ class CausalNextToken:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, strategy: str = "none"
     ) -> None:
-        """Wraps a model.
-
-        Args:
-            strategy: the instruction before each prompt, as in `ActorConfig`.
-        """
         self.model = model
         self.tokenizer = tokenizer
         self.template = PromptTemplate(tokenizer, strategy)
@@ -45,7 +42,7 @@ class CausalNextToken:
         self._forget()
 
     @classmethod
-    def from_config(cls, config: ActorConfig) -> CausalNextToken:
+    def from_config(cls, config: ActorConfig) -> Self:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         return cls(*load_actor(config), config.strategy)
 

@@ -6,12 +6,12 @@ stand in a row in the order of a depth-first walk, and a token sees its ancestor
 idea: the trees of SpecInfer (Miao et al. 2024, arXiv:2305.09781), here for training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from lactchain.functional.tokens import pad
 
 ROOM = 2
 """A row is filled up to so many times the longest sequence; attention is quadratic in rows."""
@@ -84,9 +84,9 @@ def prefix_trees(
     rows[-1].close()
     width = max(len(row.ids) for row in rows)
     return PrefixTrees(
-        _padded([row.ids for row in rows], width, pad_token_id),
-        _padded([row.depths for row in rows], width, 0),
-        _padded([row.ends for row in rows], width, 0),
+        pad([row.ids for row in rows], pad_token_id).numpy(),
+        pad([row.depths for row in rows], 0).numpy(),
+        pad([row.ends for row in rows], 0).numpy(),
         [row * width + np.array(places, dtype=np.int64) for row, places in where],
     )
 
@@ -96,10 +96,3 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     pairs = zip(one, other, strict=False)
     shortest = min(len(one), len(other))
     return next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
-
-
-def _padded(rows: Sequence[Sequence[int]], width: int, value: int) -> np.ndarray:
-    padded = np.full((len(rows), width), value, dtype=np.int64)
-    for target, row in zip(padded, rows, strict=True):
-        target[: len(row)] = row
-    return padded
