@@ -9,6 +9,7 @@ import numpy as np
 from lactchain.data.expected_results import chain_worth
 from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates, chain_advantages
+from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
@@ -18,7 +19,7 @@ from lactchain.types import Action, Critic, Policy, Trajectory
 def sample_candidates(
     policy: Policy,
     rollouts: Rollouts,
-    states: Sequence[State],
+    states: Sequence[State | Question],
     num_candidates: int,
     seed: int,
     critic: Critic | None,
@@ -32,9 +33,10 @@ def sample_candidates(
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
     follow from `seed` and the position in `states`. Where the world throws dice, returns and
     advantages are what can be expected: exactly by its model, or else means over plays
-    (`data/plays.py`).
+    (`data/plays.py`). So they are where a text that was asked stands for several states.
 
     Args:
+        states: or questions, whose texts are asked.
         critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
             which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
@@ -42,7 +44,8 @@ def sample_candidates(
         explorers: policies that are asked in turn, where all completions read the same so far, for
             all but the first of them: a policy that is sure of itself finds nothing better.
     """
-    observations = rollouts.observe(states) if observations is None else observations
+    if observations is None:
+        observations = _texts(rollouts, states)
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
@@ -84,10 +87,18 @@ def sample_candidates(
             is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
-            state=state,
+            state=state.states[0] if isinstance(state, Question) else state,
             explored=i in explored,
         )
         for i, state in enumerate(states)
+    ]
+
+
+def _texts(rollouts: Rollouts, states: Sequence[State | Question]) -> list[str]:
+    """What is asked: a question's text, or what a state shows when an episode begins."""
+    return [
+        state.text if isinstance(state, Question) else rollouts.observe([state])[0]
+        for state in states
     ]
 
 

@@ -126,7 +126,9 @@ def record_episodes(
 class Retold(Rollouts):
     """Rollouts of a policy that reads another template, recorded as the environment tells them."""
 
-    def __init__(self, config: EnvironmentConfig, policy_template: str, num_envs: int) -> None:
+    def __init__(
+        self, config: EnvironmentConfig, policy_template: str | None, num_envs: int = 256
+    ) -> None:
         super().__init__(replace(config, template=policy_template, history=1), num_envs)
         self.told = make_language_env(config)
 

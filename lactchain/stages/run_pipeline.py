@@ -281,6 +281,7 @@ class Rounds:
             environment=self.config.environment,
             actor=self.actor,
             critic=self.critic if settings.preferences.rank_by == "advantage" else None,
+            trajectories=self._episodes(number),
             preferences=settings.preferences,
             simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
             training=replace(training, learning_rate=training.learning_rate * decay),
@@ -293,6 +294,15 @@ class Rounds:
                 log.info("the actor is sure of every state: the run ends")
                 return False
             raise alarms.no_pairs(error, self.evaluations) from error
+
+    def _episodes(self, number: int) -> str | None:
+        """The critic's episodes of a round, whose texts pairs are asked with a history.
+
+        Without one, what a state shows does not depend on what came before.
+        """
+        if self.config.environment.history == 1:
+            return None
+        return str(self.run.directory / f"round_{number}/critic/trajectories")
 
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""

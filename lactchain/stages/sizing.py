@@ -20,6 +20,7 @@ from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
+from lactchain.types import Trajectory
 
 Config = TypeVar("Config")
 
@@ -34,7 +35,7 @@ class WorldSize:
     """What the rules go by.
 
     Attributes:
-        num_states: states that are told apart.
+        num_states: states that are told apart; with a history, texts.
         num_actions: actions to choose from.
         path_length: actions that a solved episode takes, in the mean over start states.
         longest_path: the same, of the start state that needs most.
@@ -76,7 +77,11 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
     )
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
-        return size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        if rollouts.env.history == 1:
+            return size
+        texts = texts_seen(random_play(rollouts, seed))
+        return replace(size, num_states=num_unseen_and_seen(texts))  # it is these that are learnt
     return size_by_play(rollouts, seed)
 
 
@@ -105,15 +110,14 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
     States are estimated by what was seen once and twice (Chao 1984); the shortest solved episodes
     stand for solved ones.
     """
-    episodes = collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
-    seen = [text for episode in episodes for text in episode.observations[:-1]]
+    episodes = random_play(rollouts, seed)
     solved = sorted(sum(e.num_actions) for e in episodes if e.infos[-1]["success"])
     path = solved[: max(1, len(solved) // 10)] or [rollouts.env.max_chains]
     rewards = [reward for e in episodes for info in e.infos for reward in info["rewards"]]
     path_length = float(np.mean(path))
     returns = np.concatenate([e.returns(gamma_of(path_length), "action") for e in episodes])
     return WorldSize(
-        num_states=num_unseen_and_seen(seen),
+        num_states=num_unseen_and_seen(texts_seen(episodes)),
         num_actions=len(rollouts.env.grammar.action_names),
         path_length=path_length,
         longest_path=int(max(path)),
@@ -123,6 +127,16 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
         has_chance=False,
         source=BY_PLAY,
     )
+
+
+def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:
+    """Episodes of random chains."""
+    return collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
+
+
+def texts_seen(episodes: Iterable[Trajectory]) -> list[str]:
+    """The texts that episodes answered."""
+    return [text for episode in episodes for text in episode.observations[:-1]]
 
 
 def num_unseen_and_seen(seen: Iterable[str]) -> int:

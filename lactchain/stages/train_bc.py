@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
-from lactchain.data.episodes import check_practised, decision_states, sampled_states
+from lactchain.data.episodes import (
+    check_practised,
+    decision_states,
+    sampled_episodes,
+    sampled_states,
+)
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -32,6 +37,7 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
+from lactchain.stages.make_offline_data import Retold
 from lactchain.stages.running import Phases, run_stage
 from lactchain.types import Action, Trajectory
 
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
 
     from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import CloningRow
+
+
+EPISODES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,8 @@ def rows_to_clone(
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
     """Observations, and the completions to clone."""
+    if config.pairs is None and config.environment.history != 1:
+        return played_examples(config.environment, config.behavior, config.run.seed)
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
     pairs = open_pairs(config.pairs)
@@ -160,19 +171,41 @@ def behavior_examples(
     Raises:
         ConfigError: the shortest paths are unknown, or the observations do not tell the states.
     """
-    try:
-        competent = OptimalChains(env)
-    except ValueError as error:
-        raise ConfigError(f"environment.{error}") from error
-    policy = Mixture(
-        competent,
-        RandomChains(env.grammar, min(config.max_random_length, env.grammar.max_chain_length)),
-        config.competent_fraction,
-    )
+    policy = _scripted(env, config)
     states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
     observations = [env.reset(options={"state": state})[0] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))
+
+
+def played_examples(
+    world: EnvironmentConfig, config: BehaviorConfig, seed: int
+) -> list[tuple[str, Action]]:
+    """Decisions of whole episodes, for texts that remember what came before.
+
+    The behaviour reads the world's own template, without a history.
+
+    Raises:
+        ConfigError: the shortest paths are unknown, or the world throws dice.
+    """
+    rollouts = Retold(world, None)
+    policy = _scripted(rollouts.env, config)
+    episodes = sampled_episodes(rollouts.env, config.num_chains, derive_seed(seed, "behavior"))
+    examples: list[tuple[str, Action]] = []
+    while len(examples) < config.num_chains:
+        part, episodes = episodes[:EPISODES_AT_ONCE], episodes[EPISODES_AT_ONCE:]
+        for played in rollouts.play(policy, part):
+            examples += zip(played.observations, played.actions, strict=False)
+    return examples[: config.num_chains]
+
+
+def _scripted(env: LanguageEnv, config: BehaviorConfig) -> Mixture:
+    try:
+        competent = OptimalChains(env)
+    except ValueError as error:
+        raise ConfigError(f"environment.{error}") from error
+    longest = min(config.max_random_length, env.grammar.max_chain_length)
+    return Mixture(competent, RandomChains(env.grammar, longest), config.competent_fraction)
 
 
 def chosen_episodes(
