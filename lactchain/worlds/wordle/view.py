@@ -13,7 +13,7 @@ from lactchain.inspection.markup import Markup, escape
 from lactchain.inspection.pictures import Picture
 from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import ConsistentWords
+from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
 from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, is_turn
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
@@ -52,6 +52,7 @@ def wordle_view(world: Wordle) -> TextView:
         policies={
             "consistent": ConsistentWords,
             "informed": partial(ConsistentWords, informed=True),
+            "lookahead": BestWords,
         },
         picture=BoardPicture(),
     )
