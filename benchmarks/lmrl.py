@@ -6,10 +6,10 @@
 
 For each world and seed: offline data, an untrained base model, cloning of all episodes (BC) or of
 the best (%BC), Monte-Carlo values and ILQL to act beside BC (in Wordle beside a clone of the
-completions that won, with which they begin); in the maze also the recipe of run_pipeline.py
-(critic, pairs, SimPO), which plays for itself. All by the scripts and configurations of the
-repository. Every stage is a run folder under --folder; what is finished there is not made again,
-and what was interrupted goes on.
+completions that won, with which they begin); in the fully observed maze and in Wordle also the
+recipe of run_pipeline.py (critic, pairs, SimPO), which plays for itself. All by the scripts and
+configurations of the repository. Every stage is a run folder under --folder; what is finished there
+is not made again, and what was interrupted goes on.
 
 Evaluated are free completions at temperature 1, for MC and ILQL over several beta, and the best of
 all legal completions: ranked by values where there are any (in Wordle with the policy's log
@@ -86,6 +86,7 @@ class World:
         note: what else is known.
         policy: settings of the cloning that MC and ILQL begin with and act beside; None: they begin
             with the untrained model, and act beside BC.
+        recipe: whether there is a configuration of run_pipeline.py.
     """
 
     base: str
@@ -98,6 +99,7 @@ class World:
     published: Mapping[str, float]
     note: str
     policy: Mapping[str, object] | None = None
+    recipe: bool = True
 
 
 MAZE = World(
@@ -119,6 +121,7 @@ WORLDS = {
         data="maze_partial",
         betas=(2, 4, 16),
         published={"BC": -79.5, "%BC": -82.9, "MC": -80.3, "ILQL": -52.9},
+        recipe=False,
         note="The floors see where they are, the others do not; best in LMRL-Gym's data -25.75.",
     ),
     "wordle": World(
@@ -291,7 +294,7 @@ def rows(runs: Runs, methods: Sequence[str]) -> Iterator[dict]:
         yield row(name, "scripted", runs.floor(policy))
     yield row("behaviour data", "scripted", runs.data())
     for method in methods:
-        if method == "simpo" and runs.name != "maze":
+        if method == "simpo" and not runs.world.recipe:
             continue
         if method == "policy" and runs.world.policy is None:
             continue

@@ -138,7 +138,12 @@ def make_preferences(
         part = states[shard * per_shard : (shard + 1) * per_shard]
         shard_seed = derive_seed(seed, "candidates", shard)
         texts, asked = questions(
-            policy, rollouts, part, settings.share_after_completion, shard_seed
+            policy,
+            rollouts,
+            part,
+            settings.share_after_completion,
+            shard_seed,
+            settings.completions_before,
         )
         candidates = sample_candidates(
             policy,

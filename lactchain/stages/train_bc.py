@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from lactchain.settings import (
     check,
 )
 from lactchain.stages.running import Phases, run_stage
-from lactchain.types import Action, Trajectory
+from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,12 +45,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BehaviorConfig(Bounded):
-    """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
+    """Scripted behaviour to clone: a mixture of shortest paths and random chains.
+
+    A world may name another policy in the place of shortest paths, whose episodes are played then.
+    """
 
     num_chains: AtLeast1 = 20_000
     """Chains to clone, from start states drawn uniformly."""
     competent_fraction: Share = 0.3
-    """Share of chains along a shortest path, cut to the longest legal chain."""
+    """Share of chains along a shortest path, cut to the longest legal chain, or of that policy."""
     max_random_length: AtLeast1 = 4
     """Longest random chain, in actions; lengths are uniform."""
 
@@ -157,22 +161,45 @@ def behavior_examples(
 ) -> list[tuple[str, Action]]:
     """Observations of start states drawn uniformly, and scripted completions to them.
 
+    In a world whose view names a competent policy, decisions of episodes that are played so.
+
     Raises:
         ConfigError: the shortest paths are unknown, or the observations do not tell the states.
     """
+    if env.view.competent is not None:
+        return _played_examples(env, config, seed)
     try:
         competent = OptimalChains(env)
     except ValueError as error:
         raise ConfigError(f"environment.{error}") from error
-    policy = Mixture(
-        competent,
-        RandomChains(env.grammar, min(config.max_random_length, env.grammar.max_chain_length)),
-        config.competent_fraction,
-    )
+    policy = _mixture(competent, env, config)
     states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
     observations = [env.reset(options={"state": state})[0] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))
+
+
+def _played_examples(
+    env: LanguageEnv, config: BehaviorConfig, seed: int
+) -> list[tuple[str, Action]]:
+    policy = _mixture(env.view.policies[env.view.competent](env), env, config)
+    examples: list[tuple[str, Action]] = []
+    for episode in count():
+        text, info = env.reset(seed=derive_seed(seed, "behavior episode", episode))
+        over = False
+        while not over and info["state"] not in env.held_back:
+            if len(examples) == config.num_chains:
+                return examples
+            row_seed = derive_seed(seed, "behavior", len(examples))
+            [action] = policy.act([env.in_own_words()], [row_seed])
+            examples.append((text, action))
+            text, _, terminated, truncated, info = env.step(action.text)
+            over = terminated or truncated
+
+
+def _mixture(competent: Policy, env: LanguageEnv, config: BehaviorConfig) -> Mixture:
+    longest = min(config.max_random_length, env.grammar.max_chain_length)
+    return Mixture(competent, RandomChains(env.grammar, longest), config.competent_fraction)
 
 
 def chosen_episodes(
