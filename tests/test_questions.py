@@ -9,7 +9,7 @@ from lactchain import Action, PreferenceConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.questions import Question, questions_asked
 from lactchain.data.rollouts import Rollouts, collect
-from lactchain.environments.scripted import RandomChains
+from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import DataError
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages.make_preferences import make_preferences
@@ -104,7 +104,9 @@ def test_pairs_ask_each_text_of_the_episodes_as_often(rollouts):
 
 def test_whole_episodes_are_cloned_where_texts_remember():
     """Behaviour that sees the cell goes straight to the goal: two cells of one move, two of two."""
-    examples = played_examples(MAZE, BehaviorConfig(num_chains=60, competent_fraction=1.0), seed=0)
+    env, told = Rollouts(MAZE).env, Rollouts(replace(MAZE, template=None, history=1)).env
+    config = BehaviorConfig(num_chains=60, competent_fraction=1.0)
+    examples = played_examples(env, OptimalChains(told), config, seed=0)
     assert len(examples) == 60
     texts = [text for text, _ in examples]
     ends = {"L A B\n": "move right\n", "R A B\n": "move left\n"}

@@ -59,9 +59,14 @@ class Rollouts:
 
     @cached_property
     def deterministic(self) -> bool | None:
-        """Whether the world throws no dice; None where it has no exact model to tell."""
-        model = self.env.view.model
-        return None if model is None else model(self.env.env).deterministic
+        """Whether the world throws no dice; None where nothing exact tells.
+
+        Where the outcomes of an action are known and there is no model, it does.
+        """
+        view = self.env.view
+        if view.model is None:
+            return None if view.outcomes is None else False
+        return view.model(self.env.env).deterministic
 
     def collect(
         self,
@@ -129,16 +134,22 @@ class Rollouts:
             self.tally["num_chains"] += len(busy)
 
     def outcomes(
-        self, states: Sequence[State | Question], actions: Sequence[Action], seed: int
+        self,
+        states: Sequence[State | Question],
+        actions: Sequence[Action],
+        seed: int | Sequence[int],
     ) -> list[Trajectory]:
         """What each completion leads to from its state: B episodes of a single decision.
 
-        The same completion to the same state is played once: all are played with the same seed.
+        The same completion to the same state is played once for each seed.
+
+        Args:
+            seed: of all plays, or of each.
         """
-        keys = [(str(state), action.text) for state, action in zip(states, actions, strict=True)]
-        distinct: dict[tuple[str, str], tuple[State | Question, Action, int]] = {}
-        for key, state, action in zip(keys, states, actions, strict=True):
-            distinct.setdefault(key, (state, action, seed))
+        seeds = [seed] * len(actions) if isinstance(seed, int) else seed
+        rows = list(zip(states, actions, seeds, strict=True))
+        keys = [(str(state), action.text, play) for state, action, play in rows]
+        distinct = dict(zip(keys, rows, strict=True))
         played = dict(zip(distinct, self.plays(distinct.values()), strict=True))
         self.tally["num_chains"] += len(actions)
         return [played[key] for key in keys]

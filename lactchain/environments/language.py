@@ -106,6 +106,7 @@ class LanguageEnv(gym.Env[str, str]):
         if template == BRIEF:
             template = view.brief
         self.env = env
+        self._own_template = view.template
         self.view = dataclasses.replace(
             view,
             template=view.template if template is None else template,
@@ -179,6 +180,11 @@ class LanguageEnv(gym.Env[str, str]):
         """
         plain, _ = self.reset(options={"state": state})
         return plain, self._describe(self.view.bump_feedback), self._describe(INVALID_FEEDBACK)
+
+    def in_own_words(self) -> str:
+        """The state that the environment is in by the view's own template, whatever is shown."""
+        view = dataclasses.replace(self.view, template=self._own_template)
+        return view.text(self.env, *self._last)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -37,7 +37,7 @@ class RecordingConfig:
     policies: dict[str, float] = field(default_factory=lambda: {"random": 1.0})
     """Scripted policies by name, each with its share of the decisions; the shares add up to 1.
     optimal (shortest paths), random (any chain), legal (moves that no wall stops), consistent (a
-    word that fits the feedback), informed (the one that tells most)."""
+    word that fits the feedback), informed (the one that tells most), lookahead (the best)."""
     policy_template: str | None = None
     """What the policies read of a state where the environment shows them less, without history;
     the same decisions are recorded with what the environment shows. null: they read that."""
@@ -126,9 +126,7 @@ def record_episodes(
 class Retold(Rollouts):
     """Rollouts of a policy that reads another template, recorded as the environment tells them."""
 
-    def __init__(
-        self, config: EnvironmentConfig, policy_template: str | None, num_envs: int = 256
-    ) -> None:
+    def __init__(self, config: EnvironmentConfig, policy_template: str, num_envs: int) -> None:
         super().__init__(replace(config, template=policy_template, history=1), num_envs)
         self.told = make_language_env(config)
 

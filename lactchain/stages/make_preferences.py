@@ -162,7 +162,12 @@ def make_preferences(
         texts = None
         if asked is None:
             texts, part = questions(
-                policy, rollouts, part, settings.share_after_completion, shard_seed
+                policy,
+                rollouts,
+                part,
+                settings.share_after_completion,
+                shard_seed,
+                settings.completions_before,
             )
         candidates = sample_candidates(
             policy,

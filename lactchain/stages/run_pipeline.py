@@ -94,6 +94,9 @@ class CriticStageConfig:
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic of the first round as train_critic does."""
+    from_clone: bool = False
+    """A tiny critic begins with the trunk of the cloned actor, that reads already, and not with
+    that of the untrained one."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,8 @@ class Rounds:
         """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
         stage = replace(_cloning(self.config, self.actor), run=self._stage("warm_start", 0))
         self._take_actor(stage, train_bc.main(stage))
+        if self.config.critic.from_clone:
+            self._build_encoder("cloned_encoder")
 
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
@@ -407,15 +412,25 @@ class Rounds:
         return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
 
     def _build_tiny_models(self) -> None:
-        from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+        from lactchain.data.base_models import prepare_tiny_actor
 
-        actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
+        actor = str(self.run.directory / "base" / "actor")
         if distributed.is_main():
             seed = self.config.run.seed
             prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed)
-            prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
-        self.actor, self.encoder = replace(self.actor, model=actor), encoder
+        self.actor = replace(self.actor, model=actor)
+        self._build_encoder("encoder")
+
+    def _build_encoder(self, name: str) -> None:
+        """The critic's base, with the trunk of the actor as it stands."""
+        from lactchain.data.base_models import prepare_tiny_encoder
+
+        encoder = str(self.run.directory / "base" / name)
+        if distributed.is_main():
+            prepare_tiny_encoder(encoder, self.actor.model)
+        distributed.barrier()
+        self.encoder = encoder
 
 
 def _merit(figures: Mapping[str, Any]) -> tuple[float, float]:

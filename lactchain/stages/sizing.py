@@ -124,7 +124,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
         reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
         worst_reward=min(rewards, default=0.0),
         max_chains=rollouts.env.max_chains,
-        has_chance=False,
+        has_chance=rollouts.deterministic is False,
         source=BY_PLAY,
     )
 
@@ -196,6 +196,9 @@ def _share(rows: float, processes: int) -> int:
 
 
 LONGEST_CHAIN = 20
+MOST_ROWS = 50_000
+"""Episodes, and states of pairs, of a round: in a world of more states the later rounds are for the
+others, and an estimate of how many there are may be far off."""
 ROWS_OF_AN_ACTION = 13
 """Passes of SimPO over each action of each state's solution in a round. A tiny actor learns the
 pairs of the 4x4 grid in 900 updates of 64, and not in 300."""
@@ -260,9 +263,10 @@ RULES = (
         lambda world, config, _: _clamped(
             6 * world.num_states,
             4_096 if world.has_chance else 1_024,
-            max(6_000, 2 * world.num_states),
+            max(6_000, min(2 * world.num_states, MOST_ROWS)),
         ),
-        "six from each state, two where there are many; more where luck has to even out",
+        f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
+        " to even out",
     ),
     Rule(
         "critic.collect.shard_size",
@@ -277,9 +281,9 @@ RULES = (
     Rule(
         "simpo.preferences.num_states",
         lambda world, config, _: _clamped(
-            4 * world.num_states, 1024, max(4_000, 3 * world.num_states)
+            4 * world.num_states, 1024, max(4_000, min(3 * world.num_states, MOST_ROWS))
         ),
-        "each state four times, three times where there are many",
+        f"each state four times, three times where there are many, {MOST_ROWS:,} at most",
     ),
     Rule(
         "simpo.preferences.num_candidates",

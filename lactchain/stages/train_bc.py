@@ -12,7 +12,8 @@ tokens of the completions are learnt.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,6 @@ from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
 from lactchain.data.episodes import (
     check_practised,
     decision_states,
-    sampled_episodes,
     sampled_states,
 )
 from lactchain.data.shards import derive_seed
@@ -37,9 +37,8 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.stages.make_offline_data import Retold
 from lactchain.stages.running import Phases, run_stage
-from lactchain.types import Action, Trajectory
+from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,17 +47,17 @@ if TYPE_CHECKING:
     from lactchain.trainers.behavior_cloning import CloningRow
 
 
-EPISODES_AT_ONCE = 64
-
-
 @dataclass(frozen=True)
 class BehaviorConfig(Bounded):
-    """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
+    """Scripted behaviour to clone: a mixture of shortest paths and random chains.
+
+    A world may name another policy in the place of shortest paths, whose episodes are played then.
+    """
 
     num_chains: AtLeast1 = 20_000
     """Chains to clone, from start states drawn uniformly."""
     competent_fraction: Share = 0.3
-    """Share of chains along a shortest path, cut to the longest legal chain."""
+    """Share of chains along a shortest path, cut to the longest legal chain, or of that policy."""
     max_random_length: AtLeast1 = 4
     """Longest random chain, in actions; lengths are uniform."""
 
@@ -154,8 +153,10 @@ def rows_to_clone(
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
     """Observations, and the completions to clone."""
-    if config.pairs is None and config.environment.history != 1:
-        return played_examples(config.environment, config.behavior, config.run.seed)
+    if config.pairs is None and env.history != 1 and env.view.competent is None:
+        # Texts remember what came before: whole episodes, by one who is told all.
+        told = make_language_env(replace(config.environment, template=None, history=1))
+        return played_examples(env, _optimal(told), config.behavior, config.run.seed)
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
     pairs = open_pairs(config.pairs)
@@ -168,10 +169,14 @@ def behavior_examples(
 ) -> list[tuple[str, Action]]:
     """Observations of start states drawn uniformly, and scripted completions to them.
 
+    In a world whose view names a competent policy, decisions of episodes that are played so.
+
     Raises:
         ConfigError: the shortest paths are unknown, or the observations do not tell the states.
     """
-    policy = _scripted(env, config)
+    if env.view.competent is not None:
+        return played_examples(env, env.view.policies[env.view.competent](env), config, seed)
+    policy = _mixture(_optimal(env), env, config)
     states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
     observations = [env.reset(options={"state": state})[0] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
@@ -179,31 +184,32 @@ def behavior_examples(
 
 
 def played_examples(
-    world: EnvironmentConfig, config: BehaviorConfig, seed: int
+    env: LanguageEnv, competent: Policy, config: BehaviorConfig, seed: int
 ) -> list[tuple[str, Action]]:
-    """Decisions of whole episodes, for texts that remember what came before.
-
-    The behaviour reads the world's own template, without a history.
-
-    Raises:
-        ConfigError: the shortest paths are unknown, or the world throws dice.
-    """
-    rollouts = Retold(world, None)
-    policy = _scripted(rollouts.env, config)
-    episodes = sampled_episodes(rollouts.env, config.num_chains, derive_seed(seed, "behavior"))
+    """Decisions of whole episodes, of behaviour that reads the view's own template."""
+    policy = _mixture(competent, env, config)
     examples: list[tuple[str, Action]] = []
-    while len(examples) < config.num_chains:
-        part, episodes = episodes[:EPISODES_AT_ONCE], episodes[EPISODES_AT_ONCE:]
-        for played in rollouts.play(policy, part):
-            examples += zip(played.observations, played.actions, strict=False)
-    return examples[: config.num_chains]
+    for episode in count():
+        text, info = env.reset(seed=derive_seed(seed, "behavior episode", episode))
+        over = False
+        while not over and info["state"] not in env.held_back:
+            if len(examples) == config.num_chains:
+                return examples
+            row_seed = derive_seed(seed, "behavior", len(examples))
+            [action] = policy.act([env.in_own_words()], [row_seed])
+            examples.append((text, action))
+            text, _, terminated, truncated, info = env.step(action.text)
+            over = terminated or truncated
 
 
-def _scripted(env: LanguageEnv, config: BehaviorConfig) -> Mixture:
+def _optimal(env: LanguageEnv) -> OptimalChains:
     try:
-        competent = OptimalChains(env)
+        return OptimalChains(env)
     except ValueError as error:
         raise ConfigError(f"environment.{error}") from error
+
+
+def _mixture(competent: Policy, env: LanguageEnv, config: BehaviorConfig) -> Mixture:
     longest = min(config.max_random_length, env.grammar.max_chain_length)
     return Mixture(competent, RandomChains(env.grammar, longest), config.competent_fraction)
 
