@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from script_setups import config_of, run_here
 
 from lactchain import Action, PreferenceConfig
 from lactchain.data.candidates import sample_candidates
+from lactchain.data.preferences import read_pairs
 from lactchain.data.questions import Question, questions_asked
 from lactchain.data.rollouts import Rollouts, collect
+from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import DataError
 from lactchain.settings import EnvironmentConfig
@@ -122,3 +125,14 @@ def test_with_a_history_the_texts_are_what_a_world_counts():
     # An observation alone, of three kinds, and each with one of four moves behind it.
     assert remembers.num_states == 3 + 3 * 4
     assert remembers.path_length == 1.5
+
+
+def test_a_pipeline_asks_its_pairs_what_the_critic_s_episodes_were_asked(tmp_path):
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=MAZE, num_rounds=1)
+    summary = run_here("run_pipeline", config)
+    assert summary["num_pairs"] > 0 and summary["critic_r2"] is None
+    episodes = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
+    asked = {text for episode in episodes for text in episode.observations[:-1]}
+    prompts = {pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")}
+    assert prompts <= asked
+    assert any(prompt.count("\n") == 3 for prompt in prompts)
