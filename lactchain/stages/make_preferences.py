@@ -17,7 +17,12 @@ import numpy as np
 
 from lactchain.data import alarms
 from lactchain.data.candidates import questions, sample_candidates
-from lactchain.data.episodes import go_round, sampled_states
+from lactchain.data.episodes import (
+    check_practised,
+    decision_states,
+    go_round,
+    sampled_states,
+)
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
@@ -90,7 +95,9 @@ def pairs_into(
     log.info("pairs are ranked by %s", ranked_by)
     asked = None
     if config.trajectories is not None:
-        asked = questions_asked(open_trajectories(config.trajectories), rollouts.env)
+        episodes = open_trajectories(config.trajectories)
+        check_practised(rollouts.env, decision_states(episodes), config.trajectories)
+        asked = questions_asked(episodes, rollouts.env)
     temperatures = [t * config.actor.temperature for t in HOTTER if config.actor.temperature]
     hotter = [replace(config.actor, temperature=t) for t in temperatures]
     pairs, figures = make_preferences(
