@@ -5,6 +5,9 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from script_setups import PREFERENCES, config_of, run_here
 
 from lactchain.data.candidates import questions, sample_candidates
 from lactchain.data.expected_results import chain_worth
@@ -125,6 +128,24 @@ def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_wor
         assert all(word[int(place) - 1] != letter for letter, place in elsewhere)
         assert all(word[int(place) - 1] == letter.lower() for letter, place in known)
     assert behavior_examples(env, BehaviorConfig(200, competent_fraction=1.0), seed=0) == examples
+
+
+def test_the_recipe_plays_wordle_from_a_clone_that_its_critic_begins_with(tmp_path):
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
+    config = replace(
+        config,
+        environment=replace(FEW, template="brief"),
+        critic=replace(config.critic, from_clone=True),
+        simpo=replace(config.simpo, preferences=replace(PREFERENCES, min_margin=0.0)),
+        evaluation=replace(config.evaluation, num_episodes_per_start=8),
+    )
+    assert run_here("run_pipeline", config)["num_rounds"] == 1
+    actor = load_file(tmp_path / "run/warm_start/actor/model.safetensors")
+    trunk = load_file(tmp_path / "run/base/cloned_encoder/model.safetensors")
+    assert trunk.keys() == {n.removeprefix("model.") for n in actor if n.startswith("model.")}
+    assert all(torch.equal(weight, actor[f"model.{name}"]) for name, weight in trunk.items())
+    with pytest.raises(ValueError, match=r"critic\.from_clone: expected false without tiny and"):
+        replace(config, warm_start=None)
 
 
 def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():

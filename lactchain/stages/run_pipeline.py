@@ -39,6 +39,7 @@ from lactchain.settings import (
     SimPOConfig,
     TinyModelConfig,
     TrainingConfig,
+    check,
     recast,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
@@ -138,6 +139,12 @@ class RunPipelineConfig(Bounded):
     `actions_over_shortest`, `invalid_rate` (of the greedy episodes) and `sampled_invalid_rate` (of
     the sampled completions); where states are held back, of the practised ones. Null: follows from
     the world."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        both = self.tiny is not None and self.warm_start is not None
+        clones = self.critic.from_clone
+        check(both or not clones, "critic.from_clone", "false without tiny and warm_start", clones)
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
