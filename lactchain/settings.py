@@ -325,8 +325,11 @@ class PreferenceConfig(Bounded):
     """Start states, drawn uniformly from the state space (founding document). Null: follows from
     the world."""
     share_after_completion: Share = 0.0
-    """Share of these states that give way to what follows one completion of the actor's: texts of
-    the middle of an episode, such as those that tell of a bump, are practised too."""
+    """Share of these states that give way to what follows completions of the actor's: texts of the
+    middle of an episode, such as those that tell of a bump, are practised too."""
+    completions_before: AtLeast1 = 1
+    """How many completions it is that they follow, at most; each number from 1 on as often. More
+    than 1 where episodes begin in few states."""
     num_candidates: Annotated[int, Bound(at_least=2)] | None = 8
     """K, completions of the current actor to each state. Null: follows from the world."""
     states_per_shard: AtLeast1 = 256

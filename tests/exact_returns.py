@@ -56,3 +56,26 @@ def wordle_return(tables: WordTables, num_tries: int = 6) -> float:
         return total / count**2
 
     return expected(tuple(range(len(tables.words))), num_tries)
+
+
+def best_wordle_return(tables: WordTables, num_tries: int = 6) -> float:
+    """Expected return of the best play, by trying every guess W of the list everywhere.
+
+    J_t(words) = max_g n⁻¹ Σ_{h ≠ g} (J_{t−1}(words that fit after g is marked by h) − 1).
+    """
+
+    @cache
+    def best(words: frozenset[int], tries: int) -> float:
+        if not tries:
+            return 0.0
+        return max(expected(guess, words, tries) for guess in range(len(tables.words)))
+
+    def expected(guess: int, words: frozenset[int], tries: int) -> float:
+        marks = {hidden: tables.patterns[guess, hidden] for hidden in words}
+        total = 0.0
+        for hidden in words - {guess}:
+            fitting = frozenset(other for other in words if marks[other] == marks[hidden])
+            total += best(fitting, tries - 1) - 1
+        return total / len(words)
+
+    return best(frozenset(range(len(tables.words))), num_tries)

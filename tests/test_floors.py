@@ -2,7 +2,13 @@
 
 import numpy as np
 import pytest
-from exact_returns import legal_moves, maze_returns, uniform_moves, wordle_return
+from exact_returns import (
+    best_wordle_return,
+    legal_moves,
+    maze_returns,
+    uniform_moves,
+    wordle_return,
+)
 
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
@@ -13,12 +19,20 @@ from lactchain.worlds.maze.policies import LegalMoves
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import ConsistentWords
+from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
+from lactchain.worlds.wordle.search import GameTree
 from lactchain.worlds.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
 FEW = [*Wordle().tables.words[::20]]
 WORDLE = EnvironmentConfig("lactchain/Wordle-v0", {"words": FEW}, extractor="utterance")
+
+ALIKE = ("light", "might", "night", "right", "sight", "fight", "eight")
+
+
+def least_cost(listed, words=None, tries=6):
+    words = range(len(listed)) if words is None else words
+    return GameTree(word_tables(listed)).best(np.array(words), tries)[0]
 
 
 def returns(config, make_policy, episodes):
@@ -106,17 +120,44 @@ def test_the_return_of_fitting_words_by_hand():
     assert exact == pytest.approx(np.mean(by_first_guess))
 
 
+def test_the_best_play_of_wordle_by_hand():
+    # motto tells level from shirt; the others do not tell the two that are left apart
+    assert least_cost(("level", "motto", "shirt")) == 2
+    # the five are told apart by no word of their own: one at a time, 0 + 1 + 2 + 3 + 4
+    alike = ("aight", "bight", "cight", "dight", "eight")
+    assert least_cost(alike) == 10
+    assert least_cost(alike, tries=2) == 7
+    # abcde fits no clue, but tells all of them apart
+    assert least_cost((*alike, "abcde"), words=range(5)) == 5
+
+
+@pytest.mark.parametrize("num_tries", [1, 2, 3, 6])
+def test_the_best_play_of_wordle_is_that_of_trying_everything(num_tries):
+    for start in range(4):
+        tables = word_tables(tuple(sorted({*ALIKE, *Wordle().tables.words[start::66]})))
+        cost, _ = GameTree(tables).best(np.arange(len(tables.words)), num_tries)
+        assert -cost / len(tables.words) == pytest.approx(best_wordle_return(tables, num_tries))
+
+
+def test_the_best_play_of_wordle_earns_what_the_search_says():
+    played = returns(WORDLE, BestWords, games(600))
+    tables = word_tables(tuple(FEW))
+    cost, _ = GameTree(tables).best(np.arange(len(FEW)), tries=6)
+    assert played.mean() == pytest.approx(-cost / len(FEW), abs=4 * played.std() / 600**0.5)
+
+
 def test_wordle_policies_are_ordered_by_what_they_know():
-    informed, consistent, mixed, random = (
+    best, informed, consistent, mixed, random = (
         returns(WORDLE, make, games(600)).mean()
         for make in (
+            BestWords,
             lambda env: ConsistentWords(env, informed=True),
             ConsistentWords,
             lambda env: Mixture(ConsistentWords(env), RandomChains(env.grammar), 1 / 3),
             lambda env: RandomChains(env.grammar),
         )
     )
-    assert informed > consistent > mixed > random > -6
+    assert best >= informed > consistent > mixed > random > -6
 
 
 def test_a_word_that_fits_agrees_with_all_marks():

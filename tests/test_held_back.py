@@ -183,7 +183,7 @@ def test_recorded_episodes_and_their_exports_leave_them_out(weights, tmp_path):
     assert not asked(read_minari(tmp_path / "run/minari" / config.dataset_id)) & texts
 
 
-@pytest.mark.parametrize("script", ["train_bc", "train_critic", "train_simpo"])
+@pytest.mark.parametrize("script", ["train_bc", "train_critic", "make_preferences", "train_simpo"])
 def test_a_record_of_them_is_refused(script, weights, tmp_path):
     record = tmp_path / "record.parquet"
     policy = RandomChains(make_language_env(GRID).grammar)

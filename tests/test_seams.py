@@ -66,7 +66,7 @@ def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, comple
     pairs, made = lactchain.make_preferences(policy, critic, rollouts, few)
     assert len(pairs) == made["num_pairs"] > 0
     assert all({pair.chosen, pair.rejected} == {completion, "nonsense"} for pair in pairs)
-    if rollouts.deterministic is None:
+    if not rollouts.deterministic:
         return  # a single play of Wordle, which draws its word anew, is not what it is worth
     # By hand: what the completion earned, and the discounted value of where it led.
     pair = pairs[0]

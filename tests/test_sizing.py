@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import SHAPE, build_weights, config_of, run_here
+from script_setups import PREFERENCES, SHAPE, build_weights, config_of, run_here
 
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
@@ -102,6 +102,21 @@ def test_without_a_model_a_world_is_measured_by_random_play():
     assert size.worst_reward == 0.0
 
 
+def test_an_estimate_of_very_many_states_asks_for_no_more_than_can_be_played():
+    many = replace(measure_world(GRID), num_states=228_613)
+    grid = replace(many, num_states=5_040)  # 6x6 with walls
+    for world, episodes, states in ((many, 50_000, 50_000), (grid, 10_080, 15_120)):
+        whole, _ = fill(preset(), world, processes=1)
+        found = whole.critic.collect.num_episodes, whole.simpo.preferences.num_states
+        assert found == (episodes, states)
+
+
+def test_a_world_that_lists_outcomes_is_known_to_throw_dice():
+    config = EnvironmentConfig("lactchain/Wordle-v0", {"words": ["shire", "shore", "stone"]})
+    size = measure_world(config)
+    assert (size.source, size.has_chance) == (BY_PLAY, True)
+
+
 def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
     words = {"words": ["shire", "shore", "stone"]}
     wordle = {"id": "lactchain/Wordle-v0", "kwargs": words, "extractor": "utterance"}
@@ -111,6 +126,8 @@ def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
         environment=replace(preset().environment, **wordle),
         actor=replace(config.actor, max_new_tokens=None),
         warm_start=None,
+        # All first words are wrong as often: only values tell them apart.
+        simpo=replace(config.simpo, preferences=replace(PREFERENCES, min_margin=0.0)),
         evaluation=replace(config.evaluation, num_episodes_per_start=8),
         target=None,
     )
@@ -118,7 +135,8 @@ def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
     found = json.loads((tmp_path / "run/sizes.json").read_text())
     settings = found["settings"]
     assert found["world"]["source"] == BY_PLAY
-    assert settings["environment.invalid_penalty"] < 0 < settings["environment.chain_cost"]
+    assert settings["environment.invalid_penalty"] < 0
+    assert settings["environment.max_chain_length"] == 1  # dice are thrown: to look after each
     assert settings["target"] == {}  # nobody knows what can be asked
 
 

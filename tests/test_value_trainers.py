@@ -168,6 +168,27 @@ def test_merged_decisions_give_the_loss_of_all_of_them(kind, weights, run_dir):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["ilql", "mc"])
+def test_merged_decisions_of_other_rewards_give_the_gradient_of_all_of_them(kind, weights, run_dir):
+    tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
+    episodes = value_episodes()
+    dearer = [replace(e, rewards=tuple(3 * r - 1 for r in e.rewards)) for e in episodes]
+    view = token_view([*episodes, *dearer, *dearer], PromptTemplate(tokenizer), tokenizer)
+    gradients = []
+    with open_run(run_dir) as run:
+        for group_by in ("prompt", "episode"):
+            settings = replace({"ilql": ILQL, "mc": MC}[kind], group_by=group_by)
+            made = MAKERS[kind](weights, run, lora=False, **{kind: settings})
+            trainer = shaken(type(made)(made.values, made.args, view, settings, run=run))
+            rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
+            trainer.compute_loss(trainer.values, trainer.data_collator(rows)).backward()
+            named = trainer.values.named_parameters()
+            gradients.append(torch.cat([p.grad.flatten() for _, p in named if p.grad is not None]))
+            merged = len(trainer.data_collator.targets)
+            assert merged == len(view) if group_by == "episode" else merged <= len(view) / 3
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
 def test_prompts_that_a_batch_does_not_answer_are_valued_all_the_same(weights, run_dir):
     """Group by group, each with what follows it beside its trees: together the loss of all."""
     with open_run(run_dir) as run:

@@ -9,6 +9,7 @@ import numpy as np
 from lactchain.data.expected_results import chain_worth
 from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates, chain_advantages
+from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
@@ -18,7 +19,7 @@ from lactchain.types import Action, Critic, Policy, Trajectory
 def sample_candidates(
     policy: Policy,
     rollouts: Rollouts,
-    states: Sequence[State],
+    states: Sequence[State | Question],
     num_candidates: int,
     seed: int,
     critic: Critic | None,
@@ -31,10 +32,12 @@ def sample_candidates(
 
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
     follow from `seed` and the position in `states`. Where the world throws dice, returns and
-    advantages are what can be expected: exactly by its model, or else means over plays
-    (`data/plays.py`).
+    advantages are what can be expected: exactly by its model or the outcomes that it lists, or else
+    means over plays (`data/plays.py`). So they are where a text that was asked stands for several
+    states.
 
     Args:
+        states: or questions, whose texts are asked.
         critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
             which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
@@ -42,7 +45,8 @@ def sample_candidates(
         explorers: policies that are asked in turn, where all completions read the same so far, for
             all but the first of them: a policy that is sure of itself finds nothing better.
     """
-    observations = rollouts.observe(states) if observations is None else observations
+    if observations is None:
+        observations = _texts(rollouts, states)
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
@@ -67,7 +71,8 @@ def sample_candidates(
     advantages = np.empty((len(states), 0))
     if plays.throw_dice():
         judge = _Judge(rollouts, critic, gamma, discount_per)
-        known = rollouts.deterministic is False and rollouts.env.history == 1
+        plain = rollouts.env.history == 1 and not any(isinstance(s, Question) for s in states)
+        known = rollouts.deterministic is False and plain
         means = judge.expected(plays) if known else plays.means(num_candidates, judge.worth)
         returns, scores = means.T
         if judge.by_value:
@@ -84,10 +89,18 @@ def sample_candidates(
             is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
-            state=state,
+            state=state.states[0] if isinstance(state, Question) else state,
             explored=i in explored,
         )
         for i, state in enumerate(states)
+    ]
+
+
+def _texts(rollouts: Rollouts, states: Sequence[State | Question]) -> list[str]:
+    """What is asked: a question's text, or what a state shows when an episode begins."""
+    return [
+        state.text if isinstance(state, Question) else rollouts.observe([state])[0]
+        for state in states
     ]
 
 
@@ -107,23 +120,30 @@ def questions(
     states: Sequence[State],
     share_after_completion: float,
     seed: int,
+    most_completions: int = 1,
 ) -> tuple[list[str], list[State]]:
-    """S prompts, and the states that they show, the first share of them one completion later.
+    """S prompts, and the states that they show, the first share of them some completions later.
 
-    The policy's own completion leads there; where it would end the episode, or lead to a state that
-    is held back, the state is asked itself.
+    The policy's own completions lead there, one to `most_completions` of them, each number as
+    often. One that would end the episode, or lead to a state that is held back, is left out.
     """
     texts, asked = rollouts.observe(states), list(states)
     count = round(share_after_completion * len(states))
-    if count:
+    seeds = [derive_seed(seed, "first", i) for i in range(count)]
+    for number in range(most_completions):
+        rows = [i for i in range(count) if i % most_completions >= number]
+        if not rows:
+            break
         with rollouts.measure("generate"):
-            actions = policy.act(
-                texts[:count], [derive_seed(seed, "first", i) for i in range(count)]
-            )
-        for i, outcome in enumerate(rollouts.outcomes(states[:count], actions, seed)):
+            actions = policy.act([texts[i] for i in rows], [seeds[i] for i in rows])
+        # Where there are dice, equal completions are not to lead all to the same state.
+        dice = [seed if rollouts.deterministic else seeds[i] for i in rows]
+        outcomes = rollouts.outcomes([asked[i] for i in rows], actions, dice)
+        for i, outcome in zip(rows, outcomes, strict=True):
             after = outcome.infos[1]["state"]
             if not outcome.terminated and after not in rollouts.env.held_back:
                 texts[i], asked[i] = outcome.observations[1], after
+            seeds[i] = derive_seed(seeds[i], "next")
     return texts, asked
 
 
@@ -150,7 +170,7 @@ class _Judge:
         return np.stack([earned, scores], axis=1)
 
     def expected(self, plays: Plays) -> np.ndarray:
-        """The same by the exact model, but for what is no chain: its only play tells all."""
+        """The same, exactly, but for what is no chain: its only play tells all."""
         means, rows = self.worth(plays.first), plays.legal_rows
         if rows:
             means[rows] = chain_worth(

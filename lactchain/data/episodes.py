@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -45,11 +45,20 @@ class Episode:
         seed: of the environment, and of the policy's draws.
         state: where it starts; None: where the environment starts it.
         region: where it takes place: it is cut where it would ask for a completion elsewhere.
+        remembered: what was said before, where it goes on in the middle.
     """
 
     seed: int
     state: State | None = None
     region: Region = Region()
+    remembered: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of `LanguageEnv.reset`."""
+        if self.state is None:
+            return {}
+        return {"state": self.state, "remembered": self.remembered}
 
 
 def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Episode]:

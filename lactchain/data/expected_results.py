@@ -1,22 +1,20 @@
-"""What can be expected in a world with chance that has an exact model: of chains, of policies."""
+"""What can be expected in a world with chance that is known exactly: of chains, of policies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lactchain.data.exact_values import can_enumerate
+from lactchain.data.outcomes import Values, worth_by_outcomes
 from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
 from lactchain.environments.exact import FAR_SIGHTED, TabularModel, pad_chains
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.types import Policy, ask
-
-Values = Callable[[Sequence[str]], np.ndarray]
-"""V (B,) of B texts."""
 
 
 def chain_worth(
@@ -31,7 +29,10 @@ def chain_worth(
 
     A score is E[r + γ^k V(next state)], discounted as `Trajectory.chain_rewards` says, V being that
     of the text that tells of the next state and of a bump; without `values` it is what is earned.
+    It is known by the exact model, or where there is none by the outcomes that the view lists.
     """
+    if env.view.model is None:
+        return worth_by_outcomes(env, states, chains, values, gamma, discount_per)
     model = tabular_model(env.env, env.view)
     rows = model.non_terminal[[model.row(state) for state in states]]
     decisions = np.column_stack([rows, pad_chains(chains)])

@@ -1,9 +1,10 @@
-"""What completions are worth on average, where the world throws dice.
+"""What completions are worth on average, where the world throws dice, or a text hides the state.
 
 One play would rank completions by luck. So each is played as often as its rank needs: by sequential
 halving (Karnin, Koren, Somekh 2013, "Almost optimal exploration in multi-armed bandits"), for the
 best and the worst of a state at once, since these two make the pair. All completions meet the same
 dice (common random numbers): their first plays have one seed, their second ones another, and so on.
+It draws the state as well, where a text stands for several: all completions are played in the same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
@@ -45,7 +47,11 @@ class Plays:
     """
 
     def __init__(
-        self, rollouts: Rollouts, states: Sequence[State], actions: Sequence[Action], seed: int
+        self,
+        rollouts: Rollouts,
+        states: Sequence[State | Question],
+        actions: Sequence[Action],
+        seed: int,
     ) -> None:
         self.rollouts, self.states, self.actions, self.seed = rollouts, states, actions, seed
         self.first = rollouts.outcomes(states, actions, seed)
@@ -63,7 +69,12 @@ class Plays:
         return [row for row, key in enumerate(self._keys) if key in self._chains]
 
     def throw_dice(self) -> bool:
-        """Whether chance has a part: by the exact model, or else by a second play of each."""
+        """Whether chance has a part: by the exact model, or else by a second play of each.
+
+        What a text hides is chance for who reads it.
+        """
+        if any(map(_hides, self.states)):
+            return True
         if self.rollouts.deterministic is not None:
             return not self.rollouts.deterministic
         first, second = dict(self._latest), self._play(dict.fromkeys(self._chains, 1))
@@ -78,7 +89,11 @@ class Plays:
         """
         starts = range(0, len(self._keys), num_candidates)
         of_states = [self._keys[i : i + num_candidates] for i in starts]
-        contests = [_Contest.of([k for k in keys if k in self._chains]) for keys in of_states]
+        contests = [
+            _Contest.of([key for key in keys if key in self._chains])
+            for keys in of_states
+            if not self._is_certain(keys[0])
+        ]
         sums = dict.fromkeys(self._counts, np.zeros(2))
         self._add(sums, worth)
         while going := [contest for contest in contests if contest.open]:
@@ -91,6 +106,11 @@ class Plays:
             for contest in going:
                 contest.halve(scores)
         return np.array([sums[key] / self._counts[key] for key in self._keys])
+
+    def _is_certain(self, key: Key) -> bool:
+        """Whether one play of a decision tells all."""
+        state, _ = self._decisions[key]
+        return bool(self.rollouts.deterministic) and not _hides(state)
 
     def _add(self, sums: dict[Key, np.ndarray], worth: Worth) -> None:
         """Adds what the latest plays were worth."""
@@ -141,6 +161,10 @@ class _Contest:
         half = math.ceil(len(self.best) / 2)
         self.best = sorted(self.best, key=lambda key: -scores[key])[:half]
         self.worst = sorted(self.worst, key=lambda key: scores[key])[:half]
+
+
+def _hides(state: State | Question) -> bool:
+    return isinstance(state, Question) and state.hides_the_state
 
 
 def _differ(one: Trajectory, other: Trajectory) -> bool:

@@ -16,6 +16,7 @@ from lactchain import distributed
 from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
 from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
+from lactchain.data.questions import Question
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.exact import shortest_paths
@@ -49,9 +50,14 @@ class Rollouts:
 
     @cached_property
     def deterministic(self) -> bool | None:
-        """Whether the world throws no dice; None where it has no exact model to tell."""
-        model = self.env.view.model
-        return None if model is None else model(self.env.env).deterministic
+        """Whether the world throws no dice; None where nothing exact tells.
+
+        Where the outcomes of an action are known and there is no model, it does.
+        """
+        view = self.env.view
+        if view.model is None:
+            return None if view.outcomes is None else False
+        return view.model(self.env.env).deterministic
 
     def collect(
         self,
@@ -116,26 +122,38 @@ class Rollouts:
             self.tally["num_chains"] += len(busy)
 
     def outcomes(
-        self, states: Sequence[State], actions: Sequence[Action], seed: int
+        self,
+        states: Sequence[State | Question],
+        actions: Sequence[Action],
+        seed: int | Sequence[int],
     ) -> list[Trajectory]:
         """What each completion leads to from its state: B episodes of a single decision.
 
-        The same completion to the same state is played once: all are played with the same seed.
+        The same completion to the same state is played once for each seed.
+
+        Args:
+            seed: of all plays, or of each.
         """
-        keys = [(str(state), action.text) for state, action in zip(states, actions, strict=True)]
-        distinct: dict[tuple[str, str], tuple[State, Action, int]] = {}
-        for key, state, action in zip(keys, states, actions, strict=True):
-            distinct.setdefault(key, (state, action, seed))
+        seeds = [seed] * len(actions) if isinstance(seed, int) else seed
+        rows = list(zip(states, actions, seeds, strict=True))
+        keys = [(str(state), action.text, play) for state, action, play in rows]
+        distinct = dict(zip(keys, rows, strict=True))
         played = dict(zip(distinct, self.plays(distinct.values()), strict=True))
         self.tally["num_chains"] += len(actions)
         return [played[key] for key in keys]
 
-    def plays(self, decisions: Iterable[tuple[State, Action, int]]) -> Iterator[Trajectory]:
-        """Episodes of a single decision each: state, completion, and the seed of the play."""
+    def plays(
+        self, decisions: Iterable[tuple[State | Question, Action, int]]
+    ) -> Iterator[Trajectory]:
+        """Episodes of a single decision each: state, completion, and the seed of the play.
+
+        The state behind the text of a question is drawn by the seed.
+        """
         place = _Place(self.env)
         for state, action, seed in decisions:
+            drawn = state.drawn(seed) if isinstance(state, Question) else Episode(seed, state)
             with self.measure("environment"):
-                place.begin(0, Episode(seed, state))
+                place.begin(0, drawn)
                 outcome = place.step(action, self.config.id, "", cut=True)
             self.tally["num_plays"] += 1
             yield outcome
@@ -162,8 +180,7 @@ class _Place:
         self.index: int | None = None
 
     def begin(self, index: int, episode: Episode) -> None:
-        options = None if episode.state is None else {"state": episode.state}
-        observation, info = self.env.reset(seed=episode.seed, options=options)
+        observation, info = self.env.reset(seed=episode.seed, options=episode.options)
         self.index, self.seed, self.region = index, episode.seed, episode.region
         self.observations, self.infos = [observation], [info]
         self.actions: list[Action] = []

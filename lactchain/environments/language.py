@@ -53,7 +53,8 @@ class LanguageEnv(gym.Env[str, str]):
 
     ## Starting State
     The environment's own; or `reset(options={"state": state})`, a state as in `info["state"]`.
-    Other options are the environment's.
+    With `"remembered": items` beside it the text is these, as in `info["remembered"]`: an episode
+    goes on in the middle. Other options are the environment's.
 
     ## Rewards
     Sum of the rewards of the executed actions, less `chain_cost` for each completion.
@@ -67,7 +68,8 @@ class LanguageEnv(gym.Env[str, str]):
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
     the view cannot read it), `success` (the episode has terminated and ended well). Only where it
     applies: `unheard`, True: the text was no chain, and neither the world nor `invalid_penalty` has
-    a rule for it; `num_left_out`: observations and completions of the history that found no room.
+    a rule for it; `num_left_out`: observations and completions of the history that found no room;
+    `remembered`: with a history, the observations and completions that it holds.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
@@ -104,6 +106,7 @@ class LanguageEnv(gym.Env[str, str]):
         if template == BRIEF:
             template = view.brief
         self.env = env
+        self._own_template = view.template
         self.view = dataclasses.replace(
             view,
             template=view.template if template is None else template,
@@ -178,13 +181,18 @@ class LanguageEnv(gym.Env[str, str]):
         plain, _ = self.reset(options={"state": state})
         return plain, self._describe(self.view.bump_feedback), self._describe(INVALID_FEEDBACK)
 
+    def in_own_words(self) -> str:
+        """The state that the environment is in by the view's own template, whatever is shown."""
+        view = dataclasses.replace(self.view, template=self._own_template)
+        return view.text(self.env, *self._last)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
         """Starts an episode, where the environment starts it or in `options["state"]`."""
         super().reset(seed=seed)
         options = dict(options or {})
-        state = options.pop("state", None)
+        state, remembered = options.pop("state", None), options.pop("remembered", None)
         if state is None:
             result = self.env.reset(seed=seed, options=options)
         else:
@@ -194,7 +202,7 @@ class LanguageEnv(gym.Env[str, str]):
         self._over = False
         self._num_chains = 0
         self._remembered.clear()
-        self._remembered.append(self._describe())
+        self._remembered.extend(remembered or [self._describe()])
         info = self._info()
         return self._recall(info), info
 
@@ -228,6 +236,8 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _recall(self, info: dict[str, Any]) -> str:
         """The history, each item on lines of its own; counts the oldest that have no room."""
+        if self.history != 1:
+            info["remembered"] = list(self._remembered)
         *earlier, text = self._remembered
         for number, item in enumerate(reversed(earlier)):
             longer = "\n".join((item.removesuffix("\n"), text))

@@ -8,7 +8,7 @@ import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -23,6 +23,20 @@ State = Mapping[str, Any]
 def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     """`TextView.set_state` of worlds that are told the state as an option of `reset`."""
     return env.reset(options={"state": state})
+
+
+class Outcome(NamedTuple):
+    """What may come of an action.
+
+    Attributes:
+        probability: of this outcome among all.
+        reward: of the action.
+        state: after it; None where the episode is over.
+    """
+
+    probability: float
+    reward: float
+    state: State | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,9 @@ class TextView:
         model: the exact dynamics, for small worlds: without them there are no shortest paths and
             true values.
         unmodelled: why there is no model, where that is not plain.
+        outcomes: `outcomes(env, action)`, all that may come of an action, by its number, in the
+            state that the environment is in: for worlds that throw dice and have no model, or hide
+            what an observer can only guess, as a card that may be any of those not seen.
         position: where the agent is, x and y first.
         success: whether an episode that has terminated ended well; None: always.
         bump_feedback: said when some action of the chain left the state as it was.
@@ -59,6 +76,8 @@ class TextView:
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
             that configurations use; each is made of a `LanguageEnv`.
+        competent: the one of them that a warm start clones where there are no shortest paths; it
+            reads this template and plays from the states in which an episode begins.
         picture: what reports draw, a `lactchain.inspection.pictures.Picture`.
     """
 
@@ -71,6 +90,7 @@ class TextView:
     starts: Callable[[gym.Env], list[State]] | None = None
     model: Callable[[gym.Env], TabularModel] | None = None
     unmodelled: str = ""
+    outcomes: Callable[[gym.Env, int], list[Outcome]] | None = None
     position: Callable[[gym.Env], list[int]] | None = None
     success: Callable[[gym.Env], bool] | None = None
     bump_feedback: str = " Some action changed nothing."
@@ -82,6 +102,7 @@ class TextView:
     brief: str | None = None
     rare_words: str = ""
     policies: Mapping[str, Callable[[Any], Policy]] = field(default_factory=dict)
+    competent: str | None = None
     picture: Any = None
 
     def text(

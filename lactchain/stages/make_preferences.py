@@ -1,8 +1,8 @@
 """Makes preference pairs: K completions to each state, played and ranked, best over worst.
 
-Reads the actor's weights and --critic if given (without one, completions are ranked by their
-return); writes RUN/pairs/*.parquet. The founding text gives each state twice; K is
---preferences.num_candidates. What is dropped is counted by reason.
+Reads the actor's weights, --critic if given (without one, completions are ranked by their return)
+and --trajectories if given; writes RUN/pairs/*.parquet. The founding text gives each state twice;
+K is --preferences.num_candidates. What is dropped is counted by reason.
 """
 
 import logging
@@ -17,7 +17,12 @@ import numpy as np
 
 from lactchain.data import alarms
 from lactchain.data.candidates import questions, sample_candidates
-from lactchain.data.episodes import sampled_states
+from lactchain.data.episodes import (
+    check_practised,
+    decision_states,
+    go_round,
+    sampled_states,
+)
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
@@ -27,8 +32,10 @@ from lactchain.data.preferences import (
     require_pairs,
     write_pairs,
 )
+from lactchain.data.questions import Question, questions_asked
 from lactchain.data.rollouts import Rollouts, time_metrics
 from lactchain.data.shards import derive_seed, work_through
+from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
@@ -57,6 +64,9 @@ class MakePreferencesConfig:
     actor: SamplerConfig = SamplerConfig()
     critic: str | None = None
     """Folder of a trained critic; null: completions are ranked by return."""
+    trajectories: str | None = None
+    """Folder or file of episodes, whose texts are asked again, each as often as any other, with
+    what they remember; null: what states show when an episode begins."""
     preferences: PreferenceConfig = PreferenceConfig()
 
 
@@ -83,6 +93,11 @@ def pairs_into(
     by_return = critic is None or config.preferences.rank_by == "return"
     ranked_by = "return" if by_return else f"critic {config.critic}"
     log.info("pairs are ranked by %s", ranked_by)
+    asked = None
+    if config.trajectories is not None:
+        episodes = open_trajectories(config.trajectories)
+        check_practised(rollouts.env, decision_states(episodes), config.trajectories)
+        asked = questions_asked(episodes, rollouts.env)
     temperatures = [t * config.actor.temperature for t in HOTTER if config.actor.temperature]
     hotter = [replace(config.actor, temperature=t) for t in temperatures]
     pairs, figures = make_preferences(
@@ -92,7 +107,8 @@ def pairs_into(
         config.preferences,
         seed=config.run.seed,
         folder=run.path("pairs"),
-        explorers=[actor.with_config(asked, rollouts.env.grammar) for asked in hotter],
+        explorers=[actor.with_config(other, rollouts.env.grammar) for other in hotter],
+        asked=asked,
     )
     run.log_once(figures, step=0)
     return pairs, figures | {"ranked_by": ranked_by}
@@ -107,6 +123,7 @@ def make_preferences(
     seed: int = 0,
     folder: str | Path | None = None,
     explorers: Sequence[Policy] = (),
+    asked: Sequence[Question] | None = None,
 ) -> tuple[list[PreferencePair], dict[str, float]]:
     """Pairs of any policy's completions, ranked by any critic, and their figures.
 
@@ -118,6 +135,7 @@ def make_preferences(
         settings: the defaults when None.
         folder: of the files; None: none are kept.
         explorers: asked in turn where the policy's completions all read the same.
+        asked: questions to go round; None: states, by what they show when an episode begins.
 
     Raises:
         NoPairsError: every pair was dropped.
@@ -125,25 +143,43 @@ def make_preferences(
     if folder is None:
         with TemporaryDirectory() as place:
             return make_preferences(
-                policy, critic, world, settings, seed=seed, folder=place, explorers=explorers
+                policy,
+                critic,
+                world,
+                settings,
+                seed=seed,
+                folder=place,
+                explorers=explorers,
+                asked=asked,
             )
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     settings, env = settings or PreferenceConfig(), rollouts.env
     rank = "return" if critic is None else settings.rank_by
     per_shard = settings.states_per_shard
-    states = sampled_states(env, settings.num_states, derive_seed(seed, "pairs"))
+    states_seed = derive_seed(seed, "pairs")
+    if asked is None:
+        states = sampled_states(env, settings.num_states, states_seed)
+    else:
+        states = go_round(asked, settings.num_states, states_seed)
 
     def make(shard: int) -> tuple[list[PreferencePair], Counter[str]]:
         before = rollouts.tally.copy()
         part = states[shard * per_shard : (shard + 1) * per_shard]
         shard_seed = derive_seed(seed, "candidates", shard)
-        texts, asked = questions(
-            policy, rollouts, part, settings.share_after_completion, shard_seed
-        )
+        texts = None
+        if asked is None:
+            texts, part = questions(
+                policy,
+                rollouts,
+                part,
+                settings.share_after_completion,
+                shard_seed,
+                settings.completions_before,
+            )
         candidates = sample_candidates(
             policy,
             rollouts,
-            asked,
+            part,
             settings.num_candidates,
             shard_seed,
             critic if rank == "advantage" else None,

@@ -60,6 +60,8 @@ class Rounds:
         """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
         stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
         self._take_actor(stage, train_bc.main(stage))
+        if self.config.critic.from_clone:
+            self._build_encoder("cloned_encoder")
 
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
@@ -115,10 +117,20 @@ class Rounds:
             environment=self.config.environment,
             actor=self.actor,
             critic=self.critic if settings.preferences.rank_by == "advantage" else None,
+            trajectories=self._episodes(number),
             preferences=settings.preferences,
             simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
             training=replace(training, learning_rate=training.learning_rate * decay),
         )
+
+    def _episodes(self, number: int) -> str | None:
+        """The critic's episodes of a round, whose texts pairs are asked with a history.
+
+        Without one, what a state shows does not depend on what came before.
+        """
+        if self.config.environment.history == 1:
+            return None
+        return str(self.run.directory / f"round_{number}/critic/trajectories")
 
     def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict[str, Any]) -> None:
         """Goes on with the actor that a stage has trained."""
@@ -138,16 +150,26 @@ class Rounds:
         return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
 
     def _build_tiny_models(self) -> None:
-        from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+        from lactchain.data.base_models import prepare_tiny_actor
 
-        actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
+        actor = str(self.run.directory / "base" / "actor")
         if distributed.is_main():
             seed = self.config.run.seed
             words = [self.config.actor.strategy]
             prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed, words)
-            prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
-        self.actor, self.encoder = replace(self.actor, model=actor), encoder
+        self.actor = replace(self.actor, model=actor)
+        self._build_encoder("encoder")
+
+    def _build_encoder(self, name: str) -> None:
+        """The critic's base, with the trunk of the actor as it stands."""
+        from lactchain.data.base_models import prepare_tiny_encoder
+
+        encoder = str(self.run.directory / "base" / name)
+        if distributed.is_main():
+            prepare_tiny_encoder(encoder, self.actor.model)
+        distributed.barrier()
+        self.encoder = encoder
 
 
 def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:

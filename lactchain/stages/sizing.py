@@ -20,6 +20,7 @@ from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
+from lactchain.types import Trajectory
 
 Config = TypeVar("Config")
 
@@ -34,7 +35,7 @@ class WorldSize:
     """What the rules go by.
 
     Attributes:
-        num_states: states that are told apart.
+        num_states: states that are told apart; with a history, texts.
         num_actions: actions to choose from.
         path_length: actions that a solved episode takes, in the mean over start states.
         longest_path: the same, of the start state that needs most.
@@ -76,7 +77,11 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
     )
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
-        return size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        if rollouts.env.history == 1:
+            return size
+        texts = texts_seen(random_play(rollouts, seed))
+        return replace(size, num_states=num_unseen_and_seen(texts))  # it is these that are learnt
     return size_by_play(rollouts, seed)
 
 
@@ -105,24 +110,33 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
     States are estimated by what was seen once and twice (Chao 1984); the shortest solved episodes
     stand for solved ones.
     """
-    episodes = collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
-    seen = [text for episode in episodes for text in episode.observations[:-1]]
+    episodes = random_play(rollouts, seed)
     solved = sorted(sum(e.num_actions) for e in episodes if e.infos[-1]["success"])
     path = solved[: max(1, len(solved) // 10)] or [rollouts.env.max_chains]
     rewards = [reward for e in episodes for info in e.infos for reward in info["rewards"]]
     path_length = float(np.mean(path))
     returns = np.concatenate([e.returns(gamma_of(path_length), "action") for e in episodes])
     return WorldSize(
-        num_states=num_unseen_and_seen(seen),
+        num_states=num_unseen_and_seen(texts_seen(episodes)),
         num_actions=len(rollouts.env.grammar.action_names),
         path_length=path_length,
         longest_path=int(max(path)),
         reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
         worst_reward=min(rewards, default=0.0),
         max_chains=rollouts.env.max_chains,
-        has_chance=False,
+        has_chance=rollouts.deterministic is False,
         source=BY_PLAY,
     )
+
+
+def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:
+    """Episodes of random chains."""
+    return collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
+
+
+def texts_seen(episodes: Iterable[Trajectory]) -> list[str]:
+    """The texts that episodes answered."""
+    return [text for episode in episodes for text in episode.observations[:-1]]
 
 
 def num_unseen_and_seen(seen: Iterable[str]) -> int:
@@ -182,6 +196,9 @@ def _share(rows: float, processes: int) -> int:
 
 
 LONGEST_CHAIN = 20
+MOST_ROWS = 50_000
+"""Episodes, and states of pairs, of a round: in a world of more states the later rounds are for the
+others, and an estimate of how many there are may be far off."""
 ROWS_OF_AN_ACTION = 7
 """Passes of SimPO over each action of each state's solution in a round. A tiny actor learns the
 pairs of the 4x4 grid in 450 updates of 64."""
@@ -246,9 +263,10 @@ RULES = (
         lambda world, config, _: _clamped(
             6 * world.num_states,
             4_096 if world.has_chance else 1_024,
-            max(6_000, 2 * world.num_states),
+            max(6_000, min(2 * world.num_states, MOST_ROWS)),
         ),
-        "six from each state, two where there are many; more where luck has to even out",
+        f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
+        " to even out",
     ),
     Rule(
         "critic.collect.shard_size",
@@ -263,9 +281,9 @@ RULES = (
     Rule(
         "simpo.preferences.num_states",
         lambda world, config, _: _clamped(
-            4 * world.num_states, 1024, max(4_000, 3 * world.num_states)
+            4 * world.num_states, 1024, max(4_000, min(3 * world.num_states, MOST_ROWS))
         ),
-        "each state four times, three times where there are many",
+        f"each state four times, three times where there are many, {MOST_ROWS:,} at most",
     ),
     Rule(
         "simpo.preferences.num_candidates",

@@ -12,12 +12,17 @@ tokens of the completions are learnt.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
-from lactchain.data.episodes import check_practised, decision_states, sampled_states
+from lactchain.data.episodes import (
+    check_practised,
+    decision_states,
+    sampled_states,
+)
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -33,7 +38,7 @@ from lactchain.settings import (
     check,
 )
 from lactchain.stages.running import Phases, run_stage
-from lactchain.types import Action, Trajectory
+from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,12 +49,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BehaviorConfig(Bounded):
-    """Scripted behaviour to clone: a mixture of shortest paths and random chains."""
+    """Scripted behaviour to clone: a mixture of shortest paths and random chains.
+
+    A world may name another policy in the place of shortest paths, whose episodes are played then.
+    """
 
     num_chains: AtLeast1 = 20_000
     """Chains to clone, from start states drawn uniformly."""
     competent_fraction: Share = 0.3
-    """Share of chains along a shortest path, cut to the longest legal chain."""
+    """Share of chains along a shortest path, cut to the longest legal chain, or of that policy."""
     max_random_length: AtLeast1 = 4
     """Longest random chain, in actions; lengths are uniform."""
 
@@ -145,6 +153,10 @@ def rows_to_clone(
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
     """Observations, and the completions to clone."""
+    if config.pairs is None and env.history != 1 and env.view.competent is None:
+        # Texts remember what came before: whole episodes, by one who is told all.
+        told = make_language_env(replace(config.environment, template=None, history=1))
+        return played_examples(env, _optimal(told), config.behavior, config.run.seed)
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
     pairs = open_pairs(config.pairs)
@@ -157,22 +169,49 @@ def behavior_examples(
 ) -> list[tuple[str, Action]]:
     """Observations of start states drawn uniformly, and scripted completions to them.
 
+    In a world whose view names a competent policy, decisions of episodes that are played so.
+
     Raises:
         ConfigError: the shortest paths are unknown, or the observations do not tell the states.
     """
-    try:
-        competent = OptimalChains(env)
-    except ValueError as error:
-        raise ConfigError(f"environment.{error}") from error
-    policy = Mixture(
-        competent,
-        RandomChains(env.grammar, min(config.max_random_length, env.grammar.max_chain_length)),
-        config.competent_fraction,
-    )
+    if env.view.competent is not None:
+        return played_examples(env, env.view.policies[env.view.competent](env), config, seed)
+    policy = _mixture(_optimal(env), env, config)
     states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
     observations = [env.reset(options={"state": state})[0] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))
+
+
+def played_examples(
+    env: LanguageEnv, competent: Policy, config: BehaviorConfig, seed: int
+) -> list[tuple[str, Action]]:
+    """Decisions of whole episodes, of behaviour that reads the view's own template."""
+    policy = _mixture(competent, env, config)
+    examples: list[tuple[str, Action]] = []
+    for episode in count():
+        text, info = env.reset(seed=derive_seed(seed, "behavior episode", episode))
+        over = False
+        while not over and info["state"] not in env.held_back:
+            if len(examples) == config.num_chains:
+                return examples
+            row_seed = derive_seed(seed, "behavior", len(examples))
+            [action] = policy.act([env.in_own_words()], [row_seed])
+            examples.append((text, action))
+            text, _, terminated, truncated, info = env.step(action.text)
+            over = terminated or truncated
+
+
+def _optimal(env: LanguageEnv) -> OptimalChains:
+    try:
+        return OptimalChains(env)
+    except ValueError as error:
+        raise ConfigError(f"environment.{error}") from error
+
+
+def _mixture(competent: Policy, env: LanguageEnv, config: BehaviorConfig) -> Mixture:
+    longest = min(config.max_random_length, env.grammar.max_chain_length)
+    return Mixture(competent, RandomChains(env.grammar, longest), config.competent_fraction)
 
 
 def chosen_episodes(

@@ -116,10 +116,13 @@ def critic_trainer(
 
 
 def compares_with_exact(config: TrainCriticConfig, env: LanguageEnv) -> bool:
-    """Whether true values are asked for, and can be computed: of states, and chains alone."""
+    """Whether true values are asked for, and can be computed: of states, and chains alone.
+
+    With a history the actor does not answer the state.
+    """
     constrained = config.actor.decoding == "constrained"
     wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
-    return wanted and can_enumerate(env)
+    return wanted and env.history == 1 and can_enumerate(env)
 
 
 def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:

@@ -45,6 +45,9 @@ class TrainSimPOConfig:
     pairs: str | None = None
     """Folder or file of preference pairs, ours or any with the columns prompt, chosen and rejected
     (parquet, JSONL, a folder of `datasets`); null: the actor makes its own."""
+    trajectories: str | None = None
+    """Folder or file of episodes whose texts are asked for pairs; null: what states show when an
+    episode begins."""
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()

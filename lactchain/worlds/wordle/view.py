@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.views import State, TextView, reset_into
+from lactchain.environments.views import Outcome, State, TextView, reset_into
 from lactchain.inspection.markup import Markup, escape
 from lactchain.inspection.pictures import Picture
 from lactchain.types import Trajectory
 from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import ConsistentWords
-from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, is_turn
+from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
+from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, SOLVED, is_turn, pattern_marks
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
 COLOURS = {"g": "#538d4e", "y": "#b59f3b", "b": "#787c7e"}  # right place, elsewhere, absent
@@ -44,15 +44,19 @@ def wordle_view(world: Wordle) -> TextView:
         get_state=_state,
         set_state=reset_into,
         states=_states,
+        outcomes=_outcomes if world.reward is None else None,
         success=_solved,
         spelling=_letters_apart if world.letters_apart else _letters_together,
         step_takes_text=True,
         max_chains=world.num_tries,
+        brief="{tries_left} {absent} {elsewhere} {known}",
         rare_words=f" {every_square} {every_square.upper()}",
         policies={
             "consistent": ConsistentWords,
             "informed": partial(ConsistentWords, informed=True),
+            "lookahead": BestWords,
         },
+        competent="consistent",
         picture=BoardPicture(),
     )
 
@@ -95,6 +99,19 @@ def _state(env: gym.Env) -> State:
 
 def _states(env: gym.Env) -> list[State]:
     return [{"guesses": [], "feedback": []}]
+
+
+def _outcomes(env: gym.Env, action: int) -> list[Outcome]:
+    """The marks that a guess may get; the hidden word is any of those that fit."""
+    game = env.unwrapped
+    patterns, counts = np.unique(game.tables.patterns[action, game.fits], return_counts=True)
+    guesses, last_try = [*game.guesses, game.tables.words[action]], game.num_tries - 1
+    outcomes = []
+    for pattern, share in zip(patterns.tolist(), counts / counts.sum(), strict=True):
+        over = pattern == SOLVED or len(game.guesses) == last_try
+        state = {"guesses": guesses, "feedback": [*game.feedback, pattern_marks(pattern)]}
+        outcomes.append(Outcome(share, 0.0 if pattern == SOLVED else -1.0, None if over else state))
+    return outcomes
 
 
 def _solved(env: gym.Env) -> bool:

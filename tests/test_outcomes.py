@@ -1,0 +1,155 @@
+"""Worlds that list what may come of an action: what completions are worth is known exactly."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from script_setups import PREFERENCES, config_of, run_here
+
+from lactchain.data.candidates import questions, sample_candidates
+from lactchain.data.expected_results import chain_worth
+from lactchain.data.rollouts import Rollouts
+from lactchain.environments.language import LanguageEnv, language_env
+from lactchain.environments.views import Outcome, shipped_view
+from lactchain.settings import EnvironmentConfig
+from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
+from lactchain.types import FunctionPolicy
+from lactchain.worlds.wordle.env import Wordle
+from lactchain.worlds.wordle.view import CLUES_TEMPLATE
+from lactchain.worlds.wordle.words import read_board
+
+WORDS = ["level", "motto", "shirt"]
+EMPTY = {"guesses": [], "feedback": []}
+FEW = EnvironmentConfig("lactchain/Wordle-v0", {"words": WORDS}, extractor="utterance")
+MANY = EnvironmentConfig(
+    "lactchain/Wordle-v0",
+    {"words": list(Wordle().tables.words[::20])},
+    extractor="utterance",
+    template=CLUES_TEMPLATE,
+)
+
+
+class TriesLeft:
+    """A critic that finds each text worth the number that it begins with."""
+
+    mode, gamma, discount_per = "value", 0.5, "action"
+
+    def values(self, observations, actions=None):
+        return np.array([float(text.split()[0]) for text in observations])
+
+
+def outcomes(env, action, state=EMPTY):
+    env.reset(options={"state": state})
+    return env.view.outcomes(env.env, action)
+
+
+def test_what_may_come_of_a_guess_by_hand():
+    env = language_env(FEW.id, FEW.kwargs, extractor="utterance")
+    found = outcomes(env, 0)  # level: motto and shirt have none of its letters
+    assert [(o.probability, o.reward) for o in found] == [(2 / 3, -1), (1 / 3, 0)]
+    assert found[0].state == {"guesses": ["level"], "feedback": ["bbbbb"]} and not found[1].state
+    marks = {None if o.state is None else o.state["feedback"][0] for o in outcomes(env, 1)}
+    assert marks == {None, "bbbbb", "bbyyb"}
+    # the last try ends the game, whatever comes of it
+    last = {"guesses": ["zzzzz"] * 5, "feedback": ["bbbbb"] * 5}
+    assert [o.state for o in outcomes(env, 1, last)] == [None] * 3
+    paid = Wordle(WORDS, reward=lambda *_: np.zeros(1))
+    assert paid.text_view().outcomes is None  # whose rewards nobody has listed
+
+
+def lake(env, action):
+    """Gymnasium's own table of FrozenLake."""
+    return [
+        Outcome(probability, reward, None if over else {"state": state})
+        for probability, state, reward, over in env.unwrapped.P[env.unwrapped.s][action]
+    ]
+
+
+@pytest.mark.parametrize("discount_per", ["action", "chain"])
+def test_outcomes_tell_what_the_exact_model_tells(discount_per):
+    world = gym.make("FrozenLake-v1")
+    view = shipped_view(world.unwrapped)
+    settings = {"max_chain_length": 2, "chain_cost": 0.1}
+    known = LanguageEnv(world, view, **settings)
+    listed = LanguageEnv(world, replace(view, model=None, outcomes=lake), **settings)
+    states = [{"state": number} for number in (0, 6, 10, 14) for _ in range(3)]
+    chains = [(2,), (2, 2), (1, 0)] * 4
+
+    def values(texts):
+        return np.array([len(text) + 10.0 * ("changed" in text) for text in texts])
+
+    for critic in (values, None):
+        asked = states, chains, critic, 0.5, discount_per
+        np.testing.assert_allclose(chain_worth(listed, *asked), chain_worth(known, *asked))
+
+
+def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
+    rollouts = Rollouts(replace(FEW, template=CLUES_TEMPLATE))
+    said = ["l e v e l\n", "m o t t o\n", "nonsense\n"]
+    policy = FunctionPolicy(lambda _, seed: said[seed % 3], draws=True)
+    [found] = sample_candidates(policy, rollouts, [EMPTY], 12, 0, TriesLeft(), 0.5, "action")
+    # -1 and half of the five tries that are left then, for each word but that of the guess
+    worth = {said[0]: 2 / 3 * (-1 + 2.5), said[1]: 2 / 3 * (-1 + 2.5), said[2]: -1 + 2.5}
+    for action, advantage, earned in zip(
+        found.actions, found.advantages, found.returns, strict=True
+    ):
+        assert advantage == pytest.approx(worth[action.text] - 6)
+        assert earned == pytest.approx(-1 if action.text == said[2] else -2 / 3)
+    assert len({action.text for action in found.actions}) == 3
+    assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
+
+
+def test_pairs_are_asked_for_after_some_completions_each_number_as_often():
+    rollouts = Rollouts(MANY)
+    states = [EMPTY] * 8
+    first = rollouts.env.grammar.render([7])
+    policy = FunctionPolicy(lambda text: first if text.startswith("6") else "nonsense\n")
+    texts, asked = questions(policy, rollouts, states, 0.75, 0, most_completions=3)
+    assert [len(state["guesses"]) for state in asked] == [1, 2, 3, 1, 2, 3, 0, 0]
+    assert all(int(text[0]) == 6 - len(s["guesses"]) for text, s in zip(texts, asked, strict=True))
+    # the same guess meets different words
+    assert len({state["feedback"][0] for state in asked[:6]}) > 3
+
+
+def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_words():
+    rollouts = Rollouts(MANY)
+    env, words = rollouts.env, rollouts.env.env.unwrapped.tables
+    examples = behavior_examples(env, BehaviorConfig(200, competent_fraction=1.0), seed=0)
+    assert len(examples) == 200 and sum(text.startswith("6 tries") for text, _ in examples) > 30
+    for text, action in examples:
+        [guess] = env.extractor.parse(action.text).actions
+        shown = [line.replace("-", "").split()[1:] for line in text.splitlines()[1:]]
+        absent, elsewhere, known = shown
+        word = words.words[guess]
+        assert not set(word) & {letter.lower() for letter in absent}
+        assert all(word[int(place) - 1] != letter for letter, place in elsewhere)
+        assert all(word[int(place) - 1] == letter.lower() for letter, place in known)
+    assert behavior_examples(env, BehaviorConfig(200, competent_fraction=1.0), seed=0) == examples
+
+
+def test_the_recipe_plays_wordle_from_a_clone_that_its_critic_begins_with(tmp_path):
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
+    config = replace(
+        config,
+        environment=replace(FEW, template="brief"),
+        critic=replace(config.critic, from_clone=True),
+        simpo=replace(config.simpo, preferences=replace(PREFERENCES, min_margin=0.0)),
+        evaluation=replace(config.evaluation, num_episodes_per_start=8),
+    )
+    assert run_here("run_pipeline", config)["num_rounds"] == 1
+    actor = load_file(tmp_path / "run/warm_start/actor/model.safetensors")
+    trunk = load_file(tmp_path / "run/base/cloned_encoder/model.safetensors")
+    assert trunk.keys() == {n.removeprefix("model.") for n in actor if n.startswith("model.")}
+    assert all(torch.equal(weight, actor[f"model.{name}"]) for name, weight in trunk.items())
+    with pytest.raises(ValueError, match=r"critic\.from_clone: expected false without tiny and"):
+        replace(config, warm_start=None)
+
+
+def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
+    env = language_env(MANY.id, MANY.kwargs, template="{tries_left}", extractor="utterance")
+    assert env.reset(seed=0)[0] == "6"
+    env.step(env.grammar.render([7]))
+    assert read_board(env.in_own_words())[0] == [MANY.kwargs["words"][7]]

@@ -1,0 +1,138 @@
+"""Texts that remember: asked again in the middle of episodes, for what they hide on average."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from script_setups import config_of, run_here
+
+from lactchain import Action, PreferenceConfig
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.preferences import read_pairs
+from lactchain.data.questions import Question, questions_asked
+from lactchain.data.rollouts import Rollouts, collect
+from lactchain.data.trajectories import read_trajectories
+from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.errors import DataError
+from lactchain.settings import EnvironmentConfig
+from lactchain.stages.make_preferences import make_preferences
+from lactchain.stages.sizing import measure_world
+from lactchain.stages.train_bc import BehaviorConfig, played_examples
+
+# The goal is in the middle: the cells beside it look alike, and so do the ends but for a wall.
+CORRIDOR = {"layout": ["00000"], "goal": [0, 2]}
+MAZE = EnvironmentConfig(
+    "lactchain/Maze-v0", CORRIDOR, template="{sides}\n", extractor="utterance", history=3
+)
+NEAR_LEFT, NEAR_RIGHT = {"row": 0, "column": 1}, {"row": 0, "column": 3}
+MOVES = ("move up\n", "move down\n", "move left\n", "move right\n")
+
+
+@pytest.fixture
+def rollouts():
+    return Rollouts(MAZE)
+
+
+def episodes_of(rollouts, count=20):
+    return collect(RandomChains(rollouts.env.grammar), rollouts, count, seed=3)
+
+
+def test_an_episode_goes_on_in_the_middle_as_it_went(rollouts):
+    for episode in episodes_of(rollouts):
+        for t, action in enumerate(episode.actions):
+            info = episode.infos[t]
+            again, _ = rollouts.env.reset(
+                options={"state": info["state"], "remembered": info["remembered"]}
+            )
+            assert again == episode.observations[t] == "".join(info["remembered"])
+            after, reward, *_ = rollouts.env.step(action.text)
+            assert (after, reward) == (episode.observations[t + 1], episode.rewards[t])
+
+
+def test_without_a_history_nothing_is_told_of_one():
+    env = Rollouts(replace(MAZE, history=1)).env
+    assert "remembered" not in env.reset()[1]
+
+
+def test_questions_are_the_different_texts_with_the_states_as_often_as_met(rollouts):
+    episodes = episodes_of(rollouts)
+    met = [
+        (text, tuple(info["state"].values()))
+        for episode in episodes
+        for text, info in zip(episode.observations[:-1], episode.infos[:-1], strict=True)
+    ]
+    questions = questions_asked(episodes, rollouts.env)
+    assert [question.text for question in questions] == list(dict.fromkeys(t for t, _ in met))
+    told = [(q.text, tuple(state.values())) for q in questions for state in q.states]
+    assert sorted(told) == sorted(met)
+    hidden = {question.text for question in questions if question.hides_the_state}
+    assert "A B\n" in hidden and "L A B\n" not in hidden
+
+
+def test_episodes_that_do_not_tell_what_was_remembered_are_refused(rollouts):
+    [episode] = episodes_of(rollouts, 1)
+    infos = tuple({"state": info["state"]} for info in episode.infos)
+    with pytest.raises(DataError, match="episode 0: expected infos with 'remembered'"):
+        questions_asked([replace(episode, infos=infos)], rollouts.env)
+
+
+def test_a_completion_is_worth_the_mean_over_what_its_text_hides(rollouts):
+    """From the left the goal is to the right: three times in four."""
+    question = Question("A B\n", (NEAR_LEFT, NEAR_LEFT, NEAR_RIGHT, NEAR_LEFT), ("A B\n",))
+    policy = RandomChains(rollouts.env.grammar)
+    [found] = sample_candidates(policy, rollouts, [question], 64, 5, None, 0.9, "action")
+    returns = {a.text: r for a, r in zip(found.actions, found.returns, strict=True)}
+    np.testing.assert_allclose([returns[move] for move in MOVES], [-1, -1, -0.75, -0.25], atol=0.1)
+    assert found.observation == "A B\n" and found.state == NEAR_LEFT
+
+
+def test_plays_go_on_with_what_was_remembered(rollouts):
+    remembered = ("L A B\n", "move right\n", "A B\n")
+    question = Question("".join(remembered), (NEAR_LEFT,), remembered)
+    [outcome] = rollouts.outcomes([question], [Action("move left\n")], 0)
+    assert outcome.observations == (question.text, "A B\nmove left\nL A B\n")
+
+
+def test_pairs_ask_each_text_of_the_episodes_as_often(rollouts):
+    asked = questions_asked(episodes_of(rollouts), rollouts.env)
+    policy = RandomChains(rollouts.env.grammar)
+    settings = PreferenceConfig(num_states=2 * len(asked), num_candidates=24, min_margin=0.2)
+    pairs, _ = make_preferences(policy, None, rollouts, settings, asked=asked)
+    chosen = {pair.prompt: pair.chosen for pair in pairs}
+    # The wall that was seen to the left two items ago tells where one is.
+    assert chosen["L A B\nmove right\nA B\n"] == "move right\n"
+    assert chosen["R A B\nmove left\nA B\n"] == "move left\n"
+    assert set(chosen) < {question.text for question in asked}
+
+
+def test_whole_episodes_are_cloned_where_texts_remember():
+    """Behaviour that sees the cell goes straight to the goal: two cells of one move, two of two."""
+    env, told = Rollouts(MAZE).env, Rollouts(replace(MAZE, template=None, history=1)).env
+    config = BehaviorConfig(num_chains=60, competent_fraction=1.0)
+    examples = played_examples(env, OptimalChains(told), config, seed=0)
+    assert len(examples) == 60
+    texts = [text for text, _ in examples]
+    ends = {"L A B\n": "move right\n", "R A B\n": "move left\n"}
+    behind = {f"{end}{move}A B\n": move for end, move in ends.items()}
+    assert set(texts) == {"A B\n", *ends, *behind}
+    assert all((ends | behind).get(text, action.text) == action.text for text, action in examples)
+    assert 25 <= texts.count("A B\n") + sum(map(texts.count, ends)) <= 45
+
+
+def test_with_a_history_the_texts_are_what_a_world_counts():
+    assert measure_world(replace(MAZE, history=1)).num_states == 4
+    remembers = measure_world(MAZE)
+    # An observation alone, of three kinds, and each with one of four moves behind it.
+    assert remembers.num_states == 3 + 3 * 4
+    assert remembers.path_length == 1.5
+
+
+def test_a_pipeline_asks_its_pairs_what_the_critic_s_episodes_were_asked(tmp_path):
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=MAZE, num_rounds=1)
+    summary = run_here("run_pipeline", config)
+    assert summary["num_pairs"] > 0 and summary["critic_r2"] is None
+    episodes = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
+    asked = {text for episode in episodes for text in episode.observations[:-1]}
+    prompts = {pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")}
+    assert prompts <= asked
+    assert any(prompt.count("\n") == 3 for prompt in prompts)
