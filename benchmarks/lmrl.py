@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.exact import shortest_paths
@@ -224,13 +225,21 @@ class Runs:
         """Critic, pairs and SimPO, in rounds."""
         return self._stage("run_pipeline", "simpo", {})
 
-    def evaluation(self, name: str, free: bool, actor: Mapping[str, object]) -> Path:
-        """An actor of these settings, with dice or without."""
+    def evaluation(
+        self, name: str, free: bool, actor: Mapping[str, object], template: str | None = None
+    ) -> Path:
+        """An actor of these settings, with dice or without.
+
+        Args:
+            template: of the texts that it was trained on; None: the one of the other methods.
+        """
         with_dice, without = self.world.num_games
         settings = {f"actor.{key}": value for key, value in actor.items()} | {
             "actor.temperature": 1.0 if free else 0.0,
             "evaluation.num_episodes_per_start": with_dice if free else without,
         }
+        if template is not None:
+            settings["environment.template"] = template
         return self._stage("evaluate", f"evaluate_{name}", settings)
 
     def _learning(self, actor: Path) -> dict[str, object]:
@@ -302,12 +311,13 @@ def rows(runs: Runs, methods: Sequence[str]) -> Iterator[dict]:
 def actor_rows(runs: Runs, method: str) -> Iterator[dict]:
     """The rows of a policy without values."""
     trained = runs.pipeline() if method == "simpo" else runs.cloned(method)
-    actor = {"model": trained / "actor", "adapter": None}
+    actor, template = {"model": trained / "actor", "adapter": None}, None
     if method == "simpo":
         actor = json.loads((trained / "summary.json").read_text())["actor"]
+        template = yaml.safe_load((trained / "config.yaml").read_text())["environment"]["template"]
     for decoding, free in (("free", True), ("constrained", False)):
         settings = actor | {"values": None, "decoding": decoding}
-        folder = runs.evaluation(f"{method}_{decoding}", free, settings)
+        folder = runs.evaluation(f"{method}_{decoding}", free, settings, template)
         yield row(NAMES[method], "free" if free else "greedy", folder, trained)
 
 

@@ -326,7 +326,8 @@ class PreferenceConfig(Bounded):
     the world."""
     share_after_completion: Share = 0.0
     """Share of these states that give way to what follows completions of the actor's: texts of the
-    middle of an episode, such as those that tell of a bump, are practised too."""
+    middle of an episode, such as those that tell of a bump, are practised too. Where recorded texts
+    are asked again (`trajectories`, and in a pipeline with a history) it does not count."""
     completions_before: AtLeast1 = 1
     """How many completions it is that they follow, at most; each number from 1 on as often. More
     than 1 where episodes begin in few states."""

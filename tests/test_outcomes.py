@@ -12,8 +12,10 @@ from script_setups import PREFERENCES, config_of, run_here
 from lactchain.data.candidates import questions, sample_candidates
 from lactchain.data.expected_results import chain_worth
 from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import LanguageEnv, language_env
+from lactchain.data.token_counts import sample_observations
+from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.views import Outcome, shipped_view
+from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import FunctionPolicy
@@ -153,3 +155,19 @@ def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
     assert env.reset(seed=0)[0] == "6"
     env.step(env.grammar.render([7]))
     assert read_board(env.in_own_words())[0] == [MANY.kwargs["words"][7]]
+
+
+def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
+    env = make_language_env(MANY)
+    view = replace(env.view, competent="clever")
+    with pytest.raises(
+        ConfigError, match="competent: expected one of .*consistent.*, got 'clever'"
+    ):
+        view.check(env.env)
+
+
+def test_the_longest_text_is_looked_for_in_whole_games():
+    """Wordle shows the clues of all tries, and none at first."""
+    env = make_language_env(replace(MANY, template=None))
+    texts = sample_observations(env)
+    assert max(map(len, texts)) > 2 * len(env.reset(seed=0)[0])

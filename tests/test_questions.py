@@ -13,11 +13,12 @@ from lactchain.data.questions import Question, questions_asked
 from lactchain.data.rollouts import Rollouts, collect
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import DataError
-from lactchain.settings import EnvironmentConfig
+from lactchain.errors import ConfigError, DataError
+from lactchain.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.sizing import measure_world
 from lactchain.stages.train_bc import BehaviorConfig, played_examples
+from lactchain.stages.train_simpo import TrainSimPOConfig
 
 # The goal is in the middle: the cells beside it look alike, and so do the ends but for a wall.
 CORRIDOR = {"layout": ["00000"], "goal": [0, 2]}
@@ -136,3 +137,26 @@ def test_a_pipeline_asks_its_pairs_what_the_critic_s_episodes_were_asked(tmp_pat
     prompts = {pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")}
     assert prompts <= asked
     assert any(prompt.count("\n") == 3 for prompt in prompts)
+
+
+def test_cloned_episodes_start_where_one_may_practise_and_end_though_the_usual_start_is_held_back():
+    cliff = EnvironmentConfig("CliffWalking-v1", history=3, max_chain_length=4)
+    told = Rollouts(replace(cliff, history=1)).env
+    env = Rollouts(replace(cliff, held_back=HeldBackConfig(share=0.5))).env
+    assert told.reset()[1]["state"] in env.held_back
+    behavior = BehaviorConfig(num_chains=100, competent_fraction=1.0)
+    texts = {text for text, _ in played_examples(env, OptimalChains(told), behavior, seed=1)}
+    starts = [state for state in env.start_states() if state not in env.held_back]
+    assert texts >= {env.reset(options={"state": state})[0] for state in starts}
+
+
+def test_states_that_follow_a_completion_are_refused_where_texts_remember(rollouts):
+    policy = RandomChains(rollouts.env.grammar)
+    settings = PreferenceConfig(num_states=4, share_after_completion=0.5)
+    with pytest.raises(ConfigError, match="a history of 3 items, which it would forget"):
+        make_preferences(policy, None, rollouts, settings)
+
+
+def test_pairs_that_are_read_ask_no_episodes():
+    with pytest.raises(ValueError, match="trajectories: expected null beside `pairs`"):
+        TrainSimPOConfig(pairs="pairs", trajectories="episodes")

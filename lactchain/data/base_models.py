@@ -39,6 +39,8 @@ def prepare_tiny_actor(
         strategies: whose words it knows too.
     """
     settings = {"tiny": asdict(shape), "environment": asdict(environment), "seed": seed}
+    if strategies is not STRATEGIES:
+        settings["strategies"] = list(strategies)
     prepare(
         folder,
         settings,

@@ -32,7 +32,7 @@ LETTERS_PER_TOKEN = 3
 def actor_lengths(environment: EnvironmentConfig, actor: PlayerConfig) -> TextLengths:
     """The lengths of what an actor reads and writes."""
     env = make_language_env(environment)
-    texts, grammar = sample_observations(env, environment), env.grammar
+    texts, grammar = sample_observations(env), env.grammar
     vocabulary = shape_of(actor.model).get_text_config().vocab_size
     tokenizer = find_tokenizer(actor)
     if tokenizer is None:
@@ -61,7 +61,7 @@ def find_tokenizer(actor: PlayerConfig) -> PreTrainedTokenizerBase | None:
 def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     """The tokens of the longest text that a critic reads."""
     env = make_language_env(environment)
-    texts = sample_observations(env, environment)
+    texts = sample_observations(env)
     actions = [_longest_completion(env)] * len(texts) if critic.mode == "action_value" else None
     shape = build(at_depth(critic_spec(critic), 1))  # reading takes no weights
     try:
@@ -73,11 +73,11 @@ def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:
     return max(map(len, reader.tokenize(reader.texts(texts, actions))))
 
 
-def sample_observations(env: LanguageEnv, config: EnvironmentConfig) -> list[str]:
-    """Observations of some episodes: the first ones, or all where they show the past."""
+def sample_observations(env: LanguageEnv) -> list[str]:
+    """Observations of some episodes, from the first one to the last."""
     texts, completion = [], _longest_completion(env)
     for seed in range(NUM_EPISODES):
-        text, over = env.reset(seed=seed)[0], config.history == 1
+        text, over = env.reset(seed=seed)[0], False
         texts.append(text)
         while not over:
             text, _, terminated, truncated, _ = env.step(completion)

@@ -128,6 +128,10 @@ class TextView:
                 raise ConfigError(f"action_names: expected {space.n} names, got {names}")
         elif not isinstance(space, spaces.Text):
             raise ConfigError(f"{env}: expected discrete actions, or text, got {space}")
+        if self.competent is not None and self.competent not in self.policies:
+            raise ConfigError(
+                f"competent: expected one of {sorted(self.policies)}, got {self.competent!r}"
+            )
         try:
             list(string.Formatter().parse(self.template))
         except ValueError as error:

@@ -39,6 +39,7 @@ from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
+from lactchain.errors import ConfigError
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.stages.running import Phases, run_stage
@@ -157,6 +158,12 @@ def make_preferences(
     rank = "return" if critic is None else settings.rank_by
     per_shard = settings.states_per_shard
     states_seed = derive_seed(seed, "pairs")
+    if asked is None and settings.share_after_completion and env.history != 1:
+        raise ConfigError(
+            f"preferences.share_after_completion: expected 0 with a history of {env.history} items,"
+            f" which it would forget, got {settings.share_after_completion}; give episodes whose"
+            " texts are asked, by --trajectories"
+        )
     if asked is None:
         states = sampled_states(env, settings.num_states, states_seed)
     else:

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
 from lactchain.data.episodes import (
     check_practised,
     decision_states,
+    sampled_episodes,
     sampled_states,
 )
 from lactchain.data.shards import derive_seed
@@ -186,11 +186,14 @@ def behavior_examples(
 def played_examples(
     env: LanguageEnv, competent: Policy, config: BehaviorConfig, seed: int
 ) -> list[tuple[str, Action]]:
-    """Decisions of whole episodes, of behaviour that reads the view's own template."""
+    """Decisions of whole episodes, of behaviour that reads the view's own template.
+
+    Episodes start as those of a critic do: where one may practise, in turn.
+    """
     policy = _mixture(competent, env, config)
     examples: list[tuple[str, Action]] = []
-    for episode in count():
-        text, info = env.reset(seed=derive_seed(seed, "behavior episode", episode))
+    for episode in sampled_episodes(env, config.num_chains, derive_seed(seed, "behavior")):
+        text, info = env.reset(seed=episode.seed, options=episode.options)
         over = False
         while not over and info["state"] not in env.held_back:
             if len(examples) == config.num_chains:
@@ -200,6 +203,7 @@ def played_examples(
             examples.append((text, action))
             text, _, terminated, truncated, info = env.step(action.text)
             over = terminated or truncated
+    return examples
 
 
 def _optimal(env: LanguageEnv) -> OptimalChains:

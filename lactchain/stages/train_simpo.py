@@ -24,6 +24,7 @@ from lactchain.settings import (
     RunConfig,
     SimPOConfig,
     TrainingConfig,
+    check,
 )
 from lactchain.stages import make_preferences
 from lactchain.stages.running import Phases, run_stage
@@ -51,6 +52,10 @@ class TrainSimPOConfig:
     preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
+
+    def __post_init__(self) -> None:
+        one = self.pairs is None or self.trajectories is None
+        check(one, "trajectories", "null beside `pairs`", self.trajectories)
 
 
 def main(config: TrainSimPOConfig) -> dict[str, Any]:
