@@ -163,8 +163,10 @@ class Run(AbstractContextManager["Run"]):
         """Drops the records after a step, when a run resumes from there."""
         path = self.directory / "metrics.jsonl"
         if distributed.is_main() and path.exists():
-            kept = [record for record in read_metrics(self.directory) if record["step"] <= step]
-            write_json_lines(path, kept)
+            records = read_metrics(self.directory)
+            kept = [record for record in records if record["step"] <= step]
+            if len(kept) < len(records):
+                write_json_lines(path, kept)
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
@@ -179,7 +181,10 @@ os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
 
 def _lock(directory: Path) -> IO[str]:
     """Holds `directory/lock` until it is closed or this process dies, however it dies."""
-    lock = open(directory / "lock", "a+")  # noqa: SIM115  - open for as long as the run is
+    path = directory / "lock"
+    if path.is_symlink() or not (path.is_file() or not path.exists()):
+        raise ConfigError(f"{path}: expected a plain file, got a link or folder; remove it")
+    lock = open(path, "a+")  # noqa: SIM115  - open for as long as the run is
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
