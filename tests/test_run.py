@@ -261,13 +261,34 @@ def test_secrets_reach_no_file(run_dir, monkeypatch):
     for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATH_TO_X"):
         monkeypatch.setenv(name, canary)
     monkeypatch.setattr(sys, "argv", ["train.py", "--token", canary])
+    names = ["api_keys", "secrets", "Authorization", "access_key", "credential", "aws-access-key"]
     extra = {"hub_token": canary, "nested": {"api_key": canary, "password": canary}}
+    extra |= {name: [canary, {"header": f"Bearer {canary}"}] for name in names}
+    extra |= {"urls": [f"https://me:{canary}@hub/x", f"http://hub?a=1&api_key={canary}&b=2"]}
     config = replace(Config(), training=settings.TrainingConfig(extra=extra))
     with Run.open(run_dir, config) as run:
         run.log({"a": 1}, step=1)
         run.finish({"a": 1})
     assert not [path for path in run_dir.rglob("*") if canary in path.read_text()]
+    shown = load(run_dir / "config.yaml")["training"]["extra"]
+    assert shown["urls"] == ["https://<redacted>@hub/x", "http://hub?a=1&api_key=<redacted>&b=2"]
     Run.open(run_dir, config).close()
+
+
+def test_settings_that_only_speak_of_tokens_are_kept(run_dir):
+    extra = {"eos_token": "</s>", "note": "see https://hub/a@b", "max_tokens_kind": "new"}
+    with Run.open(run_dir, replace(Config(), training=settings.TrainingConfig(extra=extra))):
+        assert load(run_dir / "config.yaml")["training"]["extra"] == extra
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run_dir):
+    run_dir.mkdir(parents=True)
+    precious = run_dir.parent / "precious.txt"
+    precious.write_text("mine")
+    (run_dir / "lock").symlink_to(precious)
+    with pytest.raises(ConfigError, match="lock: expected a plain file, got a link or folder"):
+        Run.open(run_dir, Config())
+    assert precious.read_text() == "mine"
 
 
 def test_the_environment_is_recorded(run_dir):
