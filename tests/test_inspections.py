@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from script_setups import GRID, build_weights, config_of, run_here
 from transformers import AutoTokenizer
 
@@ -156,6 +157,11 @@ def test_exact_values_stand_where_they_are_known(pipeline):
     assert one_step and all(row["optimal"] == 1 for row in one_step)
 
 
+def test_a_run_leaves_a_picture_of_a_start_state_before_and_after(pipeline):
+    with Image.open(f"{pipeline[1]}/episode.gif") as picture:
+        assert picture.width == 2 * 180 and 1 < picture.n_frames <= 48
+
+
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -272,8 +278,8 @@ def test_the_likeliest_completions_are_kept_and_all_of_pairs():
     said = [Action(f"{n}", (n,), (-n / 10,)) for n in range(20) for _ in range(n + 1)]
     pairs = [PreferencePair("", "18", "never said", (18,), (7, 8))]
     found = merge(said, pairs)
-    assert [c.action.text for c in found] == [*map(str, range(16)), "18", "never said"]
-    assert [c.count for c in found] == [*range(1, 17), 19, 0]
+    assert [c.action.text for c in found] == [*map(str, range(8)), "18", "never said"]
+    assert [c.count for c in found] == [*range(1, 9), 19, 0]
     assert [c.action.text for c in found if c.chosen] == ["18"]
     assert [c.action for c in found if c.rejected] == [Action("never said", (7, 8))]
 
