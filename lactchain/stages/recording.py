@@ -19,7 +19,7 @@ import numpy as np
 
 from lactchain import distributed
 from lactchain.config import load
-from lactchain.data.candidates import Judge
+from lactchain.data.candidates import Judge, is_known
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import best_values
@@ -164,8 +164,8 @@ class Recorder:
             said = [decision.actions[0].text for decision in decisions]
             return [UNKNOWN | {"q": q} for q in critic.values(texts, said).tolist()]
         judge = Judge(self.rollouts, critic, critic.gamma, critic.discount_per)
-        if self.rollouts.deterministic is False and self.rollouts.env.history == 1:
-            states = [decision.infos[0]["state"] for decision in decisions]
+        states = [decision.infos[0]["state"] for decision in decisions]
+        if is_known(self.rollouts, states):
             _, scores = judge.expected(states, decisions).T
         else:
             _, scores = judge.worth(decisions).T
