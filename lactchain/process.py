@@ -17,7 +17,7 @@ import numpy as np
 
 from lactchain import distributed
 from lactchain.config import parse, take_dry_run
-from lactchain.console import console, plain
+from lactchain.console import LogLines, console, plain
 from lactchain.errors import Interrupted, LactChainError
 
 # How long one of several processes may take to notice a signal.
@@ -44,7 +44,10 @@ def launch(
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
     prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
-    logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
+    speaker = "" if distributed.is_main() else prefix
+    logging.basicConfig(
+        format=f"{speaker}%(message)s", level=logging.WARNING, handlers=[LogLines()]
+    )
     # On a CPU it warns at every layer that it computes in 16 bits.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # What all processes would say alike is said once.

@@ -33,6 +33,7 @@ from lactchain.files import (
     write_json_lines,
 )
 from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
+from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
 
@@ -100,7 +101,7 @@ class Run(AbstractContextManager["Run"]):
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
         run = cls(directory, _run_id(directory, settings), lock)
-        if run.finished:
+        if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
 

@@ -73,6 +73,11 @@ class Rounds:
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
         self.results.add(figures, self.actor, self.critic)
+        self.results.gather(self.results.chosen())
+
+    def is_done(self, number: int) -> bool:
+        """Whether a round was played, and evaluated, before this process began."""
+        return (self.run.directory / f"round_{number}/evaluation/summary.json").exists()
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""

@@ -16,9 +16,11 @@ from typing import Annotated, Any
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
 from lactchain.data import alarms
+from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError
 from lactchain.files import read_json, write_json
 from lactchain.inspection.report import write_report
+from lactchain.progress import under_way
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -33,6 +35,7 @@ from lactchain.settings import (
     check,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
+from lactchain.stages.closing import show_result
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.rounds import Rounds, cloning, criticism, evaluation
 from lactchain.stages.running import Phases, run_stage
@@ -113,32 +116,35 @@ class RunPipelineConfig(Bounded):
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
-    title = f"{config.run.run_dir}: see report.html there for pictures"
-    return run_stage(title, config, recipe, memory, report=True, fills_nulls=True)
+    return run_stage("", config, recipe, memory, report=True, fills_nulls=True, closing=show_result)
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
-    config = sized(config, run)
-    rounds = Rounds(config, run)
+    with under_way("getting ready"):
+        config = sized(config, run)
+        rounds = Rounds(config, run)
     results = rounds.results
     if config.warm_start is not None:
         rounds.warm_start()
     try:
         rounds.evaluate(0)
-        for number in range(1, config.num_rounds + 1):
-            rounds.train_critic(number)
-            if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO on them
-                break
-            rounds.evaluate(number)
-            if results.target_is_met() or results.stand_still():
-                break
+        with under_way("round", config.num_rounds, most=True) as step:
+            for number in range(1, config.num_rounds + 1):
+                repeated = rounds.is_done(number)
+                step.note = f"success {practised(results.evaluations[-1], 'success_rate'):.2f}"
+                rounds.train_critic(number)
+                if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
+                    break
+                rounds.evaluate(number)
+                if results.target_is_met() or results.stand_still():
+                    break
+                (step.resumed if repeated else step.at)(number)
     except CollapseError:
         results.gather(alarms.best_round(results.evaluations))
         if distributed.is_main():
             write_report(run.directory)
         raise
-    results.gather(results.chosen())
     return results.summary()
 
 
