@@ -41,7 +41,8 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     with under_way("generation", config.evolution.num_generations, most=True) as step:
         step.resumed(evolution.number)
         for generation in evolution:
-            table.add(record_generation(run, generation))
+            record_generation(run, generation)
+            table.add(row_of(generation))
             if config.language is None:
                 save_best(run, config.environment, evolution.champion)
             # Last: what is done again writes the rest again.
@@ -111,17 +112,33 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
     }
 
 
-def record_generation(run: Run, generation: Generation) -> dict[str, Any]:
-    """Adds a generation to the lineage and to the metrics; returns what people see of it."""
-    lines = generation.lineage()
-    append_json_lines(run.path("lineage.jsonl"), lines)
-    fitness = [line["fitness"] for line in lines if np.isfinite(line["fitness"])]
-    best, mean = generation.champion.fitness, sum(fitness) / max(len(fitness), 1)
-    metrics = {"best_fitness": best, "fitness": mean, "generation": generation.number}
-    steps = generation.num_env_steps
-    run.log({f"search/{name}": value for name, value in metrics.items()}, step=steps)
-    shown = {"generation": generation.number, "fitness": mean, "best": best}
-    return shown | {"steps": f"{steps:,}"}
+def record_generation(run: Run, generation: Generation) -> None:
+    """Adds a generation to the lineage and to the metrics."""
+    append_json_lines(run.path("lineage.jsonl"), generation.lineage())
+    run.log(
+        {
+            "search/best_fitness": generation.champion.fitness,
+            "search/fitness": mean_fitness(generation),
+            "search/generation": generation.number,
+        },
+        step=generation.num_env_steps,
+    )
+
+
+def row_of(generation: Generation) -> dict[str, Any]:
+    """What people see of a generation."""
+    return {
+        "generation": generation.number,
+        "fitness": mean_fitness(generation),
+        "best": generation.champion.fitness,
+        "steps": f"{generation.num_env_steps:,}",
+    }
+
+
+def mean_fitness(generation: Generation) -> float:
+    """Of the members whose fitness is a number; 0 where none is."""
+    fitness = [m.fitness for m in generation.members if np.isfinite(m.fitness)]
+    return sum(fitness) / max(len(fitness), 1)
 
 
 def resume(run: Run, evolution: Evolution) -> None:
