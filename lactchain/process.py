@@ -19,6 +19,7 @@ from lactchain import distributed
 from lactchain.config import parse, take_dry_run
 from lactchain.console import LogLines, console, plain
 from lactchain.errors import Interrupted, LactChainError
+from lactchain.preflight import look_up
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
@@ -54,16 +55,20 @@ def launch(
     level = logging.INFO if distributed.is_main() else logging.WARNING
     logging.getLogger("lactchain").setLevel(level)
     console.quiet = not distributed.is_main()
+    alone = True
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, DRY_RUN))
         _dry_run, arguments = take_dry_run(sys.argv[1:])
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
+        config = look_up(config, may_be_missing=_dry_run)
+        alone = False
         _listen_to_signals()
         main(config)
     except LactChainError as error:
         label = "" if isinstance(error, Interrupted) else "error: "
-        sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
+        if distributed.is_main() or not alone:  # all find the same wrong in a command
+            sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
 from lactchain.data import alarms
-from lactchain.errors import NoPairsError
+from lactchain.errors import ConfigError, NoPairsError
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -31,6 +33,21 @@ if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig
 
 SEEDS_PER_ROUND = 1000
+
+STAGE_KEYS = {
+    "warm_start": {"behavior": "warm_start.behavior", "training": "warm_start.training"},
+    "critic": {
+        "critic": "critic.config",
+        "collect": "critic.collect",
+        "training": "critic.training",
+    },
+    "simpo": {
+        "preferences": "simpo.preferences",
+        "simpo": "simpo.simpo",
+        "training": "simpo.training",
+    },
+}
+"""Where a stage's settings stand in those of the pipeline."""
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +71,14 @@ class Rounds:
         self.results = RoundResults(config, run)
         if config.tiny is not None:
             self._build_tiny_models()
-        check_critic(replace(config.critic.config, model=self.encoder))
+        with full_keys("critic"):
+            check_critic(replace(config.critic.config, model=self.encoder))
 
     def warm_start(self) -> None:
         """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
         stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
-        self._take_actor(stage, train_bc.main(stage))
+        with full_keys("warm_start"):
+            self._take_actor(stage, train_bc.main(stage))
         if self.config.critic.from_clone:
             self._build_encoder("cloned_encoder")
 
@@ -89,7 +108,8 @@ class Rounds:
             critic=replace(stage.critic, model=self.encoder, checkpoint=self.critic),
             compare_with_exact=stage.compare_with_exact and number == 1,
         )
-        self.results.critic_summaries.append(train_critic.main(stage))
+        with full_keys("critic"):
+            self.results.critic_summaries.append(train_critic.main(stage))
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> bool:
@@ -104,7 +124,8 @@ class Rounds:
         """
         stage = self._improvement(number)
         try:
-            self._take_actor(stage, train_simpo.main(stage))
+            with full_keys("simpo"):
+                self._take_actor(stage, train_simpo.main(stage))
             return True
         except NoPairsError as error:
             if error.agree and self.actor.temperature:
@@ -175,6 +196,18 @@ class Rounds:
             prepare_tiny_encoder(encoder, self.actor.model)
         distributed.barrier()
         self.encoder = encoder
+
+
+@contextmanager
+def full_keys(stage: str) -> Iterator[None]:
+    """Errors of a stage name a setting as the pipeline does."""
+    try:
+        yield
+    except ConfigError as error:
+        first, dot, rest = str(error).partition(".")
+        if not dot or first not in STAGE_KEYS[stage]:
+            raise
+        raise ConfigError(f"{STAGE_KEYS[stage][first]}.{rest}") from error
 
 
 def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
