@@ -45,10 +45,11 @@ def is_main() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuses a launcher that was asked for several processes and started one.
+    """Refuses what a launcher was asked for and cannot be had.
 
     `accelerate launch --cpu --num_processes 2` prepares a rendezvous on this machine and then
-    starts a single process, without a word.
+    starts a single process, without a word; and it starts one for each of the GPUs that it was told
+    of, whether they are there or not.
     """
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
@@ -59,6 +60,21 @@ def check_launcher() -> None:
             "accelerate was asked for several processes and started one; for two on a CPU: "
             "accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml SCRIPT ..."
         )
+    if by_accelerate and not alone and not _hides_gpus():
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
+                "here; for two processes on a CPU: --config_file "
+                "configs/accelerate/cpu_2_processes.yaml"
+            )
+
+
+def _hides_gpus() -> bool:
+    """Whether the launcher was told to leave GPUs alone."""
+    by_flag = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
+    return by_flag or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
 
 
 def initialise() -> "PartialState":

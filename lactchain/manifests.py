@@ -6,7 +6,8 @@ are no part of it, and others that were put there are named and left alone. A fi
 itself has its manifest beside it: `00000-of-00003.parquet` has `00000-of-00003.manifest`.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
-there from elsewhere is refused; outside of runs, folders and files may be moved and renamed.
+there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
+may hold what its own stages wrote, by the same names, as copies do that were made through links.
 
 All that read raise `DataError` for what is missing, damaged or of another place, and `ConfigError`
 for what a newer version of the project wrote.
@@ -55,9 +56,15 @@ def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
     """
     for key, expected in origin(path).items():
         found = manifest.get(key, expected)
-        if found != expected:
+        if found != expected and not (key == "run_id" and _is_of_a_stage(path, found)):
             return f"{key}: expected {expected!r}, got {found!r}"
     return None
+
+
+def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
+    """Whether the run that a path lies in has a stage, a run of its own, of this id."""
+    run = next(folder for folder in Path(path).resolve().parents if (folder / RUN_FILE).is_file())
+    return any(read_json(file).get("run_id") == run_id for file in run.rglob(RUN_FILE))
 
 
 def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:

@@ -29,9 +29,9 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments import extractors
 from lactchain.errors import LactChainError
 from lactchain.models.memory import memory_table
-from lactchain.models.prompting import STRATEGIES
 from lactchain.settings import EnvironmentConfig, LoraSettings
 from lactchain.stages.round_results import RoundResults
+from lactchain.strategies import STRATEGIES
 
 FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|tests"
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]

@@ -136,7 +136,7 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     run_here("run_pipeline", alone)
     assert together.keys() == read_summary(tmp_path / "alone").keys()
     assert (tmp_path / "run-1.log").read_text() == ""
-    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
+    assert log.count("over shortest") == 1 and (tmp_path / "run/report.html").is_file()
     for number in (0, 1):
         answers = [
             read_inspection(tmp_path / name / f"round_{number}/inspection").answers

@@ -26,9 +26,10 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
 from lactchain.models.meta_models import ModelSpec, PassSize
+from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.models.weight_files import download, resolve_weights
+from lactchain.models.weight_files import download
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,

@@ -23,7 +23,8 @@ from lactchain.files import read_json
 from lactchain.manifests import write_manifest
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
-from lactchain.models.weight_files import INDEX, check_weights, resolve_weights, write_tensors
+from lactchain.models.places import resolve_weights
+from lactchain.models.weight_files import INDEX, check_weights, write_tensors
 from lactchain.settings import PlayerConfig
 
 BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
