@@ -1,7 +1,7 @@
 """The weight files of models: where they are, whether they are whole, fetched, and written.
 
-Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing piece is an error that
-names its command. Weights are read from safetensors only, never from pickles.
+Nothing is downloaded but by `lactchain prepare_weights`, and every missing piece is an error that
+names this command. Weights are read from safetensors only, never from pickles.
 """
 
 import json
@@ -28,12 +28,13 @@ from torch import Tensor
 from lactchain.errors import DataError
 from lactchain.files import read_json
 from lactchain.manifests import MANIFEST, verify_manifest
+from lactchain.shipped import settings as shipped_settings
 
 WEIGHTS_FOLDER = Path("weights")
-"""Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
+"""Where `lactchain prepare_weights` puts models, seen from the working directory.
 
-PRESETS = Path("configs/prepare_weights")
-"""Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
+Its shipped setting X_tiny makes the tiny models in weights/X.
+"""
 
 INDEX = "model.safetensors.index.json"
 """Which file each weight is in, where there are several."""
@@ -64,19 +65,20 @@ def mend(model: str | Path) -> str:
     """How a model is made or fetched anew, as far as its name tells."""
     path = Path(model)
     inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
-    preset = PRESETS / f"{inside.parent.name or 'gridworld'}_tiny.yaml"
-    if path != inside and inside.name.startswith("tiny-") and preset.is_file():
-        return f"run: python scripts/prepare_weights.py --config {preset}"
+    preset = f"{inside.parent.name or 'gridworld'}_tiny"
+    shipped = preset in shipped_settings("prepare_weights")
+    if path != inside and inside.name.startswith("tiny-") and shipped:
+        return f"run: lactchain prepare_weights --config {preset}"
     if len(inside.parts) == 2 and not inside.is_dir() and not path.is_absolute():  # a hub id
         return f"if the hub has it, run: {download_command(inside)}"
     return (
-        "correct its name or copy it here whole; scripts/prepare_weights.py makes and fetches some"
+        "correct its name or copy it here whole; lactchain prepare_weights makes and fetches some"
     )
 
 
 def download_command(hub_id: str | Path) -> str:
     """What fetches a model of the hub into weights/, or goes on with it."""
-    return f"python scripts/prepare_weights.py --download '[{hub_id}]'"
+    return f"lactchain prepare_weights --download '[{hub_id}]'"
 
 
 def read_model_json(file: Path) -> dict[str, Any]:
