@@ -71,13 +71,18 @@ def run(name: str, arguments: Sequence[str]) -> None:
     from lactchain.process import launch
 
     file = script(name)
-    if name in FIRST and arguments and not arguments[0].startswith("-"):
-        arguments = [FIRST[name], *arguments]
-    sys.argv = [f"lactchain {name}", *with_files(name, arguments)]
+    sys.argv = [f"lactchain {name}", *arguments_of(name, arguments)]
     # A script has a `main`, and the class of its settings.
     defined = runpy.run_path(str(file))
     (config_class,) = (value for key, value in defined.items() if key.endswith("Config"))
     launch(defined["main"], config_class, usage(name, defined["__doc__"]))
+
+
+def arguments_of(name: str, words: Sequence[str]) -> list[str]:
+    """The arguments that a script takes in the place of a command's; `ConfigError` as `run`."""
+    if name in FIRST and words and not words[0].startswith("-"):
+        words = [FIRST[name], *words]
+    return with_files(name, words)
 
 
 def usage(name: str, docstring: str) -> str:

@@ -132,6 +132,7 @@ def test_an_export_keeps_the_figures_data_and_limits_of_its_actor(runs):
         texts = [re.search(section, card.text, re.DOTALL)[0] for card in (actor, exported)]
         assert texts[0] == texts[1]
     assert "is left after rounding" in card_of(runs / "export/model").text
+    assert "a LoRA adapter of rank 2" in card_of(runs / "simpo/actor").text
     assert load_policy(runs / "export/model").template.encode("1 0") == load_policy(
         runs / "simpo/actor"
     ).template.encode("1 0")

@@ -13,9 +13,10 @@ from lactchain.environments.language import make_language_env
 from lactchain.files import read_json
 from lactchain.manifests import RUN_FILE
 from lactchain.models.actor import POLICY_FILE
+from lactchain.models.adapters import ADAPTER_FILES
 from lactchain.models.model_cards import Base, Card, code, figures_of, section_of
 from lactchain.run import Run
-from lactchain.settings import ActorConfig, EnvironmentConfig, LoraSettings
+from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.stages.card_figures import (
     critic_figures,
     invalid_figures,
@@ -117,7 +118,7 @@ def policy(
         base=base,
         facts={
             "base": base.described,
-            "trained": trained(actor.lora),
+            "trained": trained(folder),
             **world(environment),
             "instruction": code(actor.strategy),
             **origin(run),
@@ -158,7 +159,7 @@ def of_critic(config: TrainCriticConfig, run: Run, summary: Summary) -> Card:
         base=base,
         facts={
             "base": base.described,
-            "trained": trained(settings.lora),
+            "trained": trained(folder),
             **world(environment),
             "value": f"return, discounted by {settings.gamma:g} per {settings.discount_per}",
             "policy": f"{code(player)}, {config.actor.decoding} decoding",
@@ -195,7 +196,7 @@ def of_values(config: TrainValuesConfig, run: Run, summary: Summary) -> Card:
         base=base,
         facts={
             "base": base.described,
-            "trained": trained(config.actor.lora),
+            "trained": trained(folder),
             **world(config.environment),
             "value": f"return, discounted by {config.settings.gamma:g} per token",
             **origin(run),
@@ -296,9 +297,11 @@ def limits(environment: EnvironmentConfig) -> tuple[str, str]:
     )
 
 
-def trained(lora: LoraSettings | None) -> str:
-    """Which weights were."""
-    return "all weights" if lora is None else f"a LoRA adapter of rank {lora.r}"
+def trained(folder: Path) -> str:
+    """Which weights were, as the folder shows."""
+    if not (folder / ADAPTER_FILES[0]).is_file():
+        return "all weights"
+    return f"a LoRA adapter of rank {read_json(folder / ADAPTER_FILES[0])['r']}"
 
 
 def scripted(behavior: BehaviorConfig) -> str:
