@@ -2,8 +2,9 @@
 
 A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files,
 and a digest of the manifest itself, which is written last. Hidden files, such as a file browser's,
-are no part of it, and others that were put there are named and left alone. A file that is read by
-itself has its manifest beside it: `00000-of-00003.parquet` has `00000-of-00003.manifest`.
+are no part of it, nor is a model card, which people may edit; others that were put there are named
+and left alone. A file that is read by itself has its manifest beside it: `00000-of-00003.parquet`
+has `00000-of-00003.manifest`.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
 there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
@@ -26,6 +27,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.files import atomic_write, disk_errors, read_json, sha256, sync_file, sync_folder
 
 MANIFEST = "manifest.json"
+CARD = "README.md"
 RUN_FILE = "environment.json"
 """In a run's folder; names the run."""
 SCHEMA_VERSION = 1
@@ -96,11 +98,11 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     manifest = read_manifest(directory / MANIFEST)
     _check_origin(directory, manifest)
     recorded = manifest["files"]
-    for name, expected in recorded.items():
-        _verify_file(directory / name, expected)
+    for name in sorted(recorded.keys() - {CARD}):  # older versions listed it
+        _verify_file(directory / name, recorded[name])
     for path in sorted(directory.rglob("*")):
         is_folder = path.is_dir() and not path.is_symlink()
-        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST}:
+        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST, CARD}:
             _name_foreign(path)
     return manifest
 
@@ -197,12 +199,13 @@ def _name_foreign(path: Path) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The plain files below a directory, but the manifest and hidden ones; links are refused."""
+    """The plain files below a directory but manifest, card and hidden ones; links are refused."""
     paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
     for path in paths:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise DataError(f"{path}: expected a plain file, got a link or special file")
-    return [path for path in paths if path.is_file() and path != directory / MANIFEST]
+    described = {directory / MANIFEST, directory / CARD}
+    return [path for path in paths if path.is_file() and path not in described]
 
 
 def _is_hidden(path: Path, directory: Path) -> bool:

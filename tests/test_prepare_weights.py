@@ -174,7 +174,7 @@ def test_without_network_the_command_and_the_licence_are_named(tmp_path):
     with pytest.raises(DataError) as error:
         main(PrepareWeightsConfig(folder=str(tmp_path), download=[MISTRAL]))
     assert f"https://huggingface.co/{MISTRAL}" in str(error.value)
-    command = f"run: python scripts/prepare_weights.py --download '[{MISTRAL}]'"
+    command = f"run: lactchain prepare_weights --download '[{MISTRAL}]'"
     assert str(error.value).endswith(command)
 
 

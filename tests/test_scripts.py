@@ -138,7 +138,9 @@ def test_a_folder_that_cannot_be_written_is_a_disk_error(script, weights):
 def test_missing_weights_are_named_with_the_command_that_makes_them(script, weights, tmp_path):
     config = config_of(script, weights, tmp_path / "run")
     actor = replace(config.actor, model="weights/maze/tiny-actor")
-    with pytest.raises(DataError, match=r"tiny-actor: no such folder.*prepare_weights.py --config"):
+    with pytest.raises(
+        DataError, match=r"tiny-actor: no such folder.*lactchain prepare_weights --config"
+    ):
         run_here(script, replace(config, actor=actor))
     assert not (tmp_path / "run" / "summary.json").exists()
 

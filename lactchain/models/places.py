@@ -6,12 +6,13 @@ Asking for a folder costs no torch, nor the hub's client.
 from pathlib import Path
 
 from lactchain.errors import DataError
+from lactchain.shipped import settings as shipped_settings
 
 WEIGHTS_FOLDER = Path("weights")
-"""Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
+"""Where `lactchain prepare_weights` puts models, seen from the working directory.
 
-PRESETS = Path("configs/prepare_weights")
-"""Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
+Its shipped setting X_tiny makes the tiny models in weights/X.
+"""
 
 
 def resolve_weights(model: str | Path) -> Path:
@@ -34,17 +35,18 @@ def mend(model: str | Path) -> str:
     """How a model is made or fetched anew, as far as its name tells."""
     path = Path(model)
     inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
-    preset = PRESETS / f"{inside.parent.name or 'gridworld'}_tiny.yaml"
-    if path != inside and inside.name.startswith("tiny-") and preset.is_file():
-        return f"run: python scripts/prepare_weights.py --config {preset}"
+    preset = f"{inside.parent.name or 'gridworld'}_tiny"
+    shipped = preset in shipped_settings("prepare_weights")
+    if path != inside and inside.name.startswith("tiny-") and shipped:
+        return f"run: lactchain prepare_weights --config {preset}"
     is_here = inside.parts[:1] == ("runs",) or inside.parent.is_dir()
     if len(inside.parts) == 2 and not path.is_absolute() and not is_here:  # a hub id
         return f"if the hub has it, run: {download_command(inside)}"
     return (
-        "correct its name or copy it here whole; scripts/prepare_weights.py makes and fetches some"
+        "correct its name or copy it here whole; lactchain prepare_weights makes and fetches some"
     )
 
 
 def download_command(hub_id: str | Path) -> str:
     """What fetches a model of the hub into weights/, or goes on with it."""
-    return f"python scripts/prepare_weights.py --download '[{hub_id}]'"
+    return f"lactchain prepare_weights --download '[{hub_id}]'"

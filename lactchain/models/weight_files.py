@@ -1,7 +1,7 @@
 """The weight files of models: where they are, whether they are whole, fetched, and written.
 
-Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing piece is an error that
-names its command. Weights are read from safetensors only, never from pickles.
+Nothing is downloaded but by `lactchain prepare_weights`, and every missing piece is an error that
+names this command. Weights are read from safetensors only, never from pickles.
 """
 
 import json

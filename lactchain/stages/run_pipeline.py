@@ -119,6 +119,8 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
+    from lactchain.stages import cards
+
     with under_way("getting ready"):
         config = sized(config, run)
         rounds = Rounds(config, run)
@@ -143,7 +145,10 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         if distributed.is_main():
             write_report(run.directory)
         raise
-    return results.summary()
+    summary = results.summary()
+    if run.path("actor").is_dir():  # else none was trained
+        cards.write(cards.of_pipeline, config, run, summary)
+    return summary
 
 
 def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfig:
