@@ -24,7 +24,8 @@ from lactchain.data.evaluations import EpisodeResult, StateValues
 from lactchain.data.expected_results import expected_figures
 from lactchain.data.minari_files import read_minari
 from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.data.rollouts import Rollouts, collect, evaluate, invalid_rate
+from lactchain.data.rollouts import Rollouts, collect, evaluate
+from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
 from lactchain.environments.held_back import HeldBack
@@ -254,7 +255,8 @@ def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
 
 def test_completions_are_sampled_in_practised_states():
     rollouts = Rollouts(HALF)
-    assert invalid_rate(KnowsWhatItPractised(HALF), rollouts, 48, seed=0) == 0
+    samples = sample_completions(KnowsWhatItPractised(HALF), rollouts, 48, seed=0)
+    assert len(samples) == 48 and invalid_rate(samples) == 0
 
 
 def test_the_share_of_the_optimum_is_of_practised_start_states():

@@ -22,6 +22,7 @@ from lactchain.settings import (
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
+from lactchain.stages.recording import Recorder
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
@@ -52,6 +53,7 @@ class Rounds:
         self.critic = config.critic.config.checkpoint
         self.encoder = config.critic.config.model
         self.results = RoundResults(config, run)
+        self.recorder = Recorder(config, run)
         if config.tiny is not None:
             self._build_tiny_models()
         check_critic(replace(config.critic.config, model=self.encoder))
@@ -66,12 +68,15 @@ class Rounds:
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
 
+        And what people look at of it: answers, candidates, and what the critic makes of them.
+
         Raises:
             CollapseError: the run unlearns what it could.
         """
         run = self._stage(f"round_{number}/evaluation", number)
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
+        self.recorder.record(number, self.actor, self.critic)
         self.results.add(figures, self.actor, self.critic)
 
     def train_critic(self, number: int) -> None:
