@@ -76,15 +76,16 @@ class Played:
 
 def episode_rows(
     played: Sequence[Played], states: States, vocabulary: Vocabulary
-) -> tuple[list[Row], list[Row], Sample]:
-    """Rows of episodes and of their completions, in the same order, and how many of all they are."""
+) -> tuple[list[Row], list[Row], list[Trajectory], Sample]:
+    """Rows of episodes and of their completions, the episodes, and how many of all they are."""
     everything = [(source, t) for source in played for t in source.view.trajectories]
     chosen = _sample(everything)
     episodes, steps = [], []
     for source, trajectory in chosen:
         episodes.append(_episode(source, trajectory, states))
         steps += _steps(source, trajectory, states, vocabulary)
-    return episodes, steps, Sample(len(chosen), len(everything))
+    sample = Sample(len(chosen), len(everything))
+    return episodes, steps, [trajectory for _, trajectory in chosen], sample
 
 
 def succeeded(trajectory: Trajectory) -> bool:

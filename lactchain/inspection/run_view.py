@@ -21,13 +21,15 @@ from lactchain.data.evaluations import (
     read_episodes,
     read_values,
 )
+from lactchain.data.inspections import Inspection, is_inspection, read_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.language import language_env
+from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json, read_json_lines
 from lactchain.inspection.pictures import Picture
 from lactchain.run import read_metrics
+from lactchain.settings import EnvironmentConfig, known_fields
 from lactchain.types import PreferencePair, Trajectory
 
 Result = TypeVar("Result")
@@ -145,21 +147,40 @@ class RunView:
 
     @cached_property
     def world(self) -> Mapping[str, Any]:
-        """The settings of the environment that was played; empty where there was none."""
-        return _find(self.config, "environment") or {}
+        """The settings of the environment that was played; empty where there was none.
+
+        Those of a stage come first: a pipeline's own may leave numbers open.
+        """
+        configs = [*(stage.config for stage in self.stages.values()), self.config]
+        found = next(filter(None, (_find(config, "environment") for config in configs)), {})
+        return {name: value for name, value in found.items() if value is not None}
 
     @cached_property
-    def picture(self) -> Picture | None:
-        """What the world that was played in shows; None of a world that is not here, or shows nothing.
+    def env(self) -> LanguageEnv | None:
+        """The world that was played in, in words; None of a world that is not here.
 
         A world of somebody else's is imported if its id names the module, `module:id`, as it was
         when the run was made.
         """
         try:
-            view = language_env(str(self.world.get("id")), self.world.get("kwargs")).view
-        except (ConfigError, DataError):
+            return make_language_env(
+                EnvironmentConfig(**known_fields(EnvironmentConfig, self.world))
+            )
+        except (ConfigError, DataError, TypeError, ValueError):
             return None
-        return view.picture
+
+    @property
+    def picture(self) -> Picture | None:
+        """What that world shows of its states; None where it shows nothing."""
+        return None if self.env is None else self.env.view.picture
+
+    @cached_property
+    def inspections(self) -> dict[int, Inspection]:
+        """What each round has recorded of its answers, by its number; a damaged record is none."""
+        folders = self.directory.glob("round_*/inspection")
+        numbers = {int(f.parent.name.removeprefix("round_")): f for f in folders}
+        whole = {n: folder for n, folder in sorted(numbers.items()) if is_inspection(folder)}
+        return {number: read_inspection(folder) for number, folder in whole.items()}
 
     def newest(self, attribute: str) -> tuple[str, Any]:
         """What this run holds under a name, else the last stage that has any, and that stage."""

@@ -23,7 +23,16 @@ class Share(NamedTuple):
     of: int
 
     def __str__(self) -> str:
-        return f"{self.count:,} of {self.of:,} ({self.count / self.of:.1%})"
+        return f"{self.count:,} of {self.of:,} ({100 * self.rate:.1f} %)"
+
+    def among(self, what: str) -> str:
+        """The same in a sentence."""
+        return f"{self.count:,} of {self.of:,} {what} ({100 * self.rate:.1f} %)"
+
+    @property
+    def rate(self) -> float:
+        """The share itself."""
+        return self.count / self.of
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -126,11 +135,10 @@ def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
     number = chosen_round(view)
     names = {"before training" if number == 0 else f"round {number}", "evaluation"}
     now = next(facts for facts in rounds if facts.name in names)
-    text = f"The goal is reached in {now.solved} of the episodes"
-    text = text.replace(") of the episodes", ") episodes")
+    text = f"The goal is reached in {now.solved}"
     if len(rounds) > 1 and now is not rounds[0]:
-        text += f"; before training it was {rounds[0].solved}"
-    return text + f". Within two completions it is {now.within_2}."
+        text += f"; before training it was in {rounds[0].solved}"
+    return text + f". Within two completions it is in {now.within_2}."
 
 
 def _learnt_otherwise(view: RunView) -> str:
@@ -181,8 +189,8 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
         return f"Each of the {starts:,} start states was played once, greedily.{one_seed}"
     low, high = solved.interval
     return (
-        f"{len(last):,} episodes from {starts:,} start states put the rate between {low:.1%} and"
-        f" {high:.1%} (95 %).{one_seed}"
+        f"{len(last):,} episodes from {starts:,} start states put the rate between {100 * low:.1f} and"
+        f" {100 * high:.1f} % (95 %).{one_seed}"
     )
 
 

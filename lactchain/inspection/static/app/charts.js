@@ -51,12 +51,14 @@ function curveOptions({ series, log, xLabel, height, width, dark }) {
   const options = {
     width, height, series: drawn, bands,
     scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
-    axes: [{ ...axis, size: 30 }, { ...axis, size: 52, values: (_, values) => values.map((v) => (v == null ? "" : number(v, 3))) }],
+    axes: [{ ...axis, size: 30, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}) }, { ...axis, size: 52, values: (_, values) => values.map((v) => (v == null ? "" : number(v, 3))) }],
     legend: { show: series.length < 9, live: true },
     cursor: { drag: { x: true, y: false }, points: { size: 6 } },
   };
   return { data, options };
 }
+
+const WHOLE = [1, 2, 5].flatMap((n) => Array.from({ length: 9 }, (_, power) => n * 10 ** power)).sort((a, b) => a - b);
 
 function fade(colour) {
   return colour.startsWith("#") ? `${colour}33` : colour.replace(")", " / 0.2)");
@@ -86,11 +88,11 @@ function range(values, room = 0.05) {
   return [low - room * span, high + room * span];
 }
 
-function roundNumbers([low, high], count = 4) {
+function roundNumbers([low, high], count = 5) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
   const marks = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) marks.push(n * step);
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) marks.push(n * step + 0);
   return marks;
 }
 

@@ -3,15 +3,24 @@
 const MAIN_CURVES = ["eval/success_rate", "eval/success_within_2_chains", "eval/episode_return", "eval/actions_over_shortest", "eval/sampled_invalid_rate", "train/loss", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected", "eval_r2", "rollout/episode_return", "search/best_fitness", "search/fitness"];
 
 /** Curves of a metric: one line for each stage that has it; single points are joined over rounds. */
-function linesOf(key, run) {
-  const rows = rowsWith("curves", "key", key).filter((row) => tables.curves.at("run", row) === run);
+function linesOf(name, run) {
+  const rows = Array.from({ length: tables.curves.length }, (_, row) => row).filter((row) => tables.curves.at("run", row) === run && curveName(row) === name);
   return rows.map((row) => ({ stage: tables.curves.at("stage", row), x: tables.curves.at("steps", row), y: tables.curves.at("values", row) }));
 }
 
+/** A metric, and the kind of stage that it is of: the losses of critics and actors are apart. */
+function curveName(row) {
+  const stage = tables.curves.at("stage", row), key = tables.curves.at("key", row);
+  return stage ? `${stage.split("/").pop().replace("_", " ")} · ${key}` : key;
+}
+
 function curveKeys() {
-  const keys = new Map();
-  tables.curves.column("key").forEach((key, row) => keys.set(key, Math.max(keys.get(key) || 0, tables.curves.at("steps", row).length)));
-  return [...keys].filter(([key, length]) => length > 1 && !key.startsWith("alarm/")).map(([key]) => key);
+  const names = new Map();
+  for (let row = 0; row < tables.curves.length; row++) {
+    const name = curveName(row);
+    names.set(name, Math.max(names.get(name) || 0, tables.curves.at("steps", row).length));
+  }
+  return [...names].filter(([name, length]) => length > 1 && !name.includes("alarm/")).map(([name]) => name);
 }
 
 function CurvesScreen() {
@@ -39,7 +48,7 @@ function CurvesScreen() {
 }
 
 function rankOf(key) {
-  const place = MAIN_CURVES.indexOf(key);
+  const place = MAIN_CURVES.indexOf(key.split(" · ").pop());
   return place < 0 ? (/loss|return|success/.test(key) ? 50 : 99) : place;
 }
 
@@ -50,13 +59,14 @@ function Metric({ name, weight, log, band }) {
     return runs[0].map((line, n) => drawn(line, stageLabel(line.stage) || name, seriesColour(n, runs[0].length), weight));
   }, [name, weight, band]);
   if (!series.length) return null;
-  const zoo = facts.zoo && /eval\/episode_return|rollout\/episode_return/.test(name) ? [reference(series)] : [];
-  return html`<${Curves} title=${visible(name)} series=${[...series, ...zoo]} log=${log} xLabel=${series[0].x.every(Number.isInteger) ? "step" : "x"} />`;
+  const others = /(^|· )(eval|rollout)\/episode_return$/.test(name) ? facts.references.map((other, n) => reference(other, n, series)) : [];
+  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} />`;
 }
 
-function reference(series) {
-  const xs = series.flatMap(({ x }) => x), low = Math.min(...xs), high = Math.max(...xs);
-  return { label: facts.zoo.label, x: [low, high], y: [facts.zoo.mean, facts.zoo.mean], colour: "#8a97a5" };
+/** A level line: what somebody else reaches. */
+function reference({ label, mean: level }, n, series) {
+  const xs = series.flatMap(({ x }) => x);
+  return { label, x: [Math.min(...xs), Math.max(...xs)], y: [level, level], colour: ["#8a97a5", "#b8862b", "#8b76b8"][n % 3] };
 }
 
 function drawn({ x, y }, label, colour, weight) {

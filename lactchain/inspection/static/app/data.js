@@ -99,8 +99,16 @@ function stepsOf(episode) {
   return Array.from({ length: index.firstSteps[episode + 1] - first }, (_, n) => first + n);
 }
 
+const FACING = ["up", "right", "down", "left"];
+
+/** A state in words: where the agent is and what it is about, or else its fields. */
 function stateLabel(state) {
   if (state == null) return "–";
+  const scene = facts.picture && tables.states.row(state);
+  if (scene && scene.agent) {
+    const [x, y, heading] = scene.agent;
+    return `(${x}, ${y})${heading == null ? "" : ` facing ${FACING[heading]}`}${scene.group ? `, ${scene.group}` : ""}`;
+  }
   const fields = JSON.parse(tables.states.at("state", state));
   if (fields === null || typeof fields !== "object") return String(fields);
   return Object.entries(fields).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(" ") || "none" : value}`).join(", ");

@@ -126,9 +126,9 @@ function Player({ episode, compact = false, autoplay = false }) {
   const row = tables.episodes.row(episode);
   const board = html`<${EpisodeBoard} episode=${episode} steps=${steps} step=${step} position=${position} />`;
   const controls = html`<div class="controls">
-    <button aria-label="first completion" onClick=${() => jump(0)}>⏮</button><button aria-label="completion before" onClick=${() => jump(step - 1)}>◀</button>
+    <button aria-label="first completion" onClick=${() => jump(0)}>|◀</button><button aria-label="completion before" onClick=${() => jump(step - 1)}>‹</button>
     <button class="play" aria-label=${playing ? "pause" : "play"} onClick=${() => { if (frame >= frames.length - 1) setFrame(0); setPlaying(!playing); }}>${playing ? "❚❚" : "▶"}</button>
-    <button aria-label="next completion" onClick=${() => jump(step + 1)}>▶︎|</button>
+    <button aria-label="next completion" onClick=${() => jump(step + 1)}>›</button>
     <input type="range" aria-label="moment" min="0" max=${frames.length - 1} value=${frame} onInput=${(event) => { setPlaying(false); setFrame(Number(event.target.value)); }} />
     <span class="muted">${step + 1} / ${steps.length}</span></div>`;
   if (compact) return html`<div class="player compact">${board}${controls}</div>`;

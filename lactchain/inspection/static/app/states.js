@@ -161,12 +161,12 @@ function Candidates({ state, round }) {
   if (!rows.length) return null;
   const found = new Map();
   for (const row of rows) {
-    const c = tables.candidates.row(row), same = found.get(c.completion);
-    if (same) { same.times += 1; same.chosen = same.chosen || c.chosen; same.rejected = same.rejected || c.rejected; } else found.set(c.completion, { ...c, times: 1 });
+    const c = tables.candidates.row(row), same = found.get(c.completion), times = c.count ?? 0;
+    if (same) { same.times += times; same.chosen = same.chosen || c.chosen; same.rejected = same.rejected || c.rejected; } else found.set(c.completion, { ...c, times });
   }
   const candidates = [...found.values()];
   const scores = range(candidates.map((c) => c.score ?? c.reward), 0);
-  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${rows.length} candidates, ${candidates.length} of them different; the best to the left in colour</span></h3>
+  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(candidates.length)} different completions; the score is r + γᵏ V(next) by this round’s critic</span></h3>
     <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number">reward</th><th class="number">score</th><th></th></tr></thead>
     <tbody>${treeRows(candidates).map(({ depth, tokens, shared, leaf }) => html`<tr class=${leaf ? "" : "branch"}>
       <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
