@@ -26,11 +26,10 @@ def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """
     bumps = [bump for t in trajectories for info in t.infos for bump in info.get("bumped", ())]
     ways = [_states(t) for t in trajectories]
-    said = [[action.text for action in t.actions] for t in trajectories]
     return {
         "bump_rate": _share(bumps),
         "revisit_rate": _share([revisit for states in ways for revisit in _revisits(states)]),
-        "loop_rate": _share(list(map(_loops, ways, said))),
+        "loop_rate": _share(list(map(loops, trajectories))),
     }
 
 
@@ -66,8 +65,10 @@ def _revisits(states: Sequence[str]) -> Iterator[bool]:
         yield after != before and after in earlier
 
 
-def _loops(states: Sequence[str], completions: Sequence[str]) -> bool:
-    repeats = Counter(zip(states, completions, strict=False))
+def loops(trajectory: Trajectory) -> bool:
+    """Whether the same state got the same completion `LOOP_REPEATS` times."""
+    said = (action.text for action in trajectory.actions)
+    repeats = Counter(zip(_states(trajectory), said, strict=False))
     return max(repeats.values(), default=0) >= LOOP_REPEATS
 
 
