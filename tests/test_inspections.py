@@ -157,6 +157,25 @@ def test_exact_values_stand_where_they_are_known(pipeline):
     assert one_step and all(row["optimal"] == 1 for row in one_step)
 
 
+def test_a_run_is_opened_with_its_models_its_pairs_and_its_answers(pipeline):
+    run = lactchain.open_run(pipeline[1])
+    text = inspected(pipeline, 2).answers["text"][0].as_py()
+    for number in ROUNDS:
+        (row,) = run.inspections[number].answers.slice(0, 1).to_pylist()
+        (said,) = run.actor(number, decoding="free", temperature=0.0).act([text], [0])
+        assert said.text == row["completion"]
+        assert run.critic(number).values([text])[0] == pytest.approx(row["value"], abs=1e-6)
+    chosen = run.summary["round"] or "no round"
+    assert run.critic().values([text]) == run.critic(chosen).values([text])
+    assert run.actor().act([text], [7]) == run.actor(chosen).act([text], [7])
+    folders = (f"{pipeline[1]}/round_{number}/simpo/pairs" for number in ROUNDS)
+    assert run.pairs == [pair for folder in folders for pair in read_pairs(folder)]
+    assert sorted(run.inspections) == [0, 1, 2]
+    assert run.actor(0).act([text], [0])[0].text
+    with pytest.raises(DataError, match="got 3"):
+        run.critic(3)
+
+
 def test_a_run_leaves_a_picture_of_a_start_state_before_and_after(pipeline):
     with Image.open(f"{pipeline[1]}/episode.gif") as picture:
         assert picture.width == 2 * 180 and 1 < picture.n_frames <= 48
