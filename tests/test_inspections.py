@@ -26,7 +26,7 @@ from lactchain.settings import CriticConfig, EnvironmentConfig, GuidedActorConfi
 from lactchain.stages import recording
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
 from lactchain.stages.recording import Recorder, TokenTexts, merge
-from lactchain.types import Action, PreferencePair
+from lactchain.types import Action, PreferencePair, RememberingPolicy
 
 GAMMA = 0.9
 ROUNDS = 1, 2
@@ -93,7 +93,7 @@ def test_before_the_first_round_there_is_no_critic_and_no_pair(pipeline):
 def test_answers_are_what_the_rounds_actor_says_and_what_comes_of_it(pipeline):
     env, rows = make_language_env(GRID), inspected(pipeline, 2).answers.to_pylist()
     folder = f"{pipeline[1]}/round_2/simpo"
-    greedy = lactchain.load_policy(folder, decoding="free", temperature=0.0)
+    greedy = RememberingPolicy(lactchain.load_policy(folder, decoding="free", temperature=0.0))
     starts = env.start_states()
     assert [row["state_id"] for row in rows] == list(range(48))
     assert [row["state"] for row in rows] == [state_text(state) for state in starts]
@@ -155,6 +155,25 @@ def test_exact_values_stand_where_they_are_known(pipeline):
     assert (first["policy_value"].to_numpy() <= first["optimal"].to_numpy() + 1e-9).all()
     one_step = [row for row in first.to_pylist() if row["shortest"] == 1]
     assert one_step and all(row["optimal"] == 1 for row in one_step)
+
+
+def test_a_run_is_opened_with_its_models_its_pairs_and_its_answers(pipeline):
+    run = lactchain.open_run(pipeline[1])
+    text = inspected(pipeline, 2).answers["text"][0].as_py()
+    for number in ROUNDS:
+        (row,) = run.inspections[number].answers.slice(0, 1).to_pylist()
+        (said,) = run.actor(number, decoding="free", temperature=0.0).act([text], [0])
+        assert said.text == row["completion"]
+        assert run.critic(number).values([text])[0] == pytest.approx(row["value"], abs=1e-6)
+    chosen = run.summary["round"] or "no round"
+    assert run.critic().values([text]) == run.critic(chosen).values([text])
+    assert run.actor().act([text], [7]) == run.actor(chosen).act([text], [7])
+    folders = (f"{pipeline[1]}/round_{number}/simpo/pairs" for number in ROUNDS)
+    assert run.pairs == [pair for folder in folders for pair in read_pairs(folder)]
+    assert sorted(run.inspections) == [0, 1, 2]
+    assert run.actor(0).act([text], [0])[0].text
+    with pytest.raises(DataError, match="got 3"):
+        run.critic(3)
 
 
 def test_a_run_leaves_a_picture_of_a_start_state_before_and_after(pipeline):
