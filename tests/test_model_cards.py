@@ -19,10 +19,12 @@ from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, s
 from lactchain.files import read_json, sha256
 from lactchain.manifests import MANIFEST, _serialise, verify_manifest, write_manifest
 from lactchain.models.model_cards import Base, code
+from lactchain.run import Run
 from lactchain.saved import load_policy
 from lactchain.settings import PlayerConfig, RunConfig, ValueConfig
-from lactchain.stages import export
+from lactchain.stages import cards, export
 from lactchain.stages.export import ExportConfig
+from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_mc import TrainMCConfig
 
 CARDS = {
@@ -166,6 +168,14 @@ def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, m
 
 def test_code_stays_in_its_line_and_cell():
     assert code("a `b`\n|c|") == "`a 'b' \\|c\\|`"
+
+
+def test_a_secret_among_the_settings_is_not_on_the_card(tmp_path):
+    secret = replace(GRID, kwargs={"size": 2, "api_key": "hunter2"})
+    with Run.open(tmp_path, TrainBCConfig(environment=secret)) as run:
+        assert cards.world(GRID, run)["environment"].endswith(
+            "`{'size': 2, 'api_key': '<redacted>'}`"
+        )
 
 
 # --- cards and manifests -------------------------------------------------------------------------

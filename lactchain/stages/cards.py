@@ -54,7 +54,7 @@ def write(
 
 def of_clone(config: TrainBCConfig, run: Run, summary: Summary) -> Card:
     """The card of an actor that has cloned."""
-    source = config.trajectories or config.pairs
+    source = settings(run)["trajectories"] or settings(run)["pairs"]
     told = f"those of {code(source)}" if source else scripted(config.behavior)
     data = f"Behaviour cloning of {summary['num_examples']:,} completions: {told}."
     return policy(config.actor, config.environment, run, Base.of(config.actor.model), data)
@@ -62,7 +62,7 @@ def of_clone(config: TrainBCConfig, run: Run, summary: Summary) -> Card:
 
 def of_simpo(config: TrainSimPOConfig, run: Run, summary: Summary) -> Card:
     """The card of an actor that SimPO has trained."""
-    source = f"read from {code(config.pairs)}"
+    source = f"read from {code(settings(run)['pairs'])}"
     if config.pairs is None:
         source = (
             f"best over worst of {config.preferences.num_candidates} completions of its own to "
@@ -119,8 +119,8 @@ def policy(
         facts={
             "base": base.described,
             "trained": trained(folder),
-            **world(environment),
-            "instruction": code(actor.strategy),
+            **world(environment, run),
+            "instruction": code(settings(run)["actor"]["strategy"]),
             **origin(run),
         },
         data=data,
@@ -143,11 +143,11 @@ def policy(
 
 def of_critic(config: TrainCriticConfig, run: Run, summary: Summary) -> Card:
     """The card of a critic, beside the returns and the exact values that it was measured by."""
-    settings, environment = config.critic, config.environment
+    critic, environment = config.critic, config.environment
     folder, text = run.path("critic"), an_observation(environment)
     player = config.actor.adapter or config.actor.model
-    base = Base.of(settings.model)
-    of_states = settings.mode == "value"
+    base = Base.of(critic.model)
+    of_states = critic.mode == "value"
     valued = "a state" if of_states else "a completion to a state"
     asked = f"[{text!r}]" if of_states else f"[{text!r}], [{a_completion(environment)!r}]"
     return Card(
@@ -160,12 +160,12 @@ def of_critic(config: TrainCriticConfig, run: Run, summary: Summary) -> Card:
         facts={
             "base": base.described,
             "trained": trained(folder),
-            **world(environment),
-            "value": f"return, discounted by {settings.gamma:g} per {settings.discount_per}",
+            **world(environment, run),
+            "value": f"return, discounted by {critic.gamma:g} per {critic.discount_per}",
             "policy": f"{code(player)}, {config.actor.decoding} decoding",
             **origin(run),
         },
-        data=f"{summary['num_episodes']:,} episodes: {played(config)}.",
+        data=f"{summary['num_episodes']:,} episodes: {played(config, run)}.",
         figures=tuple(critic_figures(config, run, summary)),
         about_figures=(
             "r2 is the share of the variance that is explained. Intervals are the bootstrap's, "
@@ -178,7 +178,7 @@ def of_critic(config: TrainCriticConfig, run: Run, summary: Summary) -> Card:
         limits=(
             *limits(environment),
             "It values that one policy. A better or worse one earns other returns.",
-            f"Of texts longer than {settings.max_length} tokens it reads the end.",
+            f"Of texts longer than {critic.max_length} tokens it reads the end.",
         ),
     )
 
@@ -197,13 +197,13 @@ def of_values(config: TrainValuesConfig, run: Run, summary: Summary) -> Card:
         facts={
             "base": base.described,
             "trained": trained(folder),
-            **world(config.environment),
+            **world(config.environment, run),
             "value": f"return, discounted by {config.settings.gamma:g} per token",
             **origin(run),
         },
         data=(
             f"{summary['num_decisions']:,} decisions, {summary['num_agent_tokens']:,} tokens of "
-            f"the agent, from {code(config.trajectories)}."
+            f"the agent, from {code(settings(run)['trajectories'])}."
         ),
         figures=tuple(loss_figures(config, summary)),
         about_figures=(
@@ -266,12 +266,13 @@ def of_export(config: ExportConfig, run: Run, summary: Summary) -> Card:
 # --- what several cards say ----------------------------------------------------------------------
 
 
-def world(environment: EnvironmentConfig) -> dict[str, str]:
+def world(environment: EnvironmentConfig, run: Run) -> dict[str, str]:
     """The rows of a card that tell what is read and answered."""
     grammar = make_language_env(environment).grammar
     names = ", ".join(map(code, grammar.action_names)) or "any text"
+    arguments = settings(run)["environment"]["kwargs"]
     return {
-        "environment": " ".join(map(code, filter(None, (environment.id, environment.kwargs)))),
+        "environment": " ".join(map(code, filter(None, (environment.id, arguments)))),
         "reads": f"texts such as {code(an_observation(environment))}",
         "actions": f"{names}; {grammar.max_chain_length} at most in a list",
     }
@@ -310,16 +311,21 @@ def scripted(behavior: BehaviorConfig) -> str:
     return f"scripted, {share} of them by a policy that knows the world, the others random"
 
 
-def played(config: TrainCriticConfig) -> str:
+def played(config: TrainCriticConfig, run: Run) -> str:
     """Whose episodes a critic has learnt from."""
     if config.trajectories is not None:
-        return f"read from {code(config.trajectories)}"
+        return f"read from {code(settings(run)['trajectories'])}"
     return f"played by {code(config.actor.adapter or config.actor.model)}"
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """Those of a run as its folder shows them: without secrets."""
+    return load(run.path("config.yaml"))
 
 
 def origin(run: Run) -> dict[str, str]:
     """Which run made it."""
-    described, seed = read_json(run.path(RUN_FILE)), load(run.path("config.yaml"))["run"]["seed"]
+    described, seed = read_json(run.path(RUN_FILE)), settings(run)["run"]["seed"]
     return {
         "made by": f"the run {code(run.directory)}, whose `config.yaml` has every setting",
         "seed": str(seed),
