@@ -296,14 +296,12 @@ def invalid_rate(
     states = sampled_states(env, num_samples, seed)
     mine = range(distributed.rank(), num_samples, distributed.world_size())
     num_invalid = 0
-    with under_way("samples", len(mine)) as step:
-        for start in range(0, len(mine), at_once):
-            stop_if_requested(folder)
-            part = mine[start : start + at_once]
-            texts = [env.reset(options={"state": states[i]})[0] for i in part]
-            said = policy.act(texts, [derive_seed(seed, "sample", i) for i in part])
-            num_invalid += sum(isinstance(env.extractor.parse(a.text), Rejection) for a in said)
-            step.at(start + len(part))
+    for start in range(0, len(mine), at_once):
+        stop_if_requested(folder)
+        part = mine[start : start + at_once]
+        observations = [env.reset(options={"state": states[i]})[0] for i in part]
+        completions = policy.act(observations, [derive_seed(seed, "sample", i) for i in part])
+        num_invalid += sum(isinstance(env.extractor.parse(a.text), Rejection) for a in completions)
     return distributed.total(num_invalid) / num_samples
 
 
