@@ -32,7 +32,6 @@ from lactchain.settings import (
     SimPOConfig,
     TinyModelConfig,
     TrainingConfig,
-    check,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.closing import show_result
@@ -62,9 +61,6 @@ class CriticStageConfig:
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic of the first round as train_critic does."""
-    from_clone: bool = False
-    """A tiny critic begins with the trunk of the cloned actor, that reads already, and not with
-    that of the untrained one."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +102,6 @@ class RunPipelineConfig(Bounded):
     `actions_over_shortest`, `invalid_rate` (of the greedy episodes) and `sampled_invalid_rate` (of
     the sampled completions); where states are held back, of the practised ones. Null: follows from
     the world."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        both = self.tiny is not None and self.warm_start is not None
-        clones = self.critic.from_clone
-        check(both or not clones, "critic.from_clone", "false without tiny and warm_start", clones)
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:

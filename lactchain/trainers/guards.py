@@ -19,6 +19,7 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import ProgressCallback, TrainerCallback
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
@@ -35,6 +36,7 @@ from lactchain.process import stop_requested
 from lactchain.progress import under_way
 from lactchain.provenance import provenance
 from lactchain.run import Run
+from lactchain.trackers import OptionalTracker
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -73,6 +75,13 @@ class GuardedTrainer:
             plugin.mixed_precision_policy = replace(
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
+        trackers = tuple(get_reporting_integration_callbacks(self.args.report_to))
+        self.callback_handler.callbacks = [
+            OptionalTracker(lambda tracker=callback: tracker, type(callback).__name__)
+            if isinstance(callback, trackers)
+            else callback
+            for callback in self.callback_handler.callbacks
+        ]
         self.pop_callback(ProgressCallback)
         self.add_callback(GuardCallback(self))
 
