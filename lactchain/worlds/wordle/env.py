@@ -19,6 +19,7 @@ from lactchain.worlds.wordle.words import (
     NUM_LETTERS,
     SOLVED,
     board_text,
+    coloured_row,
     is_turn,
     is_word,
     kept,
@@ -69,7 +70,7 @@ class Wordle(gym.Env[np.ndarray, int]):
       are letters, or `shire`, for tokens that are words. The board always shows letters apart.
     - `reward`: None for the above, or an object with `reward(state, action, next_state)` over
       batches of observation rows.
-    - `render_mode`: "ansi" or None.
+    - `render_mode`: "ansi", the guesses as coloured tiles, or None.
 
     Raises `ValueError` or `DataError` if a word has other than five letters a-z.
     """
@@ -131,15 +132,24 @@ class Wordle(gym.Env[np.ndarray, int]):
         told = before[None], np.array([action]), self._observation()[None]
         return self._outcome(float(rewards_of(self.reward, *told)[0]))
 
-    def render(self) -> str:
+    @property
+    def board(self) -> str:
         """The game as a player reads it."""
         return board_text(self.guesses, self.feedback)
+
+    def render(self) -> str:
+        """The board; in colours, where it is drawn for a terminal."""
+        return self._tiles() if self.render_mode == "ansi" else self.board
 
     def text_view(self) -> TextView:
         """The same game in words."""
         from lactchain.worlds.wordle.view import wordle_view
 
         return wordle_view(self)
+
+    def _tiles(self) -> str:
+        rows = zip(self.guesses, self.feedback, strict=True)
+        return "\n".join(coloured_row(guess, marks) for guess, marks in rows)
 
     def _refuse(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """A guess that is not listed gets no marks, unless any word may be guessed."""

@@ -90,7 +90,7 @@ def _squares(marked: np.ndarray) -> str:
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
     game = env.unwrapped
     tries_left = game.num_tries - len(game.guesses)
-    return {"board": game.render(), "tries_left": tries_left} | clues(game.knowledge)
+    return {"board": game.board, "tries_left": tries_left} | clues(game.knowledge)
 
 
 def _state(env: gym.Env) -> State:
