@@ -117,8 +117,13 @@ def _times(steps: Sequence[Step]) -> Iterator[str]:
             yield f"{'at most' if step.most else 'about'} {_said(seconds)} left"
 
 
+def is_watched() -> bool:
+    """Whether there is a terminal for the line."""
+    return console.file.isatty() and not (console.quiet or console.is_dumb_terminal)
+
+
 def _live_line() -> AbstractContextManager:
-    if console.quiet or console.is_dumb_terminal or not console.file.isatty():
+    if not is_watched():
         return nullcontext()
     return _Line(
         console=console,
