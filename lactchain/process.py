@@ -20,6 +20,7 @@ from lactchain.config import parse, take_dry_run
 from lactchain.console import LogLines, console, plain
 from lactchain.errors import Interrupted, LactChainError
 from lactchain.preflight import look_up
+from lactchain.progress import is_watched
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
@@ -122,6 +123,7 @@ def _request_stop(number: int, _: FrameType | None) -> None:
     if _requested_signal:
         os._exit(128 + number)
     _requested_signal = number
+    os.write(2, b"\n" if is_watched() else b"")  # behind the live line
     os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
 
 

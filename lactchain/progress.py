@@ -13,9 +13,10 @@ The line shows all steps that are under way, the outer ones first: `round 3/14 �
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from rich.live import Live
 from rich.text import Text
@@ -56,14 +57,19 @@ class Step:
         self.at(done)
         self._since = done, self._last
 
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the rest takes at the pace so far; None where nothing tells."""
+    def seconds_left(self, share: float = 0.0) -> float | None:
+        """How long the rest takes at the pace so far; None where nothing tells.
+
+        Args:
+            share: how much of the part that is under way is done.
+        """
         first, began = self._since
-        if self.total is None or self.done <= first or self._last - began < SECONDS_TO_TELL:
+        now, done = time.monotonic(), self.done + share
+        until = now if share else self._last
+        if self.total is None or done <= first or until - began < SECONDS_TO_TELL:
             return None
-        pace = (self._last - began) / (self.done - first)
-        return max(pace * (self.total - self.done) - (time.monotonic() - self._last), 0.0)
+        pace = (until - began) / (done - first)
+        return max(pace * (self.total - done) - (now - until), 0.0)
 
     def __str__(self) -> str:
         """The step as the line shows it."""
@@ -99,13 +105,25 @@ def live_line() -> str:
     """The line as it is now."""
     steps = [step for step in _steps if step.label]
     notes = [step.note for step in steps if step.note]
-    left = [(step.most, step.seconds_left) for step in steps if step.seconds_left is not None]
-    times = [f"{'at most' if most else 'about'} {_said(seconds)} left" for most, seconds in left]
-    return " · ".join([*map(str, steps), *notes, *times[:1]])
+    return " · ".join([*map(str, steps), *notes, *list(_times(steps))[:1]])
+
+
+def _times(steps: Sequence[Step]) -> Iterator[str]:
+    """How long each step takes still, the outer ones first, as far as that can be told."""
+    for step, inner in zip_longest(steps, steps[1:]):
+        share = inner.done / inner.total if inner is not None and inner.total else 0.0
+        seconds = step.seconds_left(share)
+        if seconds is not None:
+            yield f"{'at most' if step.most else 'about'} {_said(seconds)} left"
+
+
+def is_watched() -> bool:
+    """Whether there is a terminal for the line."""
+    return console.file.isatty() and not (console.quiet or console.is_dumb_terminal)
 
 
 def _live_line() -> AbstractContextManager:
-    if console.quiet or console.is_dumb_terminal or not console.file.isatty():
+    if not is_watched():
         return nullcontext()
     return _Line(
         console=console,

@@ -281,13 +281,18 @@ def _has_produced(directory: Path) -> bool:
     Folders are not counted, nor hidden files.
     """
     files = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
-    return any(path.name not in (*_ABOUT, "lock") and path.name[0] != "." for path in files)
+    return any(not (_only_names(path) or path.name[0] == ".") for path in files)
+
+
+def _only_names(path: Path) -> bool:
+    """Whether a file is there to say which run it is, and that it is under way."""
+    return path.name == "lock" or (path.name in _ABOUT and (path.parent / RUN_FILE).is_file())
 
 
 def _forget(directory: Path) -> None:
     """Lets another run begin in a folder in which nothing was produced."""
-    for path in list(directory.rglob("*")):
-        if path.name in _ABOUT:
+    for path in [path for path in directory.rglob("*") if _only_names(path)]:
+        if path.name != "lock":
             path.unlink()
 
 

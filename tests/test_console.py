@@ -4,7 +4,9 @@ import io
 import os
 import pty
 import re
+import select
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,14 +73,24 @@ def test_what_was_done_before_tells_nothing_of_the_pace(clock):
         step.at(85)
         assert live_line() == "training 85/100 · about 30 s left"
         clock.now = 14.0
-        assert step.seconds_left == 26.0
+        assert step.seconds_left() == 26.0
+
+
+def test_what_is_done_of_a_part_counts(clock):
+    with under_way("rollouts", 4) as shards:
+        clock.now = 10.0
+        shards.at(1)
+        with under_way("episodes", 200) as episodes:
+            clock.now = 15.0
+            episodes.at(100)
+            assert live_line() == "rollouts 1/4 · episodes 100/200 · about 25 s left"
 
 
 def test_a_step_of_unknown_length_promises_nothing(clock):
     step = Step("evaluation")
     clock.now = 100.0
     step.at(3)
-    assert str(step) == "evaluation" and step.seconds_left is None
+    assert str(step) == "evaluation" and step.seconds_left() is None
 
 
 def work(file, monkeypatch) -> None:
@@ -90,13 +102,19 @@ def work(file, monkeypatch) -> None:
         console.print("in between")
 
 
+def written(terminal: int) -> Iterator[str]:
+    """What has come out of a terminal."""
+    while select.select([terminal], [], [], 0.1)[0]:
+        yield os.read(terminal, 10_000).decode()
+    os.close(terminal)
+
+
 def test_a_terminal_shows_the_line_and_keeps_nothing_of_it(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         work(terminal, monkeypatch)
-        shown = os.read(ours, 100_000).decode()
-    os.close(ours)
+        shown = "".join(written(ours))
     begun, _, rest = shown.partition("in between")
     assert "rollouts 0/12" in begun and "rollouts 5/12" in rest
     wiped, cursor_stays = rest.rindex("\x1b[2K"), "\x1b[?25h"

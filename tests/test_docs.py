@@ -212,7 +212,7 @@ def test_the_fields_of_the_grid_world_are_listed():
 
 
 def test_the_menu_of_strategies_is_listed():
-    (menu,) = re.findall(r"`lactchain/models/prompting.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
+    (menu,) = re.findall(r"`lactchain/strategies.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
     assert names(menu) == list(STRATEGIES)
 
 

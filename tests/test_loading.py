@@ -104,7 +104,7 @@ def test_an_actor_comes_frozen_or_trainable(config):
 
 def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch):
     monkeypatch.chdir(weights.parent)
-    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", weights)
+    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", weights)
     model, _ = load_actor(ActorConfig(model="actor"))
     expected, _ = load_actor(config)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)

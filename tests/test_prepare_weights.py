@@ -209,7 +209,7 @@ def test_a_downloaded_model_is_found_by_its_hub_id(prepared, tmp_path, monkeypat
         shutil.copytree(prepared / "tiny-actor", local_dir)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", tmp_path)
+    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", tmp_path)
     main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
     assert resolve_weights("some/model") == tmp_path / "some/model"
     load_actor(ActorConfig(model="some/model"))

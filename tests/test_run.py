@@ -146,6 +146,14 @@ def test_what_was_produced_stays_when_a_command_fails(run_dir):
     assert {path.name for path in run_dir.iterdir()} >= {"config.yaml", "metrics.jsonl", "lock"}
 
 
+def test_a_file_of_somebody_elses_is_no_trace_of_a_run(run_dir):
+    run_dir.mkdir()
+    (run_dir / "config.yaml").write_text("mine: 1\n")
+    with pytest.raises(ConfigError, match="made by another configuration"):
+        Run.open(run_dir, Config())
+    assert (run_dir / "config.yaml").read_text() == "mine: 1\n"
+
+
 def test_a_file_in_the_place_of_the_folder_is_called_that(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"run.run_dir: expected a folder, got the file .*/file;"):

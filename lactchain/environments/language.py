@@ -213,7 +213,7 @@ class LanguageEnv(gym.Env[str, str]):
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
         self._remembered.append(self._printable(action))
-        reading = self._read(action)
+        reading = self.read(action)
         if isinstance(reading, Chain):
             reward, terminated, truncated, info = self._play(self._actions(reading))
             feedback = self.view.bump_feedback if any(info["bumped"]) else ""
@@ -249,7 +249,7 @@ class LanguageEnv(gym.Env[str, str]):
             text = longer
         return text
 
-    def _read(self, text: str) -> Chain | Rejection:
+    def read(self, text: str) -> Chain | Rejection:
         """The chain that a text holds; a text world takes only what is in its action space."""
         reading = self.extractor.parse(text)
         if isinstance(reading, Chain):
