@@ -66,9 +66,7 @@ def contents(view: RunView, beside: Sequence[RunView] = ()) -> Contents:
     states, vocabulary, ways = States(view.picture), Vocabulary(view.directory), Ways(view.env)
     parts = {"": view, **view.stages}
     played = [
-        Played(name, part, _worth(view, name))
-        for name, part in parts.items()
-        if part.trajectories
+        Played(name, part, _worth(view, name)) for name, part in parts.items() if part.trajectories
     ]
     episodes, steps, trajectories, sample = episode_rows(played, states, vocabulary)
     answers, candidates = recorded_rows(view, states, ways)

@@ -24,8 +24,8 @@ KINDS = {
     "miss": "#787c7e",
     "struck": "#ffffff",
 }
-"""What a mark may be, and its colour. A fence is a wall on the right side of its cell; hit, near and
-miss are letters of a guess; struck is text that counted for nothing, as wide as the board."""
+"""What a mark may be, and its colour. A fence is a wall on the right side of its cell; hit, near
+and miss are letters of a guess; struck is text that counted for nothing, as wide as the board."""
 HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
 
 
@@ -95,7 +95,9 @@ def draw(
     """
     size = max(14, min(52, whole // max(picture.width, picture.height)))
     width, height = picture.width * size, picture.height * size
-    columns = [shapes.line(x * size, 0, x * size, height, "#cbd2d9") for x in range(picture.width + 1)]
+    columns = [
+        shapes.line(x * size, 0, x * size, height, "#cbd2d9") for x in range(picture.width + 1)
+    ]
     rows = [shapes.line(0, y * size, width, y * size, "#cbd2d9") for y in range(picture.height + 1)]
     marks = [_mark(mark, picture, size) for mark in (*picture.background, *scene.marks)]
     content = [*columns, *rows, *marks, *_ways(scene, ways, size)]
@@ -128,9 +130,7 @@ def _flag(x: int, y: int, size: int) -> Markup:
     return shapes.group("goal", pole, shapes.polygon(corners, KINDS["goal"], shapes.INK))
 
 
-def _ways(
-    scene: Scene, ways: Sequence[Sequence[Sequence[int]]], size: int
-) -> list[Markup]:
+def _ways(scene: Scene, ways: Sequence[Sequence[Sequence[int]]], size: int) -> list[Markup]:
     """A line for each chain, a little beside the one before, so that ways back stay visible."""
     drawn, here = [], scene.agent
     for number, way in enumerate(ways):

@@ -93,9 +93,7 @@ def line_chart(
         for (name, (xs, ys)), colour in zip(curves.items(), colours, strict=True)
     ]
     marks = None if x_marks is None else [(axes.x(x), x) for x in x_marks]
-    return axes.draw(
-        title, x_label, *drawn, *_legend(axes, list(curves), colours), x_marks=marks
-    )
+    return axes.draw(title, x_label, *drawn, *_legend(axes, list(curves), colours), x_marks=marks)
 
 
 def bar_chart(

@@ -24,7 +24,6 @@ from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.inspection.summary import RoundFacts, Summary, chosen_round, summarise
 from lactchain.inspection.tables import pack
-
 from lactchain.types import Trajectory
 
 # Each with its names in the summaries of pipelines, classic agents and single evaluations.
@@ -187,13 +186,15 @@ def _both(view: RunView, summary: Summary, held: Contents) -> list[dict[str, Any
     found = []
     for name, trajectory in (("before training", summary.before), ("after", summary.after)):
         if trajectory is not None:
-            found.append({
-                "name": name,
-                "trajectory": trajectory,
-                "ending": "solved" if succeeded(trajectory) else "not solved",
-                "drawn": _drawn(view, trajectory),
-                "episode": held.row_of(trajectory),
-            })
+            found.append(
+                {
+                    "name": name,
+                    "trajectory": trajectory,
+                    "ending": "solved" if succeeded(trajectory) else "not solved",
+                    "drawn": _drawn(view, trajectory),
+                    "episode": held.row_of(trajectory),
+                }
+            )
     return found
 
 
@@ -219,5 +220,3 @@ def _comparison(views: Sequence[RunView]) -> tuple[Sequence[str], list[list[Any]
 def _first(summary: Mapping[str, Any] | None, names: Sequence[str]) -> Any:
     """The first of some figures that a summary has; None where it has none."""
     return next((summary[name] for name in names if name in (summary or {})), None)
-
-

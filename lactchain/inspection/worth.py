@@ -78,9 +78,7 @@ class Worth:
             for row, place in zip(rows, said, strict=False)
         ]
 
-    def _earned(
-        self, trajectory: Trajectory, worth: Sequence[float | None]
-    ) -> list[float | None]:
+    def _earned(self, trajectory: Trajectory, worth: Sequence[float | None]) -> list[float | None]:
         """The advantage of each completion of an episode, by what followed."""
         if self._critic is None:
             return [None] * len(trajectory)
