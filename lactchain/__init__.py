@@ -41,7 +41,7 @@ _MODULES = {
     "trainers.simpo": "SimPOTrainer",
     "inspection.report": "write_report",
     "inspection.notebook": "explore",
-    "inspection.run_view": "open_run",
+    "opened": "open_run",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

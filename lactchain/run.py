@@ -41,7 +41,14 @@ HARMLESS = frozenset((
     "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
     "save_every_updates", "save_every_steps", "keep_checkpoints",
 ))  # fmt: skip
-_SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
+_SECRET = re.compile(
+    r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)tokens?$"
+    r"|secret|passw|credential|authorization|(api|access|private)[_-]?keys?",
+    re.I,
+)
+_SECRET_IN_URL = re.compile(
+    r"(?<=://)[^/@\s]+(?=@)|(?<=[?&])((?:access_|api_?)?(?:token|key|secret|sig)=)[^&#\s]+", re.I
+)
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +170,10 @@ class Run(AbstractContextManager["Run"]):
         """Drops the records after a step, when a run resumes from there."""
         path = self.directory / "metrics.jsonl"
         if distributed.is_main() and path.exists():
-            kept = [record for record in read_metrics(self.directory) if record["step"] <= step]
-            write_json_lines(path, kept)
+            records = read_metrics(self.directory)
+            kept = [record for record in records if record["step"] <= step]
+            if len(kept) < len(records):
+                write_json_lines(path, kept)
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
@@ -179,7 +188,10 @@ os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
 
 def _lock(directory: Path) -> IO[str]:
     """Holds `directory/lock` until it is closed or this process dies, however it dies."""
-    lock = open(directory / "lock", "a+")  # noqa: SIM115  - open for as long as the run is
+    path = directory / "lock"
+    if path.is_symlink() or not (path.is_file() or not path.exists()):
+        raise ConfigError(f"{path}: expected a plain file, got a link or folder; remove it")
+    lock = open(path, "a+")  # noqa: SIM115  - open for as long as the run is
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -286,11 +298,18 @@ def _without_harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _redact(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without what looks like a secret: a text under a key that says so."""
-    shown = {key: _redact(v) if isinstance(v, Mapping) else v for key, v in settings.items()}
-    secret = (k for k, value in shown.items() if isinstance(value, str) and _SECRET.search(k))
-    return shown | dict.fromkeys(secret, "<redacted>")
+def _redact(value: Any, is_secret: bool = False) -> Any:
+    """Settings without secrets: texts under a key that says so, and what URLs hold of them."""
+    if isinstance(value, str):
+        return "<redacted>" if is_secret else _SECRET_IN_URL.sub(r"\1<redacted>", value)
+    if isinstance(value, list):
+        return [_redact(part, is_secret) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _redact(part, is_secret or _SECRET.search(str(key)) is not None)
+        for key, part in value.items()
+    }
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -324,13 +324,11 @@ class PreferenceConfig(Bounded):
     num_states: AtLeast1 | None = 4096
     """Start states, drawn uniformly from the state space (founding document). Null: follows from
     the world."""
-    share_after_completion: Share = 0.0
-    """Share of these states that give way to what follows completions of the actor's: texts of the
-    middle of an episode, such as those that tell of a bump, are practised too. Where recorded texts
-    are asked again (`trajectories`, and in a pipeline with a history) it does not count."""
-    completions_before: AtLeast1 = 1
-    """How many completions it is that they follow, at most; each number from 1 on as often. More
-    than 1 where episodes begin in few states."""
+    share_after_completion: Share | None = None
+    """Share of these states that give way to texts of the middle of an episode, such as those that
+    tell of a bump: recorded ones, where there are episodes (`trajectories`, and in a pipeline those
+    of the critic where texts remember, or the world lists outcomes), or else what follows a
+    completion of the actor's. Null: all texts of the episodes, or without any none."""
     num_candidates: Annotated[int, Bound(at_least=2)] | None = 8
     """K, completions of the current actor to each state. Null: follows from the world."""
     states_per_shard: AtLeast1 = 256

@@ -306,6 +306,18 @@ def test_trackers_are_told(tmp_path):
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
 
 
+def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+    def no_connection(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", no_connection)
+    run = RunConfig(run_dir=str(tmp_path / "run"), report_to=["tensorboard"])
+    train_agent(replace(CONFIGS["ppo"], run=run, loop=replace(LOOP, total_steps=128)))
+    warning = "tensorboard failed (ConnectionError: no route to host): the run goes on without it"
+    assert caplog.text.count(warning) == 1
+    assert len(read_metrics(tmp_path / "run")) > 1
+
+
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path):
     agent = replace(CONFIGS["ppo"].agent, learning_rate=1e20, max_grad_norm=1e20)
     with pytest.raises(NonFiniteError, match=r"member \d: the gradient is not finite") as error:

@@ -13,7 +13,7 @@ from script_setups import BEHAVIOR, GRID, PREFERENCES, build_weights, config_of,
 
 from lactchain.config import parse
 from lactchain.data.base_models import corpus
-from lactchain.data.candidates import questions
+from lactchain.data.candidates import some_after_completion
 from lactchain.data.episodes import (
     Region,
     all_episodes,
@@ -25,8 +25,10 @@ from lactchain.data.evaluations import EpisodeResult, StateValues, write_episode
 from lactchain.data.expected_results import expected_figures
 from lactchain.data.minari_files import read_minari
 from lactchain.data.preferences import read_pairs, write_pairs
+from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
+from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
 from lactchain.environments.held_back import HeldBack
@@ -157,15 +159,16 @@ def test_where_a_completion_leads_to_one_the_state_itself_is_asked():
     rollouts = Rollouts(HALF)
     states = sampled_states(rollouts.env, 24, seed=0)
     before, policy = rollouts.observe(states), RandomChains(rollouts.env.grammar)
-    prompts, asked_in = questions(policy, rollouts, states, 1.0, seed=0)
+    seeds = [derive_seed(0, "first", i) for i in range(24)]
+    asked_in = some_after_completion(policy, rollouts, states, 1.0, seed=0)
     led_there = [
         i
-        for i, t in enumerate(rollouts.outcomes(states, policy.act(before, range(24)), 0))
+        for i, t in enumerate(rollouts.outcomes(states, policy.act(before, seeds), 0))
         if t.observations[-1] in texts
     ]
-    assert led_there and not set(prompts) & texts
-    stayed = [i for i in range(24) if prompts[i] == before[i]]
-    assert 0 < len(stayed) < 24 and all(asked_in[i] == states[i] for i in stayed)
+    assert 0 < len(led_there) < 24 and all(asked_in[i] == states[i] for i in led_there)
+    prompts = {q.text for q in asked_in if isinstance(q, Question)}
+    assert prompts and not (prompts | set(before)) & texts
 
 
 def test_the_critic_is_asked_what_a_cut_episode_is_worth_and_learns_no_such_row(weights):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from script_setups import GRID, build_weights, config_of, run_here
 from transformers import AutoTokenizer
 
@@ -156,6 +157,30 @@ def test_exact_values_stand_where_they_are_known(pipeline):
     assert one_step and all(row["optimal"] == 1 for row in one_step)
 
 
+def test_a_run_is_opened_with_its_models_its_pairs_and_its_answers(pipeline):
+    run = lactchain.open_run(pipeline[1])
+    text = inspected(pipeline, 2).answers["text"][0].as_py()
+    for number in ROUNDS:
+        (row,) = run.inspections[number].answers.slice(0, 1).to_pylist()
+        (said,) = run.actor(number, decoding="free", temperature=0.0).act([text], [0])
+        assert said.text == row["completion"]
+        assert run.critic(number).values([text])[0] == pytest.approx(row["value"], abs=1e-6)
+    chosen = run.summary["round"] or "no round"
+    assert run.critic().values([text]) == run.critic(chosen).values([text])
+    assert run.actor().act([text], [7]) == run.actor(chosen).act([text], [7])
+    folders = (f"{pipeline[1]}/round_{number}/simpo/pairs" for number in ROUNDS)
+    assert run.pairs == [pair for folder in folders for pair in read_pairs(folder)]
+    assert sorted(run.inspections) == [0, 1, 2]
+    assert run.actor(0).act([text], [0])[0].text
+    with pytest.raises(DataError, match="got 3"):
+        run.critic(3)
+
+
+def test_a_run_leaves_a_picture_of_a_start_state_before_and_after(pipeline):
+    with Image.open(f"{pipeline[1]}/episode.gif") as picture:
+        assert picture.width == 2 * 180 and 1 < picture.n_frames <= 48
+
+
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -218,28 +243,57 @@ def expected_reward(table, state, chain):
     return total
 
 
+def record(weights, folder, world):
+    """The inspection of an untrained actor and a critic that says 0, in a world; and its stage."""
+    config = replace(config_of("run_pipeline", weights, folder / "run"), environment=world)
+    greedy = recast(config.actor, GuidedActorConfig, decoding="free", temperature=0.0)
+    evaluation = replace(config.evaluation, num_samples=50)
+    settings = EvaluateConfig(environment=world, actor=greedy, evaluation=evaluation)
+    with Run.open(folder / "run/round_0/evaluation", settings) as run:
+        evaluate_actor(settings, run)
+    critic = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=GAMMA))
+    critic.save(folder / "critic")
+    recorder = Recorder(config, Run(folder / "run", "x", None))
+    recorder.record(0, config.actor, str(folder / "critic"))
+    return read_inspection(folder / "run/round_0/inspection")
+
+
+@pytest.mark.parametrize(
+    ("world", "known"),
+    [
+        (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), []),
+        (
+            EnvironmentConfig(
+                "lactchain/Maze-v0", extractor="utterance", max_chains=3, history=4,
+                template="{walls}\n",
+            ),
+            ["optimal", "shortest"],
+        ),
+    ],
+    ids=["wordle", "partial maze"],
+)  # fmt: skip
+def test_what_is_not_known_of_a_world_is_null(weights, tmp_path, world, known):
+    answers = record(weights, tmp_path, world).answers
+    nulls = {name for name in answers.column_names if answers[name].null_count}
+    assert nulls == {"optimal", "shortest", "policy_value"} - set(known)
+    assert set(answers["value"].to_pylist()) == {0.0}
+    env = make_language_env(world)
+    for row in answers.to_pylist():
+        assert row["text"] == env.reset(options={"state": json.loads(row["state"])})[0]
+        assert row["q"] == env.step(row["completion"])[1]
+
+
 def test_where_dice_are_thrown_a_completion_is_worth_what_can_be_expected(weights, tmp_path):
     """A critic that has learnt nothing says 0: what is left is the expected reward of the chain."""
     lake = EnvironmentConfig("FrozenLake-v1", max_chains=4)
-    config = replace(config_of("run_pipeline", weights, tmp_path / "run"), environment=lake)
-    greedy = recast(config.actor, GuidedActorConfig, decoding="free", temperature=0.0)
-    evaluation = replace(config.evaluation, num_samples=50)
-    settings = EvaluateConfig(environment=lake, actor=greedy, evaluation=evaluation)
     stage, env = tmp_path / "run/round_0", make_language_env(lake)
-    with Run.open(stage / "evaluation", settings) as run:
-        evaluate_actor(settings, run)
     last, _ = env.reset(options={"state": {"state": 14}})  # the goal is to the right
     pairs = [
         PreferencePair(last, '["right"]', '["left", "right"]'),
         PreferencePair(last, '["down", "right"]', "right"),
     ]
     write_pairs(stage / "simpo/pairs/0.parquet", pairs)
-    critic = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=GAMMA))
-    critic.save(tmp_path / "critic")
-    Recorder(config, Run(tmp_path / "run", "x", None)).record(
-        0, config.actor, str(tmp_path / "critic")
-    )
-    found, table = read_inspection(stage / "inspection"), env.env.unwrapped.P
+    found, table = record(weights, tmp_path, lake), env.env.unwrapped.P
     assert found.meta["critic"] == str(tmp_path / "critic")
     assert found.answers["shortest"].null_count == found.answers.num_rows == 11
     paired = {r["completion"]: r for r in found.candidates.to_pylist() if r["count"] == 0}
@@ -272,8 +326,8 @@ def test_the_likeliest_completions_are_kept_and_all_of_pairs():
     said = [Action(f"{n}", (n,), (-n / 10,)) for n in range(20) for _ in range(n + 1)]
     pairs = [PreferencePair("", "18", "never said", (18,), (7, 8))]
     found = merge(said, pairs)
-    assert [c.action.text for c in found] == [*map(str, range(16)), "18", "never said"]
-    assert [c.count for c in found] == [*range(1, 17), 19, 0]
+    assert [c.action.text for c in found] == [*map(str, range(8)), "18", "never said"]
+    assert [c.count for c in found] == [*range(1, 9), 19, 0]
     assert [c.action.text for c in found if c.chosen] == ["18"]
     assert [c.action for c in found if c.rejected] == [Action("never said", (7, 8))]
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 from script_setups import PREFERENCES, config_of, run_here
 
-from lactchain.data.candidates import questions, sample_candidates
+from lactchain.data.candidates import sample_candidates
 from lactchain.data.expected_results import chain_worth
+from lactchain.data.preferences import read_pairs
+from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.token_counts import sample_observations
+from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
@@ -104,16 +105,33 @@ def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
     assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
 
 
-def test_pairs_are_asked_for_after_some_completions_each_number_as_often():
-    rollouts = Rollouts(MANY)
-    states = [EMPTY] * 8
-    first = rollouts.env.grammar.render([7])
-    policy = FunctionPolicy(lambda text: first if text.startswith("6") else "nonsense\n")
-    texts, asked = questions(policy, rollouts, states, 0.75, 0, most_completions=3)
-    assert [len(state["guesses"]) for state in asked] == [1, 2, 3, 1, 2, 3, 0, 0]
-    assert all(int(text[0]) == 6 - len(s["guesses"]) for text, s in zip(texts, asked, strict=True))
-    # the same guess meets different words
-    assert len({state["feedback"][0] for state in asked[:6]}) > 3
+def test_a_text_of_a_game_is_worth_the_same_by_whichever_guesses_it_came_about():
+    """Neither of the first two words has a letter of the third."""
+    rollouts = Rollouts(replace(FEW, kwargs={"words": ["level", "ghoul", "shirt"]}))
+    games = [{"guesses": [word], "feedback": ["bbbbb"]} for word in ("level", "zzzzz")]
+    question = Question("read", tuple(games))
+    policy = FunctionPolicy(lambda _, seed: rollouts.env.grammar.render([seed % 3]), draws=True)
+    [found] = sample_candidates(policy, rollouts, [question], 12, 0, None, 1.0, "action")
+    worth = dict(zip((a.text for a in found.actions), found.returns, strict=True))
+    assert worth == {rollouts.env.grammar.render([i]): r for i, r in enumerate((-1, -1, 0))}
+    assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
+
+
+def test_pairs_of_a_pipeline_are_asked_in_the_games_of_its_critic(tmp_path):
+    preferences = replace(PREFERENCES, share_after_completion=0.75, min_margin=0.0)
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
+    config = replace(
+        config,
+        environment=replace(FEW, template="brief"),
+        simpo=replace(config.simpo, preferences=preferences),
+        evaluation=replace(config.evaluation, num_episodes_per_start=8),
+    )
+    assert run_here("run_pipeline", config)["num_rounds"] == 1
+    games = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
+    texts = {text for game in games for text in game.observations[1:-1]}
+    prompts = [pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")]
+    first = [prompt for prompt in prompts if prompt.startswith("6")]
+    assert first and len(first) < len(prompts) and set(prompts) - set(first) <= texts
 
 
 def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_words():
@@ -130,24 +148,6 @@ def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_wor
         assert all(word[int(place) - 1] != letter for letter, place in elsewhere)
         assert all(word[int(place) - 1] == letter.lower() for letter, place in known)
     assert behavior_examples(env, BehaviorConfig(200, competent_fraction=1.0), seed=0) == examples
-
-
-def test_the_recipe_plays_wordle_from_a_clone_that_its_critic_begins_with(tmp_path):
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
-    config = replace(
-        config,
-        environment=replace(FEW, template="brief"),
-        critic=replace(config.critic, from_clone=True),
-        simpo=replace(config.simpo, preferences=replace(PREFERENCES, min_margin=0.0)),
-        evaluation=replace(config.evaluation, num_episodes_per_start=8),
-    )
-    assert run_here("run_pipeline", config)["num_rounds"] == 1
-    actor = load_file(tmp_path / "run/warm_start/actor/model.safetensors")
-    trunk = load_file(tmp_path / "run/base/cloned_encoder/model.safetensors")
-    assert trunk.keys() == {n.removeprefix("model.") for n in actor if n.startswith("model.")}
-    assert all(torch.equal(weight, actor[f"model.{name}"]) for name, weight in trunk.items())
-    with pytest.raises(ValueError, match=r"critic\.from_clone: expected false without tiny and"):
-        replace(config, warm_start=None)
 
 
 def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():

@@ -19,6 +19,7 @@ from script_setups import (
 from training_setups import exit_codes, logs
 
 from lactchain.config import dump
+from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError
 from lactchain.run import read_metrics
@@ -46,7 +47,7 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert summary["num_env_steps"] == sum(
         played_actions(tmp_path / f"run/round_{number}") for number in (1, 2)
     )
-    names = {"report.html", "episodes.json", "episodes_before.json", "values.json"}
+    names = {"report.html", "episodes.json", "episodes_before.json", "values.json", "episode.gif"}
     assert names <= {path.name for path in (tmp_path / "run").iterdir()}
     redone = [tmp_path / "run", tmp_path / "run/round_2/simpo", tmp_path / "run/round_2/evaluation"]
     weights_file = tmp_path / "run/round_2/simpo/actor/model.safetensors"
@@ -136,3 +137,10 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     assert together.keys() == read_summary(tmp_path / "alone").keys()
     assert (tmp_path / "run-1.log").read_text() == ""
     assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
+    for number in (0, 1):
+        answers = [
+            read_inspection(tmp_path / name / f"round_{number}/inspection").answers
+            for name in ("run", "alone")
+        ]
+        for column in ("state_id", "state", "text", "optimal", "shortest"):
+            assert answers[0][column] == answers[1][column]

@@ -26,7 +26,7 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.files import read_versioned_json
+from lactchain.files import append_json_lines, read_sealed_lines, read_versioned_json, seal
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.process import launch, seed_everything
 from lactchain.run import HARMLESS, Run, read_metrics
@@ -261,13 +261,34 @@ def test_secrets_reach_no_file(run_dir, monkeypatch):
     for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATH_TO_X"):
         monkeypatch.setenv(name, canary)
     monkeypatch.setattr(sys, "argv", ["train.py", "--token", canary])
+    names = ["api_keys", "secrets", "Authorization", "access_key", "credential", "aws-access-key"]
     extra = {"hub_token": canary, "nested": {"api_key": canary, "password": canary}}
+    extra |= {name: [canary, {"header": f"Bearer {canary}"}] for name in names}
+    extra |= {"urls": [f"https://me:{canary}@hub/x", f"http://hub?a=1&api_key={canary}&b=2"]}
     config = replace(Config(), training=settings.TrainingConfig(extra=extra))
     with Run.open(run_dir, config) as run:
         run.log({"a": 1}, step=1)
         run.finish({"a": 1})
     assert not [path for path in run_dir.rglob("*") if canary in path.read_text()]
+    shown = load(run_dir / "config.yaml")["training"]["extra"]
+    assert shown["urls"] == ["https://<redacted>@hub/x", "http://hub?a=1&api_key=<redacted>&b=2"]
     Run.open(run_dir, config).close()
+
+
+def test_settings_that_only_speak_of_tokens_are_kept(run_dir):
+    extra = {"eos_token": "</s>", "note": "see https://hub/a@b", "max_tokens_kind": "new"}
+    with Run.open(run_dir, replace(Config(), training=settings.TrainingConfig(extra=extra))):
+        assert load(run_dir / "config.yaml")["training"]["extra"] == extra
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run_dir):
+    run_dir.mkdir(parents=True)
+    precious = run_dir.parent / "precious.txt"
+    precious.write_text("mine")
+    (run_dir / "lock").symlink_to(precious)
+    with pytest.raises(ConfigError, match="lock: expected a plain file, got a link or folder"):
+        Run.open(run_dir, Config())
+    assert precious.read_text() == "mine"
 
 
 def test_the_environment_is_recorded(run_dir):
@@ -474,3 +495,29 @@ def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):
     path.write_text('{"schema_version": 1, "discount": 0.9}', "utf-8")
     with pytest.raises(DataError, match=r"damaged, \['gamma'\] are missing"):
         read_versioned_json(path, 1, names=["gamma"])
+
+
+def test_no_byte_of_sealed_lines_changes_unnoticed(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    records = [{"trial": i, "fitness": i / 3, "config": {"gamma": [0.9, None]}} for i in range(3)]
+    append_json_lines(path, map(seal, records, range(3)))
+    assert read_sealed_lines(path) == records
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        if place == len(whole) - 1:
+            assert read_sealed_lines(path) == records[:2]  # as if a crash had cut the line
+        else:
+            with pytest.raises(DataError, match=r"trials.jsonl: line \d"):
+                read_sealed_lines(path)
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(lines[1] + lines[0] + lines[2])
+    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
+        read_sealed_lines(path)
+    path.write_bytes(b"".join(lines[:2]))
+    assert read_sealed_lines(path) == records[:2]
+
+
+def test_lines_of_older_versions_have_no_seals(tmp_path):
+    append_json_lines(tmp_path / "old.jsonl", [{"trial": 0}])
+    assert read_sealed_lines(tmp_path / "old.jsonl") == [{"trial": 0}]

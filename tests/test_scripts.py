@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from script_setups import (
     CLASSES,
     GRID,
@@ -33,7 +34,7 @@ from lactchain import process
 from lactchain.config import parse
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.stages.play import PlayConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
@@ -199,6 +200,17 @@ def test_an_actor_is_watched_to_the_end(monkeypatch, weights, capsys):
     shown = capsys.readouterr().out
     assert re.search(r"reach(ed)? the goal: [1-4] completions", shown)
     assert not re.search(r"^[.^>v<G]{2}$", shown, re.MULTILINE)  # it was not asked to draw
+
+
+def test_an_episode_that_was_played_is_left_as_a_moving_picture(monkeypatch, tmp_path, capsys):
+    config = PlayConfig(GRID, seed=1, gif=str(tmp_path / "me.gif"))
+    assert play(monkeypatch, ["1", "1 1"], config) == 0
+    with Image.open(config.gif) as picture:
+        assert picture.n_frames == 4  # the start, and three turns
+    drawless = replace(config, environment=EnvironmentConfig("key_corridor:my/KeyCorridor-v0"))
+    with pytest.raises(ConfigError, match="draws itself"):
+        play(monkeypatch, ["1"], drawless)
+    assert capsys.readouterr().out.count("goal") == 1  # it is refused before it begins
 
 
 # --- every way in --------------------------------------------------------------------------------

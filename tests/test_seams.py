@@ -8,7 +8,8 @@ import pytest
 
 import lactchain
 from lactchain import Action, Critic, EnvironmentConfig, FunctionPolicy, Policy, PreferenceConfig
-from lactchain.data.candidates import questions, sample_candidates
+from lactchain.data.candidates import sample_candidates, some_after_completion
+from lactchain.data.questions import Question, state_of
 from lactchain.data.rollouts import Rollouts
 
 WORLDS = {
@@ -106,10 +107,11 @@ def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     said = iter([completion, '["up"]', "nonsense", completion] * 2 + ["nonsense", ""] * 2)
     policy = FunctionPolicy(lambda text: next(said))
     # The second time in the middle of an episode: the critic judges what the policy has read.
-    for prompt, asked in ((text, None), (text + " You slipped.", [text + " You slipped."])):
+    later = Question(text + " You slipped.", (state,))
+    for prompt, asked in ((text, state), (later.text, later)):
         known = {(prompt, completion): 3.0, (prompt, '["up"]'): 0.0, (prompt, "nonsense"): 9.0}
         critic = Table(known, mode="action_value")
-        [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action", asked)
+        [found] = sample_candidates(policy, rollouts, [asked], 4, 0, critic, 0.5, "action")
         assert found.is_chain == (True, True, False, True)
         np.testing.assert_allclose(found.advantages, [1.0, -2.0, 7.0, 1.0])
     # Where nothing is a chain nothing is ranked, and the mean is over all.
@@ -146,12 +148,13 @@ def test_a_share_of_the_states_is_asked_as_the_policys_own_completion_leaves_the
     rollouts = Rollouts(EnvironmentConfig(template="{x} {y} {orientation}{feedback}"))
     policy = FunctionPolicy(lambda text: '["move forward"]')
     states = [facing_up, facing_up | {"y": 1}, beside_the_goal, facing_up]
-    texts, asked = questions(policy, rollouts, states, 0.75, seed=0)
+    asked = some_after_completion(policy, rollouts, states, 0.75, seed=0)
     bumped = " You bumped into the edge of the map or a wall."
-    assert texts == ["0 0 up" + bumped, "0 0 up", "3 2 down", "0 0 up"]
+    assert list(map(str, asked[:2])) == ["0 0 up" + bumped, "0 0 up"]
     # the step on the goal would end its episode; the last one is not in the share
-    assert asked == [facing_up, facing_up, beside_the_goal, facing_up]
-    assert questions(policy, rollouts, states, 0.0, seed=0) == (rollouts.observe(states), states)
+    assert list(map(state_of, asked)) == [facing_up, facing_up, beside_the_goal, facing_up]
+    assert asked[2:] == states[2:]
+    assert some_after_completion(policy, rollouts, states, 0.0, seed=0) == states
     settings = PreferenceConfig(num_states=960, share_after_completion=0.5, min_margin=0.0)
     either = ('["move forward"]', '["turn left", "move forward"]')
     draws = FunctionPolicy(lambda text, seed: either[seed % 2], draws=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
 from lactchain.run import Run
 from lactchain.settings import known_fields
+from lactchain.trackers import OptionalTracker
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
@@ -224,8 +226,8 @@ class Training:
 
     def _record(self, record: Mapping[str, float], log: Callable[..., None]) -> None:
         log(record, step=self.steps)
-        if self._trackers is not None:
-            self._trackers.log(dict(record), step=self.steps)
+        for tracker in self._trackers:
+            tracker.log(dict(record), step=self.steps)
 
     def _summary(self) -> dict[str, Any]:
         """Figures of the best and the last weights, over episodes that chose neither."""
@@ -243,8 +245,8 @@ class Training:
             own = {key: getattr(agent.config, key) for key in sorted(differing)}
             summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
-        if self._trackers is not None:
-            self._trackers.end_training()
+        for tracker in self._trackers:
+            tracker.end_training()
         if not self._is_offline:
             self.source.close()
         return summary
@@ -327,12 +329,14 @@ def _check_spaces(data: transitions.TransitionData, agent: Population) -> None:
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
 
 
-def _trackers(config: TrainAgentConfig, run: Run) -> Any:
-    """What logs beside metrics.jsonl; None where nothing does."""
-    if not config.run.report_to:
-        return None
-    from accelerate import Accelerator
+def _trackers(config: TrainAgentConfig, run: Run) -> list[OptionalTracker]:
+    """What logs beside metrics.jsonl."""
 
-    trackers = Accelerator(cpu=True, log_with=config.run.report_to, project_dir=str(run.directory))
-    trackers.init_trackers("lactchain")
-    return trackers
+    def start(name: str) -> Any:
+        from accelerate import Accelerator
+
+        tracker = Accelerator(cpu=True, log_with=name, project_dir=str(run.directory))
+        tracker.init_trackers("lactchain")
+        return tracker
+
+    return [OptionalTracker(partial(start, name), name) for name in config.run.report_to]

@@ -9,7 +9,7 @@ import numpy as np
 from lactchain.data.expected_results import chain_worth
 from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates, chain_advantages
-from lactchain.data.questions import Question
+from lactchain.data.questions import Question, hides, state_of
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
@@ -25,7 +25,6 @@ def sample_candidates(
     critic: Critic | None,
     gamma: float,
     discount_per: str,
-    observations: Sequence[str] | None = None,
     explorers: Sequence[Policy] = (),
 ) -> list[Candidates]:
     """K completions to each of S states; without a critic they have returns and no advantages.
@@ -37,16 +36,14 @@ def sample_candidates(
     states.
 
     Args:
-        states: or questions, whose texts are asked.
+        states: what they show when an episode begins is asked; or questions, whose texts are.
         critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
             which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
-        observations: what the states show (S,); None: what they show when an episode begins.
         explorers: policies that are asked in turn, where all completions read the same so far, for
             all but the first of them: a policy that is sure of itself finds nothing better.
     """
-    if observations is None:
-        observations = _texts(rollouts, states)
+    observations = _texts(rollouts, states)
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
@@ -71,9 +68,7 @@ def sample_candidates(
     advantages = np.empty((len(states), 0))
     if plays.throw_dice():
         judge = Judge(rollouts, critic, gamma, discount_per)
-        plain = rollouts.env.history == 1 and not any(isinstance(s, Question) for s in states)
-        known = rollouts.deterministic is False and plain
-        if known:
+        if is_known(rollouts, states):
             means = judge.expected(repeated_states, plays.first)
         else:
             means = plays.means(num_candidates, judge.worth)
@@ -92,11 +87,21 @@ def sample_candidates(
             is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
-            state=state.states[0] if isinstance(state, Question) else state,
+            state=state_of(state),
             explored=i in explored,
         )
         for i, state in enumerate(states)
     ]
+
+
+def is_known(rollouts: Rollouts, states: Sequence[State | Question]) -> bool:
+    """Whether what chance will bring is known exactly, in the states behind all texts.
+
+    Outcomes are listed for who reads the text, so that any of its states tells them.
+    """
+    if rollouts.deterministic is not False or rollouts.env.history != 1:
+        return False
+    return rollouts.env.view.outcomes is not None or not any(map(hides, states))
 
 
 def _texts(rollouts: Rollouts, states: Sequence[State | Question]) -> list[str]:
@@ -117,37 +122,31 @@ def _rows_to_ask_again(actions: Sequence[Action], num_candidates: int) -> list[i
     return rows
 
 
-def questions(
-    policy: Policy,
-    rollouts: Rollouts,
-    states: Sequence[State],
-    share_after_completion: float,
-    seed: int,
-    most_completions: int = 1,
-) -> tuple[list[str], list[State]]:
-    """S prompts, and the states that they show, the first share of them some completions later.
+def some_after_completion(
+    policy: Policy, rollouts: Rollouts, states: Sequence[State], share: float, seed: int
+) -> list[State | Question]:
+    """S states, the first share of them by what they show one completion later.
 
-    The policy's own completions lead there, one to `most_completions` of them, each number as
-    often. One that would end the episode, or lead to a state that is held back, is left out.
+    The policy's own completion leads there. One that would end the episode, or lead to a state that
+    is held back, is left out.
     """
-    texts, asked = rollouts.observe(states), list(states)
-    count = round(share_after_completion * len(states))
+    count = round(share * len(states))
+    if not count:
+        return list(states)
     seeds = [derive_seed(seed, "first", i) for i in range(count)]
-    for number in range(most_completions):
-        rows = [i for i in range(count) if i % most_completions >= number]
-        if not rows:
-            break
-        with rollouts.measure("generate"):
-            actions = policy.act([texts[i] for i in rows], [seeds[i] for i in rows])
-        # Where there are dice, equal completions are not to lead all to the same state.
-        dice = [seed if rollouts.deterministic else seeds[i] for i in rows]
-        outcomes = rollouts.outcomes([asked[i] for i in rows], actions, dice)
-        for i, outcome in zip(rows, outcomes, strict=True):
-            after = outcome.infos[1]["state"]
-            if not outcome.terminated and after not in rollouts.env.held_back:
-                texts[i], asked[i] = outcome.observations[1], after
-            seeds[i] = derive_seed(seeds[i], "next")
-    return texts, asked
+    with rollouts.measure("generate"):
+        actions = policy.act(rollouts.observe(states[:count]), seeds)
+    # Where there are dice, equal completions are not to lead all to the same state.
+    dice = seed if rollouts.deterministic else seeds
+    after: dict[int, str] = {}
+    told: dict[str, list[State]] = {}
+    for i, outcome in enumerate(rollouts.outcomes(states[:count], actions, dice)):
+        state = outcome.infos[1]["state"]
+        if not outcome.terminated and state not in rollouts.env.held_back:
+            after[i] = outcome.observations[1]
+            told.setdefault(after[i], []).append(state)
+    asked = {text: Question(text, tuple(found)) for text, found in told.items()}
+    return [asked[after[i]] if i in after else state for i, state in enumerate(states)]
 
 
 class Judge:
@@ -172,14 +171,16 @@ class Judge:
             scores = _chain_advantages(self.critic, outcomes, earned, np.zeros(len(after)), after)
         return np.stack([earned, scores], axis=1)
 
-    def expected(self, states: Sequence[State], outcomes: Sequence[Trajectory]) -> np.ndarray:
+    def expected(
+        self, states: Sequence[State | Question], outcomes: Sequence[Trajectory]
+    ) -> np.ndarray:
         """The same, exactly, but for what is no chain: its only play tells all."""
         means, parse = self.worth(outcomes), self.rollouts.env.extractor.parse
         rows = [i for i, one in enumerate(outcomes) if not one.infos[1]["invalid_action"]]
         if rows:
             means[rows] = chain_worth(
                 self.rollouts.env,
-                [states[row] for row in rows],
+                [state_of(states[row]) for row in rows],
                 [parse(outcomes[row].actions[0].text).actions for row in rows],
                 self.values if self.by_value else None,
                 self.gamma,

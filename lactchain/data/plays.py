@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lactchain.data.questions import Question
+from lactchain.data.questions import Question, hides
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
@@ -68,7 +68,7 @@ class Plays:
 
         What a text hides is chance for who reads it.
         """
-        if any(map(_hides, self.states)):
+        if any(map(hides, self.states)):
             return True
         if self.rollouts.deterministic is not None:
             return not self.rollouts.deterministic
@@ -105,7 +105,7 @@ class Plays:
     def _is_certain(self, key: Key) -> bool:
         """Whether one play of a decision tells all."""
         state, _ = self._decisions[key]
-        return bool(self.rollouts.deterministic) and not _hides(state)
+        return bool(self.rollouts.deterministic) and not hides(state)
 
     def _add(self, sums: dict[Key, np.ndarray], worth: Worth) -> None:
         """Adds what the latest plays were worth."""
@@ -156,10 +156,6 @@ class _Contest:
         half = math.ceil(len(self.best) / 2)
         self.best = sorted(self.best, key=lambda key: -scores[key])[:half]
         self.worst = sorted(self.worst, key=lambda key: scores[key])[:half]
-
-
-def _hides(state: State | Question) -> bool:
-    return isinstance(state, Question) and state.hides_the_state
 
 
 def _differ(one: Trajectory, other: Trajectory) -> bool:

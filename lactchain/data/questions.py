@@ -47,8 +47,23 @@ class Question:
         return Episode(seed, state, remembered=self.remembered)
 
 
-def questions_asked(trajectories: Iterable[Trajectory], env: LanguageEnv) -> list[Question]:
+def hides(state: State | Question) -> bool:
+    """Whether it is a text that stood for several states."""
+    return isinstance(state, Question) and state.hides_the_state
+
+
+def state_of(state: State | Question) -> State:
+    """The state, or the first one that a question's text stood for."""
+    return state.states[0] if isinstance(state, Question) else state
+
+
+def questions_asked(
+    trajectories: Iterable[Trajectory], env: LanguageEnv, after_completion: bool = False
+) -> list[Question]:
     """The different texts that were answered in episodes, in the order in which they came.
+
+    Args:
+        after_completion: leave out what episodes begin with.
 
     Raises:
         DataError: the episodes do not tell the states, or not what was remembered.
@@ -57,7 +72,8 @@ def questions_asked(trajectories: Iterable[Trajectory], env: LanguageEnv) -> lis
     states: dict[str, list[State]] = {}
     remembered: dict[str, tuple[str, ...]] = {}
     for number, trajectory in enumerate(trajectories):
-        for text, info in zip(trajectory.observations[:-1], trajectory.infos[:-1], strict=True):
+        asked = slice(1 if after_completion else 0, -1)
+        for text, info in zip(trajectory.observations[asked], trajectory.infos[asked], strict=True):
             if missing := [name for name in wanted if not info.get(name)]:
                 raise DataError(
                     f"trajectories: episode {number}: expected infos with {missing[0]!r}, got"

@@ -64,7 +64,8 @@ class Contents:
 def contents(view: RunView, beside: Sequence[RunView] = ()) -> Contents:
     """What a run folder holds, with curves and results of others `beside` it."""
     states, vocabulary, ways = States(view.picture), Vocabulary(view.directory), Ways(view.env)
-    parts = {"": view, **view.stages}
+    # The run itself without its rounds, whose pairs it might count as its own.
+    parts = {"": RunView(view.directory), **view.stages}
     played = [
         Played(name, part, _worth(view, name)) for name, part in parts.items() if part.trajectories
     ]

@@ -12,6 +12,7 @@ A generation, or a trial, that was cut is done again, and comes out the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import read_agent, save_agent
-from lactchain.files import append_json_lines, read_json_lines, write_json_lines
+from lactchain.files import (
+    append_json_lines,
+    read_json_lines,
+    read_sealed_lines,
+    seal,
+    write_json_lines,
+)
 from lactchain.run import Run
 from lactchain.search.agents import Member, agent_class
 from lactchain.search.evolution import Child, Evolution, Generation, Species, ancestors, credit
@@ -44,7 +51,7 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
         save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
         if run.told_to_end:
             break
-    champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
+    champion, lineage = evolution.champion, evolution.lineage
     outcome = species.certify(champion)
     species.close()
     return {
@@ -67,8 +74,8 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
     trials = trials_of(
         config.method, config.subject, config.environment, config.space, config.trials, seed
     )
-    lines = whole_trials(read_json_lines(path))
-    write_json_lines(path, lines)
+    lines = whole_trials(read_sealed_lines(path))
+    write_json_lines(path, map(seal, lines, count()))
     trials.replay(lines)
     run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
     best = max(lines, key=lambda line: line["fitness"], default=None)
@@ -79,7 +86,8 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
         if best is None or met or report.fitness > best["fitness"]:
             best = line
             save_best(run, config.environment, report)
-        append_json_lines(path, [line])
+        append_json_lines(path, [seal(line, len(lines))])
+        lines.append(line)
         metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
         run.log(metrics, step=report.num_env_steps)
         if met or run.told_to_end:
@@ -114,13 +122,14 @@ def record_generation(run: Run, generation: Generation) -> None:
 
 
 def resume(run: Run, evolution: Evolution) -> None:
-    """Goes on after the last whole generation; records of a later one are removed."""
-    state = load_checkpoint(run.path("checkpoints"))
+    """Goes on after the last whole generation; the lineage is written anew as it was then."""
+    state, path = load_checkpoint(run.path("checkpoints")), run.path("lineage.jsonl")
     if state is not None:
+        if "lineage" not in state:  # of an older version
+            lines = read_json_lines(path)
+            state["lineage"] = [line for line in lines if line["generation"] < state["number"]]
         evolution.load_state_dict(state)
-    path = run.path("lineage.jsonl")
-    kept = [line for line in read_json_lines(path) if line["generation"] < evolution.number]
-    write_json_lines(path, kept)
+    write_json_lines(path, evolution.lineage)
     run.truncate_metrics(evolution.species.num_env_steps if evolution.number else -1)
 
 

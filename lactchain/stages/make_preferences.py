@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lactchain.data import alarms
-from lactchain.data.candidates import questions, sample_candidates
+from lactchain.data.candidates import sample_candidates, some_after_completion
 from lactchain.data.episodes import (
     check_practised,
     decision_states,
@@ -67,7 +67,7 @@ class MakePreferencesConfig:
     """Folder of a trained critic; null: completions are ranked by return."""
     trajectories: str | None = None
     """Folder or file of episodes, whose texts are asked again, each as often as any other, with
-    what they remember; null: what states show when an episode begins."""
+    what they remember (see `preferences.share_after_completion`); null: what states show."""
     preferences: PreferenceConfig = PreferenceConfig()
 
 
@@ -98,7 +98,8 @@ def pairs_into(
     if config.trajectories is not None:
         episodes = open_trajectories(config.trajectories)
         check_practised(rollouts.env, decision_states(episodes), config.trajectories)
-        asked = questions_asked(episodes, rollouts.env)
+        after_completion = config.preferences.share_after_completion is not None
+        asked = questions_asked(episodes, rollouts.env, after_completion)
     temperatures = [t * config.actor.temperature for t in HOTTER if config.actor.temperature]
     hotter = [replace(config.actor, temperature=t) for t in temperatures]
     pairs, figures = make_preferences(
@@ -136,7 +137,8 @@ def make_preferences(
         settings: the defaults when None.
         folder: of the files; None: none are kept.
         explorers: asked in turn where the policy's completions all read the same.
-        asked: questions to go round; None: states, by what they show when an episode begins.
+        asked: questions to go round, for the share of the states that follow a completion; None:
+            the policy's own completions lead there.
 
     Raises:
         NoPairsError: every pair was dropped.
@@ -158,31 +160,26 @@ def make_preferences(
     rank = "return" if critic is None else settings.rank_by
     per_shard = settings.states_per_shard
     states_seed = derive_seed(seed, "pairs")
-    if asked is None and settings.share_after_completion and env.history != 1:
+    share = settings.share_after_completion
+    if asked is None and share and env.history != 1:
         raise ConfigError(
             f"preferences.share_after_completion: expected 0 with a history of {env.history} items,"
-            f" which it would forget, got {settings.share_after_completion}; give episodes whose"
+            f" which it would forget, got {share}; give episodes whose"
             " texts are asked, by --trajectories"
         )
     if asked is None:
         states = sampled_states(env, settings.num_states, states_seed)
     else:
-        states = go_round(asked, settings.num_states, states_seed)
+        recorded = round((1.0 if share is None else share) * settings.num_states)
+        states = go_round(asked, recorded, states_seed)
+        states += sampled_states(env, settings.num_states - recorded, states_seed)
 
     def make(shard: int) -> tuple[list[PreferencePair], Counter[str]]:
         before = rollouts.tally.copy()
         part = states[shard * per_shard : (shard + 1) * per_shard]
         shard_seed = derive_seed(seed, "candidates", shard)
-        texts = None
-        if asked is None:
-            texts, part = questions(
-                policy,
-                rollouts,
-                part,
-                settings.share_after_completion,
-                shard_seed,
-                settings.completions_before,
-            )
+        if asked is None and share:
+            part = some_after_completion(policy, rollouts, part, share, shard_seed)
         candidates = sample_candidates(
             policy,
             rollouts,
@@ -192,7 +189,6 @@ def make_preferences(
             critic if rank == "advantage" else None,
             FAR_SIGHTED if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
-            texts,
             explorers,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)

@@ -1,13 +1,16 @@
 """Plays an episode in the terminal, step by step: you are the policy, or you watch an actor.
 
-Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees, and
-type numbers of actions, such as `0 0 1`, or a completion as a model gives it. Ctrl-D ends the game.
+Reads the actor's weights, if --actor.model is given; writes nothing but the moving picture, if
+--gif names a file. You see what a model sees, and type numbers of actions, such as `0 0 1`, or a
+completion as a model gives it. Ctrl-D ends the game.
 """
 
 import signal
 from dataclasses import dataclass
 
 from lactchain.console import console, plain, show_state
+from lactchain.data.episodes import Episode
+from lactchain.data.films import NotingPolicy, film, write_gif
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import HumanPolicy
@@ -27,24 +30,39 @@ class PlayConfig:
     """Who plays; null: you."""
     seed: int = 0
     """Seed of the start state."""
+    gif: str | None = None
+    """File for the episode as a moving picture, in a world that draws itself; null: none."""
 
 
 def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
-    from lactchain.budget import check_budget, print_budget
+    from lactchain.budget import print_budget
 
     require_numbers(config)
     if is_dry_run():
         return print_budget(memory(config))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
+    if config.gif is not None:
+        film(config.environment, Episode(config.seed), ())  # before an hour is played for nothing
+    policy = NotingPolicy(_player(config, env))
+    total = play(env, policy, config.seed)
+    if config.gif is not None:
+        shown = film(config.environment, Episode(config.seed), policy.said)
+        write_gif(config.gif, {policy.name: shown})
+    return total
+
+
+def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
+    """Who plays: you, or an actor."""
     if config.actor is None:
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
-        return play(env, HumanPolicy(env.grammar, ask), config.seed)
+        return HumanPolicy(env.grammar, ask)
+    from lactchain.budget import check_budget
     from lactchain.models.actor import LanguageActor
 
     check_budget(config, memory)
-    return play(env, LanguageActor.from_config(config.actor, env.grammar), config.seed)
+    return LanguageActor.from_config(config.actor, env.grammar)
 
 
 def play(env: LanguageEnv, policy: Policy, seed: int) -> float:

@@ -6,6 +6,7 @@ These are played, and the round's critic reads what they lead to.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,17 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lactchain import distributed
-from lactchain.data.candidates import Judge
+from lactchain.config import load
+from lactchain.data.candidates import Judge, is_known
+from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import best_values
+from lactchain.data.films import film, write_gif
 from lactchain.data.inspections import is_inspection, state_text, write_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.views import State
+from lactchain.errors import ConfigError
 from lactchain.run import Run
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, EnvironmentConfig, known_fields
 from lactchain.types import Action, PreferencePair, Trajectory
 
 if TYPE_CHECKING:
@@ -38,10 +43,12 @@ if TYPE_CHECKING:
 MAX_STATES = 1_000
 """So many start states are looked at, at most: of more, a sample."""
 
-MAX_CANDIDATES = 16
+MAX_CANDIDATES = 8
 """So many sampled completions to each are kept beside those of pairs: the most probable ones."""
 
 Row = dict[str, Any]
+log = logging.getLogger(__name__)
+
 UNKNOWN: Row = {"value": None, "q": None, "advantage": None}
 
 
@@ -150,22 +157,46 @@ class Recorder:
         if folder is None:
             return [UNKNOWN] * len(decisions)
         from lactchain.models.critic import EmbeddingCritic
-        from lactchain.models.runtime import free_memory
 
-        free_memory()  # of the actor that was evaluated
         critic = EmbeddingCritic.load(folder)
         texts = [decision.observations[0] for decision in decisions]
         if critic.mode == "action_value":
             said = [decision.actions[0].text for decision in decisions]
             return [UNKNOWN | {"q": q} for q in critic.values(texts, said).tolist()]
         judge = Judge(self.rollouts, critic, critic.gamma, critic.discount_per)
-        if self.rollouts.deterministic is False and self.rollouts.env.history == 1:
-            states = [decision.infos[0]["state"] for decision in decisions]
+        states = [decision.infos[0]["state"] for decision in decisions]
+        if is_known(self.rollouts, states):
             _, scores = judge.expected(states, decisions).T
         else:
             _, scores = judge.worth(decisions).T
         columns = zip(judge.values(texts).tolist(), scores.tolist(), strict=True)
         return [{"value": value, "q": q, "advantage": q - value} for value, q in columns]
+
+
+def film_run(run_dir: Path, number: int) -> None:
+    """Writes RUN/episode.gif: one start state before the rounds, and after one of them.
+
+    Of those that were failed before and are solved after it, the one that takes most actions.
+    Nothing where the world does not draw itself, or the picture is there.
+    """
+    if (run_dir / "episode.gif").is_file():
+        return
+    before, after = (
+        read_trajectories(run_dir / f"round_{n}/evaluation/trajectories") for n in (0, number)
+    )
+    best = max(zip(before, after, strict=True), key=_telling)
+    state = best[0].infos[0]["state"]
+    played = load(run_dir / "round_0/evaluation/config.yaml")["environment"]
+    environment = EnvironmentConfig(**known_fields(EnvironmentConfig, played))
+    try:
+        films = {
+            name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
+            for name, one in zip(("before", "after"), best, strict=True)
+        }
+    except ConfigError as error:
+        log.info("no episode.gif: %s", error)
+    else:
+        write_gif(run_dir / "episode.gif", films)
 
 
 class TokenTexts:
@@ -227,6 +258,12 @@ def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[Ca
         Candidate(a, counts[a.text, a.token_ids], a.text in chosen, a.text in rejected)
         for a in kept
     ]
+
+
+def _telling(episodes: tuple[Trajectory, Trajectory]) -> tuple[bool, int]:
+    """How much the two episodes from one start state tell of what was learnt."""
+    failed, solved = (not episodes[0].infos[-1]["success"], episodes[1].infos[-1]["success"])
+    return failed and solved, sum(episodes[1].num_actions)
 
 
 def _first_decision(episode: Trajectory) -> Trajectory:

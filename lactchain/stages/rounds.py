@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
 from lactchain.data import alarms
+from lactchain.environments.language import make_language_env
 from lactchain.errors import NoPairsError
 from lactchain.run import Run
 from lactchain.settings import (
@@ -57,13 +58,13 @@ class Rounds:
         if config.tiny is not None:
             self._build_tiny_models()
         check_critic(replace(config.critic.config, model=self.encoder))
+        view = make_language_env(config.environment).view
+        self._lists_outcomes = view.outcomes is not None
 
     def warm_start(self) -> None:
         """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
         stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
         self._take_actor(stage, train_bc.main(stage))
-        if self.config.critic.from_clone:
-            self._build_encoder("cloned_encoder")
 
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
@@ -129,11 +130,12 @@ class Rounds:
         )
 
     def _episodes(self, number: int) -> str | None:
-        """The critic's episodes of a round, whose texts pairs are asked with a history.
+        """The critic's episodes of a round, where pairs are asked at their texts.
 
-        Without one, what a state shows does not depend on what came before.
+        So they are where texts remember, or stand for what an observer can only guess: a state then
+        tells less than the text of an episode that came there.
         """
-        if self.config.environment.history == 1:
+        if self.config.environment.history == 1 and not self._lists_outcomes:
             return None
         return str(self.run.directory / f"round_{number}/critic/trajectories")
 
@@ -155,26 +157,16 @@ class Rounds:
         return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
 
     def _build_tiny_models(self) -> None:
-        from lactchain.data.base_models import prepare_tiny_actor
+        from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 
-        actor = str(self.run.directory / "base" / "actor")
+        actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
         if distributed.is_main():
             seed = self.config.run.seed
             words = [self.config.actor.strategy]
             prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed, words)
+            prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
-        self.actor = replace(self.actor, model=actor)
-        self._build_encoder("encoder")
-
-    def _build_encoder(self, name: str) -> None:
-        """The critic's base, with the trunk of the actor as it stands."""
-        from lactchain.data.base_models import prepare_tiny_encoder
-
-        encoder = str(self.run.directory / "base" / name)
-        if distributed.is_main():
-            prepare_tiny_encoder(encoder, self.actor.model)
-        distributed.barrier()
-        self.encoder = encoder
+        self.actor, self.encoder = replace(self.actor, model=actor), encoder
 
 
 def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:

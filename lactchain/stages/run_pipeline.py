@@ -2,8 +2,9 @@
 
 Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
 their own scripts make them, RUN/actor and RUN/critic of the round that is the result,
-RUN/summary.json and RUN/report.html. Killed, it goes on where it was. Settings that are null follow
-from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
+RUN/summary.json, RUN/report.html and, where the world draws itself, RUN/episode.gif. What each
+round answers is in RUN/round_N/inspection. Killed, it goes on where it was. Settings that are null
+follow from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
 
 Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
@@ -11,6 +12,7 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 
 import logging
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from lactchain import distributed
@@ -30,10 +32,10 @@ from lactchain.settings import (
     SimPOConfig,
     TinyModelConfig,
     TrainingConfig,
-    check,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.recording import film_run
 from lactchain.stages.rounds import Rounds, cloning, criticism, evaluation
 from lactchain.stages.running import Phases, run_stage
 from lactchain.stages.sizing import (
@@ -59,9 +61,6 @@ class CriticStageConfig:
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic of the first round as train_critic does."""
-    from_clone: bool = False
-    """A tiny critic begins with the trunk of the cloned actor, that reads already, and not with
-    that of the untrained one."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +103,14 @@ class RunPipelineConfig(Bounded):
     the sampled completions); where states are held back, of the practised ones. Null: follows from
     the world."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        both = self.tiny is not None and self.warm_start is not None
-        clones = self.critic.from_clone
-        check(both or not clones, "critic.from_clone", "false without tiny and warm_start", clones)
-
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
     title = f"{config.run.run_dir}: see report.html there for pictures"
-    return run_stage(title, config, recipe, memory, report=True, fills_nulls=True)
+    summary = run_stage(title, config, recipe, memory, report=True, fills_nulls=True)
+    if distributed.is_main() and "round" in summary:  # neither a dry run nor one of old versions
+        film_run(Path(config.run.run_dir), summary["round"])
+    return summary
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:

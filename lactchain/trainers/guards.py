@@ -19,6 +19,7 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import ProgressCallback, TrainerCallback
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
 
 from lactchain import distributed
@@ -33,6 +34,7 @@ from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.provenance import provenance
 from lactchain.run import Run
+from lactchain.trackers import OptionalTracker
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -71,6 +73,13 @@ class GuardedTrainer:
             plugin.mixed_precision_policy = replace(
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
+        trackers = tuple(get_reporting_integration_callbacks(self.args.report_to))
+        self.callback_handler.callbacks = [
+            OptionalTracker(lambda tracker=callback: tracker, type(callback).__name__)
+            if isinstance(callback, trackers)
+            else callback
+            for callback in self.callback_handler.callbacks
+        ]
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBarCallback())
         self.add_callback(GuardCallback(self))

@@ -12,7 +12,13 @@ from lactchain.environments.views import Outcome, State, TextView, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
-from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, SOLVED, is_turn, pattern_marks
+from lactchain.worlds.wordle.words import (
+    ALPHABET,
+    NUM_LETTERS,
+    SOLVED,
+    is_turn,
+    pattern_marks,
+)
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
 KINDS = {"g": "hit", "y": "near", "b": "miss"}
@@ -83,7 +89,7 @@ def _squares(marked: np.ndarray) -> str:
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
     game = env.unwrapped
     tries_left = game.num_tries - len(game.guesses)
-    return {"board": game.render(), "tries_left": tries_left} | clues(game.knowledge)
+    return {"board": game.board, "tries_left": tries_left} | clues(game.knowledge)
 
 
 def _state(env: gym.Env) -> State:

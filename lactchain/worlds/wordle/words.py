@@ -15,6 +15,7 @@ from lactchain.errors import DataError
 
 NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
+COLOURS = {"b": "#787c7e", "y": "#b59f3b", "g": "#538d4e"}
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
 OPENING = "Wordle:\n"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
