@@ -26,7 +26,7 @@ from lactchain.settings import CriticConfig, EnvironmentConfig, GuidedActorConfi
 from lactchain.stages import recording
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
 from lactchain.stages.recording import Recorder, TokenTexts, merge
-from lactchain.types import Action, PreferencePair
+from lactchain.types import Action, PreferencePair, RememberingPolicy
 
 GAMMA = 0.9
 ROUNDS = 1, 2
@@ -93,7 +93,7 @@ def test_before_the_first_round_there_is_no_critic_and_no_pair(pipeline):
 def test_answers_are_what_the_rounds_actor_says_and_what_comes_of_it(pipeline):
     env, rows = make_language_env(GRID), inspected(pipeline, 2).answers.to_pylist()
     folder = f"{pipeline[1]}/round_2/simpo"
-    greedy = lactchain.load_policy(folder, decoding="free", temperature=0.0)
+    greedy = RememberingPolicy(lactchain.load_policy(folder, decoding="free", temperature=0.0))
     starts = env.start_states()
     assert [row["state_id"] for row in rows] == list(range(48))
     assert [row["state"] for row in rows] == [state_text(state) for state in starts]

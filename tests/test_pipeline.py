@@ -134,9 +134,6 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     together, log = read_summary(tmp_path / "run"), logs(tmp_path / "run")
     alone = config_of("run_pipeline", weights, tmp_path / "alone", num_rounds=1)
     run_here("run_pipeline", alone)
-    assert together.keys() == read_summary(tmp_path / "alone").keys()
-    assert (tmp_path / "run-1.log").read_text() == ""
-    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
     for number in (0, 1):
         answers = [
             read_inspection(tmp_path / name / f"round_{number}/inspection").answers
@@ -144,3 +141,6 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
         ]
         for column in ("state_id", "state", "text", "optimal", "shortest"):
             assert answers[0][column] == answers[1][column]
+    assert together.keys() == read_summary(tmp_path / "alone").keys()
+    assert (tmp_path / "run-1.log").read_text() == ""
+    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
