@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-HOW = "apt-get install chromium, pip install -e '.[browser]'"
+HOW = "apt-get install chromium, pip install -e '.[dev]'"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A pipeline's run folder as the explorer reads it: three rounds on a grid of 3x3, without models."""
+"""A pipeline's run folder for the explorer: three rounds on a grid of 3x3, no models."""
 
 import json
 from pathlib import Path
@@ -20,15 +20,16 @@ CONFIG = EnvironmentConfig(
     GRID.id, {"size": 3}, GRID.template, max_chains=4, max_chain_length=4, invalid_penalty=-0.1
 )
 SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
-"""How often the policy of a round plays well."""
+"""How often the policy of a round plays well; the last is that of the run."""
 NONSENSE = "I would rather <b>not</b> $ay"
 
 
 class GridRun:
     """Writes the folder; what is in it can be computed again from its attributes."""
 
-    def __init__(self, directory: Path, hostile: bool = False, seed: int = 0) -> None:
-        self.directory, self.draw = directory, np.random.default_rng(seed)
+    def __init__(self, directory: Path, hostile: bool = False, skill: float = 0.95) -> None:
+        self.directory, self.draw = directory, np.random.default_rng(0)
+        self.skill = SKILL | {2: skill}
         self.env = make_language_env(CONFIG)
         self.model = tabular_model(self.env.env)
         self.states = self.model.non_terminal_states
@@ -70,7 +71,7 @@ class GridRun:
         folder = self.directory / f"round_{number}/evaluation"
         write_run(folder, environment, 1, {"success_rate": 0.5}, 1000 * number + 900)
         self.played = [
-            play(self.env, self._policy(SKILL[number]), n, state, f"round {number}")
+            play(self.env, self._policy(self.skill[number]), n, state, f"round {number}")
             for n, state in enumerate(self.states)
         ]
         extra = [hostile_trajectory()] if hostile else []

@@ -40,7 +40,7 @@ def visit(browser, page):
 
 @pytest.fixture(scope="module")
 def two_seeds(run, tmp_path_factory):
-    other = GridRun(tmp_path_factory.mktemp("runs") / "other", seed=1)
+    other = GridRun(tmp_path_factory.mktemp("runs") / "other", skill=0.3)
     return write_report(run.directory, run.directory / "both.html", [other.directory])
 
 
@@ -62,7 +62,7 @@ def test_hostile_text_is_shown_letter_for_letter_and_does_nothing(visit):
     visit.page.fill("input[type=search]", "</script><script>alert(1)")
     assert visit.text("#episode-count") == "1 of 865"
     shown = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
-    assert shown in visit.text(".player .completion")
+    assert shown in visit.text("main .player .now .completion")
     assert visit.page.query_selector("img") is None
     assert visit.ask("document.scripts.length") == 2  # the facts, and the page's own
 
@@ -124,7 +124,7 @@ def test_failures_come_first(visit):
 def test_a_player_steps_by_buttons_and_by_keys(visit):
     visit.open("episodes")
     visit.page.fill("input[placeholder=least] >> nth=0", "3")
-    player = visit.page.locator(".player")
+    player = visit.page.locator("main .player")
     assert "1 / " in player.locator(".controls").inner_text()
     player.locator("[aria-label='next completion']").click()
     assert "2 / " in player.locator(".controls").inner_text()
@@ -145,9 +145,9 @@ def test_all_screens_are_reached_by_the_keyboard_alone(visit):
     visit.page.keyboard.press("3")
     table = visit.page.locator(".longtable")
     table.focus()
-    first = visit.text(".player header")
+    first = visit.text("main .player header")
     visit.page.keyboard.press("ArrowDown")
-    assert visit.text(".player header") != first or visit.text(".longtable tr.selected")
+    assert visit.text("main .player header") != first or visit.text(".longtable tr.selected")
     visit.page.keyboard.press("2")
     visit.page.locator(".split.map .board .hit").nth(3).focus()
     before = visit.text(".detail header")
@@ -194,12 +194,15 @@ def test_the_answers_of_a_state_are_those_of_each_round_and_its_own_critic(visit
 def test_the_map_shows_the_error_of_the_critic(visit, run):
     visit.open("states")
     visit.page.select_option("#state-metric", "error")
-    hints = visit.page.locator(".split.map .board .hit").evaluate_all(
+    visit.page.wait_for_selector("[aria-label*='error']")
+    hints = visit.page.locator(".split.map > div > .board .hit").evaluate_all(
         "cells => cells.map(cell => cell.getAttribute('aria-label'))"
     )
+    shown = [float(hint.rpartition(" ")[2].replace("−", "-")) for hint in hints]
     errors = run.values[2] - run.optimal
-    shown = {_number(error) for error in errors}
-    assert hints and {hint.rpartition("exact ")[2] for hint in hints if "exact" in hint} <= shown
+    assert len(shown) == 32
+    for error in shown:
+        assert min(abs(errors - error)) < 1e-4  # four digits are shown
 
 
 def test_candidates_are_a_tree_with_probability_and_score(visit):
@@ -239,7 +242,7 @@ def test_two_seeds_differ_where_the_page_says(browser, two_seeds):
 def test_other_worlds_are_drawn_or_read_as_transcripts(browser, tmp_path, write):
     visit = Visit(browser, write_report(write(tmp_path / "run")))
     visit.open("episodes")
-    assert visit.page.locator(".player .board").count() == 1
+    assert visit.page.locator("main .player .board").count() == 1
     visit.close()
 
 

@@ -23,6 +23,7 @@ MOST_LINES = {
     "SimPO on a data set of one's own": 6,
     "A loss of one's own": 15,
     "Two runs side by side": 1,
+    "A run, looked at": 1,
 }
 SNIPPETS = dict(zip(MOST_LINES, BY_PATH["docs/notebook.md"].blocks("python")[1:], strict=True))
 
@@ -63,4 +64,5 @@ def test_what_they_leave_is_what_they_say(names):
     assert names["worth"] == pytest.approx(names["changed"].value.to_numpy(), abs=1e-6)
     assert len(names["solved"]) == 48 and names["widest"].margin > 0
     assert Path(names["page"]).name == "report.html"
+    assert names["explorer"]._repr_html_().startswith("<iframe srcdoc=")
     assert names["tuned"].act(["0 0 up 1 1"], [0])[0].text

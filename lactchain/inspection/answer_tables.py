@@ -59,7 +59,9 @@ def played_rows(
     for name, part in evaluations.items():
         number = round_of(name)
         results = _by_start(part.results.get(None, []))
-        begun = {key(t.infos[0].get("state")): t for t in reversed(part.trajectories) if len(t)}
+        begun: dict[str, Trajectory] = {}
+        for trajectory in filter(len, part.trajectories):
+            begun.setdefault(key(trajectory.infos[0].get("state")), trajectory)
         for start, trajectory in begun.items():
             state = trajectory.infos[0].get("state")
             if state is not None:

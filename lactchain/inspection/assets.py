@@ -1,4 +1,4 @@
-"""The script and the style of a page: small kept libraries with their licences, and our own files."""
+"""The script and the style of a page: small libraries with their licences, and our own files."""
 
 import base64
 import hashlib

@@ -64,9 +64,12 @@ class Contents:
 def contents(view: RunView, beside: Sequence[RunView] = ()) -> Contents:
     """What a run folder holds, with curves and results of others `beside` it."""
     states, vocabulary, ways = States(view.picture), Vocabulary(view.directory), Ways(view.env)
-    parts = {"": view, **view.stages}
+    # The run itself without its rounds, whose pairs it might count as its own.
+    parts = {"": RunView(view.directory), **view.stages}
     played = [
-        Played(name, part, _worth(view, name)) for name, part in parts.items() if part.trajectories
+        Played(name, part, _worth(view, name))
+        for name, part in parts.items()
+        if _is_told(view, name) and part.trajectories
     ]
     episodes, steps, trajectories, sample = episode_rows(played, states, vocabulary)
     answers, candidates = recorded_rows(view, states, ways)
@@ -90,6 +93,14 @@ def contents(view: RunView, beside: Sequence[RunView] = ()) -> Contents:
         "states": as_columns(states.rows, STATE),
     }
     return Contents(tables, sample, trajectories)
+
+
+def _is_told(view: RunView, stage: str) -> bool:
+    """Whether a page holds the episodes of a stage: all, but of critics not before the end.
+
+    They are by far the most, and a page of a run under way has to cost little.
+    """
+    return view.summary is not None or not stage.endswith("/critic")
 
 
 def _worth(view: RunView, stage: str) -> Worth:

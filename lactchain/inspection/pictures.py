@@ -24,8 +24,8 @@ KINDS = {
     "miss": "#787c7e",
     "struck": "#ffffff",
 }
-"""What a mark may be, and its colour. A fence is a wall on the right side of its cell; hit, near and
-miss are letters of a guess; struck is text that counted for nothing, as wide as the board."""
+"""What a mark may be, and its colour. A fence is a wall on the right side of its cell; hit, near
+and miss are letters of a guess; struck is text that counted for nothing, as wide as the board."""
 HEADINGS = ((0, -1), (1, 0), (0, 1), (-1, 0))  # up, right, down, left
 
 
@@ -111,7 +111,7 @@ def _mark(mark: Mark, picture: Picture, size: int) -> Markup:
     if mark.kind == "fence":
         return shapes.line(x + size, y, x + size, y + size, colour, 3)
     if mark.kind == "goal":
-        return _flag(x, y, size)
+        return _flag(mark, size)
     dark = mark.kind in ("hit", "near", "miss", "wall")
     middle = picture.width * size / 2 if mark.kind == "struck" else x + size / 2
     return shapes.group(
@@ -123,11 +123,13 @@ def _mark(mark: Mark, picture: Picture, size: int) -> Markup:
     )
 
 
-def _flag(x: int, y: int, size: int) -> Markup:
-    unit = size / 10
+def _flag(mark: Mark, size: int) -> Markup:
+    x, y, unit = mark.x * size, mark.y * size, size / 10
     pole = shapes.line(x + 3 * unit, y + 2 * unit, x + 3 * unit, y + 8.5 * unit, shapes.INK)
     corners = [(x + a * unit, y + b * unit) for a, b in ((3, 2), (8, 3.7), (3, 5.4))]
-    return shapes.group("goal", pole, shapes.polygon(corners, KINDS["goal"], shapes.INK))
+    return shapes.group(
+        f"goal ({mark.x}, {mark.y})", pole, shapes.polygon(corners, KINDS["goal"], shapes.INK)
+    )
 
 
 def _ways(scene: Scene, ways: Sequence[Sequence[Sequence[int]]], size: int) -> list[Markup]:

@@ -20,7 +20,7 @@ from lactchain.inspection.contents import Contents, contents
 from lactchain.inspection.markup import environment
 from lactchain.inspection.pictures import draw
 from lactchain.inspection.references import references
-from lactchain.inspection.rollout_tables import succeeded
+from lactchain.inspection.rollout_tables import Sample, succeeded
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.inspection.summary import RoundFacts, Summary, chosen_round, summarise
 from lactchain.inspection.tables import pack
@@ -41,12 +41,20 @@ FRAME = (
 
 
 def write_report(
-    run_dir: str | Path, output: str | Path | None = None, beside: Sequence[str | Path] = ()
+    run_dir: str | Path,
+    output: str | Path | None = None,
+    beside: Sequence[str | Path] = (),
+    under_way: str = "",
 ) -> Path:
-    """Writes the page of a run folder, with others `beside` it; returns its path."""
+    """Writes the page of a run folder, with others `beside` it; returns its path.
+
+    Args:
+        under_way: the stage that has just begun; empty: the folder says what is.
+    """
     view = open_run(run_dir)
     path = Path(output or view.directory / "report.html")
-    atomic_write(path, render(view, [open_run(other) for other in beside]))
+    others = [open_run(other) for other in beside]
+    atomic_write(path, render(view, others, under_way=under_way))
     return path
 
 
@@ -61,11 +69,14 @@ def write_learning_curve(run_dir: str | Path) -> Path | None:
     return path
 
 
-def render(view: RunView, beside: Sequence[RunView] = (), screen: str = "summary") -> str:
+def render(
+    view: RunView, beside: Sequence[RunView] = (), screen: str = "summary", under_way: str = ""
+) -> str:
     """The page of a run as HTML, with other runs beside it.
 
     Args:
         screen: the one of `SCREENS` that the page opens on.
+        under_way: the stage that has just begun; empty: the folder says what is.
     """
     if screen not in SCREENS:
         raise ValueError(f"screen: expected one of {SCREENS}, got {screen!r}")
@@ -77,6 +88,7 @@ def render(view: RunView, beside: Sequence[RunView] = (), screen: str = "summary
         name=view.name,
         facts=[*filter(None, facts)],
         summary=summary,
+        under_way=under_way or summary.under_way,
         num_last=len(view.results.get(chosen_round(view), [])),
         failed_filter=json.dumps({"filter": {"outcome": "failed"}}),
         rounds_chart=_rounds_chart(summary),
@@ -104,7 +116,7 @@ def _embedded(
     view: RunView, beside: Sequence[RunView], held: Contents, screen: str
 ) -> dict[str, Any]:
     """What the page's script has to know besides the tables."""
-    runs, sample = [view, *beside], held.sample
+    runs = [view, *beside]
     return {
         "picture": _picture(view),
         "runs": [run.name for run in runs],
@@ -112,10 +124,7 @@ def _embedded(
             [name, [_first(run.summary, names) for run in runs]] for name, names in COMPARED.items()
         ],
         "reasons": DROP_REASONS,
-        "sample": ""
-        if sample.shown == sample.of
-        else f"A sample: {sample.shown:,} of {sample.of:,} episodes, failures first, since all of "
-        "them would make a page of more than 20 MB. The run folder has all.",
+        "sample": _sample(view, held.sample),
         "asked": _asked(view),
         "references": references(view),
         "config": _config(view),
@@ -136,6 +145,18 @@ def _picture(view: RunView) -> dict[str, Any] | None:
         "background": picture.background,
         "fog": bool(picture.fog_unless) and f"{{{picture.fog_unless}}}" not in template,
     }
+
+
+def _sample(view: RunView, sample: Sample) -> str:
+    """What of the episodes is on the page, where it is not all of them."""
+    if sample.shown < sample.of:
+        return (
+            f"A sample: {sample.shown:,} of {sample.of:,} episodes, failures first, since all of"
+            " them would make a page of more than 20 MB. The run folder has all."
+        )
+    if view.summary is None and view.stages:
+        return "The episodes that critics learn from are added when the run is finished."
+    return ""
 
 
 def _asked(view: RunView) -> str:

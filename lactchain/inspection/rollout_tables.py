@@ -19,7 +19,7 @@ from lactchain.types import Trajectory
 MAX_BYTES = 20_000_000
 """What the episodes of a page may weigh, as text; of more there is a sample."""
 EPISODE = (
-    "stage", "round", "seed", "policy", "outcome", "episode_return", "num_steps", "num_actions",
+    "stage", "round", "number", "policy", "outcome", "episode_return", "num_steps", "num_actions",
     "num_invalid", "num_bumps", "loop", "start_state", "end_state", "end_text",
 )  # fmt: skip
 STEP = (
@@ -74,18 +74,26 @@ class Played:
     worth: Worth
 
 
+Numbered = tuple[Played, int, Trajectory]
+"""An episode, and its place among those of its stage."""
+
+
 def episode_rows(
     played: Sequence[Played], states: States, vocabulary: Vocabulary
 ) -> tuple[list[Row], list[Row], list[Trajectory], Sample]:
     """Rows of episodes and of their completions, the episodes, and how many of all they are."""
-    everything = [(source, t) for source in played for t in source.view.trajectories]
+    everything = [
+        (source, number, trajectory)
+        for source in played
+        for number, trajectory in enumerate(source.view.trajectories)
+    ]
     chosen = _sample(everything)
     episodes, steps = [], []
-    for source, trajectory in chosen:
-        episodes.append(_episode(source, trajectory, states))
+    for source, number, trajectory in chosen:
+        episodes.append(_episode(source, number, trajectory, states))
         steps += _steps(source, trajectory, states, vocabulary)
     sample = Sample(len(chosen), len(everything))
-    return episodes, steps, [trajectory for _, trajectory in chosen], sample
+    return episodes, steps, [trajectory for *_, trajectory in chosen], sample
 
 
 def succeeded(trajectory: Trajectory) -> bool:
@@ -93,14 +101,14 @@ def succeeded(trajectory: Trajectory) -> bool:
     return bool(trajectory.infos[-1].get("success", False))
 
 
-def _sample(everything: list[tuple[Played, Trajectory]]) -> list[tuple[Played, Trajectory]]:
+def _sample(everything: list[Numbered]) -> list[Numbered]:
     """As many as a page may hold, failures first, the others evenly spread; in their order."""
-    weights = [_weight(trajectory) for _, trajectory in everything]
+    weights = [_weight(trajectory) for *_, trajectory in everything]
     if sum(weights) <= MAX_BYTES:
         return everything
     places = range(len(everything))
-    failures = [n for n in places if not succeeded(everything[n][1])]
-    successes = [n for n in places if succeeded(everything[n][1])]
+    failures = [n for n in places if not succeeded(everything[n][-1])]
+    successes = [n for n in places if succeeded(everything[n][-1])]
     kept, left = [], float(MAX_BYTES)
     for group in (failures, successes):
         total = sum(weights[n] for n in group)
@@ -116,13 +124,13 @@ def _weight(trajectory: Trajectory) -> int:
     return texts + 6 * tokens + 60 * len(trajectory)
 
 
-def _episode(source: Played, trajectory: Trajectory, states: States) -> Row:
+def _episode(source: Played, number: int, trajectory: Trajectory, states: States) -> Row:
     infos = trajectory.infos
     ended = "ended" if trajectory.terminated else "cut off"
     return {
         "stage": source.stage,
         "round": round_of(source.stage),
-        "seed": str(trajectory.seed),
+        "number": number,
         "policy": trajectory.policy,
         "outcome": "solved" if succeeded(trajectory) else ended,
         "episode_return": trajectory.episode_return,
@@ -148,7 +156,7 @@ def _steps(
             "prompt": trajectory.observations[n],
             "completion": action.text,
             "tokens": vocabulary.tokens(action.token_ids),
-            "probabilities": probabilities(action.logprobs),
+            "probabilities": probabilities(action.logprobs, 2),
             "cut": int(action.stop_reason == "length"),
             "executed": after.get("executed", []),
             "rewards": after.get("rewards", []),
@@ -161,9 +169,9 @@ def _steps(
         }
 
 
-def probabilities(logprobs: Sequence[float]) -> list[float]:
-    """Of tokens, in the three digits that a page shows."""
-    return [round(math.exp(logprob), 3) for logprob in logprobs]
+def probabilities(logprobs: Sequence[float], digits: int = 3) -> list[float]:
+    """Of tokens, rounded to what a page shows."""
+    return [round(math.exp(logprob), digits) for logprob in logprobs]
 
 
 def _reason(info: Mapping[str, Any]) -> str | None:

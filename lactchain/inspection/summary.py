@@ -1,4 +1,4 @@
-"""The first screen of a page, as facts: what was learnt, from what, how sure that is, what fails."""
+"""The first screen of a page: what was learnt, from what, how sure that is, what still fails."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -135,7 +135,7 @@ def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
     number = chosen_round(view)
     names = {"before training" if number == 0 else f"round {number}", "evaluation"}
     now = next(facts for facts in rounds if facts.name in names)
-    text = f"The goal is reached in {now.solved}"
+    text = f"The goal is reached in {now.solved.among('episodes')}"
     if len(rounds) > 1 and now is not rounds[0]:
         text += f"; before training it was in {rounds[0].solved}"
     return text + f". Within two completions it is in {now.within_2}."
@@ -188,10 +188,8 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
     if starts == len(last) and not _throws_dice(view):
         return f"Each of the {starts:,} start states was played once, greedily.{one_seed}"
     low, high = solved.interval
-    return (
-        f"{len(last):,} episodes from {starts:,} start states put the rate between {100 * low:.1f} and"
-        f" {100 * high:.1f} % (95 %).{one_seed}"
-    )
+    rate = f"between {100 * low:.1f} and {100 * high:.1f} % (95 %)"
+    return f"{len(last):,} episodes from {starts:,} start states put the rate {rate}.{one_seed}"
 
 
 def _throws_dice(view: RunView) -> bool:

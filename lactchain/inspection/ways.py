@@ -11,7 +11,7 @@ Way = list[list[int]]
 
 
 class Ways:
-    """The ways of completions in one world; none where it has no model, throws dice or shows nothing."""
+    """The ways of completions in one world; none without model or picture, or with dice."""
 
     def __init__(self, env: LanguageEnv | None) -> None:
         self._env = env

@@ -22,7 +22,7 @@ class ReportConfig:
     output: str | None = None
     """The page to write; null: report.html in the run's folder."""
     beside: tuple[str, ...] = ()
-    """Folders of other runs, to be set beside this one: success, cost, and curves over each other."""
+    """Folders of other runs, to be set beside this one: success, cost, curves."""
 
     def __post_init__(self) -> None:
         check(bool(self.run_dir), "run_dir", "a folder", self.run_dir)

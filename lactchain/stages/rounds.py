@@ -13,6 +13,7 @@ from lactchain import distributed
 from lactchain.data import alarms
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
+from lactchain.inspection.live import LivePage
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -72,6 +73,7 @@ class Rounds:
         self.encoder = config.critic.config.model
         self.results = RoundResults(config, run)
         self.recorder = Recorder(config, run)
+        self.page = LivePage(run.directory)
         if config.tiny is not None:
             self._build_tiny_models()
         with full_keys("critic"):
@@ -177,7 +179,9 @@ class Rounds:
         self.results.actor_summaries.append(summary)
 
     def _stage(self, name: str, number: int) -> RunConfig:
-        """The run folder of a stage, whose seed differs from round to round."""
+        """The run folder of a stage that begins; its seed differs from round to round."""
+        if distributed.is_main():
+            self.page.begin(name)
         run = self.config.run
         seed = (run.seed * SEEDS_PER_ROUND + number) % 2**32
         return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")

@@ -111,7 +111,8 @@ function Player({ episode, compact = false, autoplay = false }) {
   const [playing, setPlaying] = useState(autoplay && !matchMedia("(prefers-reduced-motion: reduce)").matches);
   useEffect(() => {
     if (!playing) return undefined;
-    const timer = setInterval(() => setFrame((now) => (now + 1 < frames.length ? now + 1 : autoplay ? 0 : (setPlaying(false), now))), compact ? 420 : 380);
+    const hidden = () => compact && document.getElementById("summary").hidden;
+    const timer = setInterval(() => hidden() || setFrame((now) => (now + 1 < frames.length ? now + 1 : autoplay ? 0 : (setPlaying(false), now))), compact ? 420 : 380);
     return () => clearInterval(timer);
   }, [playing, frames]);
   const { step, position } = frames[Math.min(frame, frames.length - 1)];
@@ -133,7 +134,7 @@ function Player({ episode, compact = false, autoplay = false }) {
     <span class="muted">${step + 1} / ${steps.length}</span></div>`;
   if (compact) return html`<div class="player compact">${board}${controls}</div>`;
   return html`<div class="player" tabindex="0" onKeyDown=${keys} role="region" aria-label="episode, step by step">
-    <header><${Outcome} outcome=${row.outcome} /> return ${number(row.episode_return)} · ${roundName(row.round)}, ${stageKind(row.stage)} · seed ${row.seed}
+    <header><${Outcome} outcome=${row.outcome} /> return ${number(row.episode_return)} · ${roundName(row.round)}, ${stageKind(row.stage)} · number ${row.number} there
       ${row.start_state != null && html` · <${Go} to="states" with=${{ state: row.start_state }}>this start state in every round<//>
         · <${Go} to="episodes" with=${{ filter: { start: String(row.start_state) } }}>all episodes from here<//>`}</header>
     <div class="stage">${board}<div class="now"><h4>prompt</h4><pre class="prompt"><${Text} text=${tables.steps.at("prompt", steps[step])} /></pre>
