@@ -17,7 +17,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from lactchain.files import atomic_write
 from lactchain.manifests import CARD, MANIFEST, read_manifest
 from lactchain.models.adapters import ADAPTER_RECORD
-from lactchain.models.weight_files import resolve_weights
+from lactchain.models.places import resolve_weights
 from lactchain.settings import EnvironmentConfig
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
