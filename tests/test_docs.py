@@ -73,9 +73,9 @@ def test_settings_that_a_page_names_exist(page):
     groups = "|".join({key.split(".")[0] for key in known if "." in key})
     code = " ".join(re.findall(r"`([^`\n]+)`", page.prose))
     named = re.findall(rf"(?:^|--| )((?:{groups})\.[a-z_.0-9]+)", code)
-    # A key of a mapping follows `kwargs`; `environment.json` is a file.
+    # A key of a mapping follows `kwargs`; what ends in json or jsonl is a file.
     unknown = [key for key in named if key not in known and ".kwargs." not in key]
-    assert {*unknown} <= {"environment.json"}
+    assert {*unknown} <= {"environment.json", "trials.jsonl"}
 
 
 # --- commands ------------------------------------------------------------------------------------
