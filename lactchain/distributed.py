@@ -45,36 +45,44 @@ def is_main() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuses what a launcher was asked for and cannot be had.
+    """Refuses a launcher that was asked for several processes and started one.
 
     `accelerate launch --cpu --num_processes 2` prepares a rendezvous on this machine and then
-    starts a single process, without a word; and it starts one for each of the GPUs that it was told
-    of, whether they are there or not.
+    starts a single process, without a word.
     """
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
-    by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
     sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
     alone = not any(size in os.environ for size in sizes)
-    if by_accelerate and alone and rendezvous == ("127.0.0.1", "29500"):
+    if _by_accelerate() and alone and rendezvous == ("127.0.0.1", "29500"):
         raise ConfigError(
             "accelerate was asked for several processes and started one; for two on a CPU: "
             "accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml SCRIPT ..."
         )
-    if by_accelerate and not alone and not _hides_gpus():
-        import torch
 
-        if not torch.cuda.is_available():
-            raise ConfigError(
-                f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
-                "here; for two processes on a CPU: --config_file "
-                "configs/accelerate/cpu_2_processes.yaml"
-            )
+
+def check_gpus() -> None:
+    """Refuses processes on GPUs that are not there: accelerate starts them all the same."""
+    if world_size() == 1 or not _by_accelerate() or _hides_gpus():
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
+            "here; for two processes on a CPU: --config_file "
+            "configs/accelerate/cpu_2_processes.yaml"
+        )
+
+
+def _by_accelerate() -> bool:
+    return "ACCELERATE_MIXED_PRECISION" in os.environ
 
 
 def _hides_gpus() -> bool:
     """Whether the launcher was told to leave GPUs alone."""
     by_flag = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
-    return by_flag or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
+    by_device = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
+    return by_flag or by_device or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
 
 
 def initialise() -> "PartialState":

@@ -62,6 +62,7 @@ def launch(
         _dry_run, arguments = take_dry_run(sys.argv[1:])
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
+        distributed.check_gpus()
         config = look_up(config, may_be_missing=_dry_run)
         alone = False
         _listen_to_signals()

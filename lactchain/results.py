@@ -10,8 +10,8 @@ ADAPTER_RECORD = "lactchain_adapter.json"
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run."""
-    return (path / "config.yaml").is_file()
+    """Whether a folder is that of a run; those of some models have a config.yaml as well."""
+    return (path / "config.yaml").is_file() and not (path / "config.json").is_file()
 
 
 def result_of(path: str | Path, name: str) -> Path:

@@ -101,7 +101,6 @@ def test_a_rendezvous_of_a_cluster_is_not_mistaken(monkeypatch):
     with pytest.raises(ConfigError, match="started one"):
         distributed.check_launcher()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     distributed.check_launcher()
 
 

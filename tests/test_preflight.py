@@ -101,6 +101,12 @@ def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, wei
         assert (ended.returncode, ended.stdout) in ((2, "[]\n"), (3, "[]\n")), ended
         assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
+    second = subprocess.run(  # of two processes, which says nothing that the first one says
+        [sys.executable, "-c", program, *named, "--actor.modell", "x"],
+        capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": _path(), "RANK": "1", "WORLD_SIZE": "2"},
+    )  # fmt: skip
+    assert (second.returncode, second.stderr) == (2, "")
 
 
 def _path() -> str:
@@ -158,6 +164,13 @@ def test_a_run_stands_for_its_results(tmp_path):
     encoder = replace(critic, checkpoint=None, model=str(run))
     with pytest.raises(DataError, match=r"^critic.model: .*give it as critic\.checkpoint$"):
         look_up(TrainCriticConfig(**grammar, actor=found.actor, critic=encoder, trajectories="."))
+
+
+def test_a_model_that_has_such_a_file_is_no_run(tmp_path):
+    model = saved(tmp_path / "model", "actor")
+    (model / "config.json").touch()
+    config = EvaluateConfig(actor=GuidedActorConfig(str(model)))
+    assert look_up(config) == config
 
 
 def test_an_adapter_of_a_run_comes_with_its_base(tmp_path):
@@ -231,6 +244,6 @@ def test_processes_for_gpus_that_are_not_there_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(ConfigError, match="8 processes on GPUs, and torch finds none"):
-        distributed.check_launcher()
+        distributed.check_gpus()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1,-1")  # configs/accelerate/cpu_2_processes.yaml
-    distributed.check_launcher()
+    distributed.check_gpus()
