@@ -34,16 +34,17 @@ class PlayConfig:
 
 def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
-    from lactchain.budget import check_budget, print_budget
-
     require_numbers(config)
     if is_dry_run():
+        from lactchain.budget import print_budget
+
         return print_budget(memory(config))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
     if config.actor is None:
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
         return play(env, HumanPolicy(env.grammar, ask, partial(is_legal, env)), config.seed)
+    from lactchain.budget import check_budget
     from lactchain.models.actor import LanguageActor
 
     check_budget(config, memory)
