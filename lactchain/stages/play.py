@@ -39,10 +39,10 @@ class PlayConfig:
 
 def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
-    from lactchain.budget import print_budget
-
     require_numbers(config)
     if is_dry_run():
+        from lactchain.budget import print_budget
+
         return print_budget(memory(config))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)

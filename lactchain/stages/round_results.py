@@ -87,7 +87,8 @@ class RoundResults:
         metrics = {f"eval/{name}": value for name, value in figures.items()}
         fired = {}
         if number:
-            alarms.warn(figures)
+            if distributed.is_main():
+                alarms.warn(figures)
             fired = alarms.fired(self.actor_summaries[-1] | figures)
             metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         self.run.log_once(metrics, step=number)
