@@ -205,7 +205,7 @@ def test_a_way_ends_at_the_goal(run):
 def test_of_very_many_episodes_the_failures_come_first_and_the_page_says_so(run, monkeypatch):
     everything = contents(open_run(run.directory)).sample
     assert everything == (864, 864)
-    monkeypatch.setattr(rollout_tables, "MAX_BYTES", 110_000)
+    monkeypatch.setattr(rollout_tables, "MAX_BYTES", 50_000)
     view = open_run(run.directory)
     held = contents(view)
     assert held.sample.of == 864 and 200 < held.sample.shown < 700

@@ -149,11 +149,13 @@ def _learnt_otherwise(view: RunView) -> str:
         kind = "generations" if "num_generations" in figures else "trials"
         return f"The best of {tried} {kind} has a fitness of {figures['best/fitness']:.4g}."
     if "last/episode_return" in figures:
+        count = (view.config.get("loop") or view.config).get("num_eval_episodes", "some")
         text = f"The last weights reach a return of {figures['last/episode_return']:.4g}"
         spread = figures.get("last/episode_return_std")
-        text += "" if spread is None else f", ± {spread:.2g} from episode to episode"
+        text += f" over {count} episodes"
+        text += "" if spread is None else f" (standard deviation {spread:.2g})"
         success = figures.get("last/success_rate")
-        return text + ("." if success is None else f"; {success:.1%} of the episodes end well.")
+        return text + ("." if success is None else f"; {100 * success:.1f} % of them end well.")
     return ""
 
 
