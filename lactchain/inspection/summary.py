@@ -23,11 +23,11 @@ class Share(NamedTuple):
     of: int
 
     def __str__(self) -> str:
-        return f"{self.count:,} of {self.of:,} ({100 * self.rate:.1f} %)"
+        return f"{self.count:,} of {self.of:,} ({100 * self.rate:.1f}\u00a0%)"
 
     def among(self, what: str) -> str:
         """The same in a sentence."""
-        return f"{self.count:,} of {self.of:,} {what} ({100 * self.rate:.1f} %)"
+        return f"{self.count:,} of {self.of:,} {what} ({100 * self.rate:.1f}\u00a0%)"
 
     @property
     def rate(self) -> float:
@@ -155,7 +155,9 @@ def _learnt_otherwise(view: RunView) -> str:
         text += f" over {count} episodes"
         text += "" if spread is None else f" (standard deviation {spread:.2g})"
         success = figures.get("last/success_rate")
-        return text + ("." if success is None else f"; {100 * success:.1f} % of them end well.")
+        return text + (
+            "." if success is None else f"; {100 * success:.1f}\u00a0% of them end well."
+        )
     return ""
 
 
@@ -190,7 +192,7 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
     if starts == len(last) and not _throws_dice(view):
         return f"Each of the {starts:,} start states was played once, greedily.{one_seed}"
     low, high = solved.interval
-    rate = f"between {100 * low:.1f} and {100 * high:.1f} % (95 %)"
+    rate = f"between {100 * low:.1f} and {100 * high:.1f}\u00a0% (95\u00a0%)"
     return f"{len(last):,} episodes from {starts:,} start states put the rate {rate}.{one_seed}"
 
 
