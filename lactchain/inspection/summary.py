@@ -145,9 +145,11 @@ def _learnt_otherwise(view: RunView) -> str:
     """Of a run that has figures, and no list of episodes."""
     figures = view.summary or {}
     if "best/fitness" in figures:
-        tried = figures.get("num_generations", figures.get("num_trials", 0))
-        kind = "generations" if "num_generations" in figures else "trials"
-        return f"The best of {tried} {kind} has a fitness of {figures['best/fitness']:.4g}."
+        evolved = "num_generations" in figures
+        what, settings = ("generations", "evolution") if evolved else ("trials", "trials")
+        count = (view.config.get(settings) or {}).get("num_episodes", "some")
+        best = f"{figures['best/fitness']:.4g}, over {count} episodes"
+        return f"The best of {figures.get(f'num_{what}', 0)} {what} has a fitness of {best}."
     if "last/episode_return" in figures:
         count = (view.config.get("loop") or view.config).get("num_eval_episodes", "some")
         text = f"The last weights reach a return of {figures['last/episode_return']:.4g}"
@@ -155,9 +157,7 @@ def _learnt_otherwise(view: RunView) -> str:
         text += f" over {count} episodes"
         text += "" if spread is None else f" (standard deviation {spread:.2g})"
         success = figures.get("last/success_rate")
-        return text + (
-            "." if success is None else f"; {100 * success:.1f}\u00a0% of them end well."
-        )
+        return text + ("." if success is None else f"; {success:.1%} of them end well.")
     return ""
 
 
