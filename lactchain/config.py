@@ -259,6 +259,15 @@ def _keys(config_class: type, prefix: str = "") -> Iterator[str]:
             yield from _keys(nested, f"{prefix}{name}.")
 
 
+def _near(key: str, known: Sequence[str]) -> list[str]:
+    """Up to three keys that somebody may have meant: some end in these words, others read alike."""
+    ending = [name for name in known if f".{name}".endswith(f".{key}")]
+    last = {name.rpartition(".")[2] for name in known}
+    word = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.8)
+    same = [name for name in known if name.rpartition(".")[2] in word]
+    return list(dict.fromkeys([*ending, *difflib.get_close_matches(key, known, n=3), *same]))[:3]
+
+
 def _explain(message: str, config_class: type) -> str:
     """One line out of jsonargparse's several: which key, what was expected, what it got."""
     path = ".".join(re.findall(r'Parser key "([^"]+)"', message))
@@ -271,7 +280,7 @@ def _explain(message: str, config_class: type) -> str:
         key = ".".join([*parents, unknown[1]])
         if word := renamed(key):
             return f"{key}: {word}"
-        near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
+        near = _near(key, list(_keys(config_class)))
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:

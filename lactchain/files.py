@@ -75,6 +75,23 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
         sync_folder(path.parent)
 
 
+def stand_for(link: Path, target: str | None) -> None:
+    """Lets a name lead to another folder, relative to its own; None: to nothing.
+
+    What had that name before goes, also a folder: whoever copies a run may follow its links.
+    """
+    temporary = link.with_name(f".{link.name}.tmp")
+    with disk_errors(link):
+        if link.is_dir() and not link.is_symlink():
+            shutil.rmtree(link)
+        if target is None:
+            link.unlink(missing_ok=True)
+            return
+        temporary.unlink(missing_ok=True)
+        os.symlink(target, temporary)
+        os.replace(temporary, link)
+
+
 def sync_file(path: Path) -> None:
     """Returns when what was written into a file has reached the disk."""
     with open(path, "rb") as file:

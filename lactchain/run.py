@@ -33,13 +33,14 @@ from lactchain.files import (
     write_json_lines,
 )
 from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
+from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = frozenset((
     "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
-    "save_every_updates", "save_every_steps", "keep_checkpoints",
+    "save_every_updates", "save_every_steps", "keep_checkpoints", "push_to_hub",
 ))  # fmt: skip
 _SECRET = re.compile(
     r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)tokens?$"
@@ -49,6 +50,9 @@ _SECRET = re.compile(
 _SECRET_IN_URL = re.compile(
     r"(?<=://)[^/@\s]+(?=@)|(?<=[?&])((?:access_|api_?)?(?:token|key|secret|sig)=)[^&#\s]+", re.I
 )
+
+_ABOUT = ("config.yaml", RUN_FILE, "sizes.json")
+"""Files of a run that follow from its command alone."""
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +111,13 @@ class Run(AbstractContextManager["Run"]):
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
         run = cls(directory, _run_id(directory, settings), lock)
-        if run.finished:
+        if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None and self._lock is not None and not _has_produced(self.directory):
+            _leave_nothing(self.directory)
         self.close()
 
     def close(self) -> None:
@@ -235,10 +241,17 @@ def _seen_by_all(directory: Path) -> bool:
 def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
+        if directory.is_file():
+            raise ConfigError(
+                f"run.run_dir: expected a folder, got the file {directory}; choose another with "
+                "--run.run_dir"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
+        if not _has_produced(directory):
+            _forget(directory)
         _check_folder(directory, settings, resume)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
@@ -260,6 +273,37 @@ def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
         return run_id
     identity = _without_harmless(load(stored) if stored.is_file() else settings)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _has_produced(directory: Path) -> bool:
+    """Whether there is anything in the folder but what says which run it is: it is that run's then.
+
+    Folders are not counted, nor hidden files.
+    """
+    files = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
+    return any(not (_only_names(path) or path.name[0] == ".") for path in files)
+
+
+def _only_names(path: Path) -> bool:
+    """Whether a file is there to say which run it is, and that it is under way."""
+    return path.name == "lock" or (path.name in _ABOUT and (path.parent / RUN_FILE).is_file())
+
+
+def _forget(directory: Path) -> None:
+    """Lets another run begin in a folder in which nothing was produced."""
+    for path in [path for path in directory.rglob("*") if _only_names(path)]:
+        if path.name != "lock":
+            path.unlink()
+
+
+def _leave_nothing(directory: Path) -> None:
+    """Removes a folder in which nothing was produced, unless it holds anything else."""
+    _forget(directory)
+    for path in sorted(directory.rglob("lock")):
+        path.unlink()
+    for folder in sorted([directory, *directory.rglob("*")], reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> None:

@@ -273,11 +273,14 @@ def test_a_stop_file_ends_a_run_in_good_order(tmp_path, monkeypatch):
     assert 100 <= summary["num_steps"] < 200 and "last/episode_return" in summary
 
 
-def test_there_is_an_evaluation_at_the_end_whatever_the_interval(tmp_path):
+def test_there_is_an_evaluation_at_the_end_whatever_the_interval(tmp_path, capsys):
     loop = replace(LOOP, total_steps=200)
     train_agent(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))
     _, _, evaluations, _ = outcome(tmp_path / "run")
     assert [e["step"] for e in evaluations] == [160, 224]  # whole rollouts of 32 steps
+    head, *rows = capsys.readouterr().out.splitlines()  # people see each of them
+    assert head.split() == ["step", "return", "best"]
+    assert [row.split()[0] for row in rows] == ["160", "224"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)

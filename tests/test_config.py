@@ -85,6 +85,9 @@ def test_part_of_an_optional_part_keeps_its_other_defaults(tmp_path):
     [
         (["--critic.gama", "1"], "", "critic.gama: no such key; did you mean critic.gamma"),
         (["--seed", "1"], "", "seed: no such key; did you mean run.seed"),
+        (["--gamma", "1"], "", "gamma: no such key; did you mean critic.gamma?"),
+        (["--actor.strategy", "founder"], "", "got 'founder'; did you mean founding?"),
+        (["--actor.strategy", "xyzzy"], "", "actor.strategy: expected one of none, direct, "),
         (["--critic.lora.rank", "1"], "", "critic.lora.rank: no such key"),
         ([], "critic: {gama: 1}", "critic.gama: no such key; did you mean critic.gamma"),
         ([], "critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
@@ -163,7 +166,7 @@ NUMBERS = st.floats(1e-300, 1e300)
 
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(
-    strategy=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
+    text=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
     rate=NUMBERS,
     extra=st.dictionaries(
         st.from_regex("[a-z][a-z_]{1,8}", fullmatch=True),
@@ -171,11 +174,12 @@ NUMBERS = st.floats(1e-300, 1e300)
         max_size=3,
     ),
 )
-def test_dump_reads_back_as_the_same_configuration(tmp_path_factory, strategy, rate, extra):
+def test_dump_reads_back_as_the_same_configuration(tmp_path_factory, text, rate, extra):
     default = Config()
     config = replace(
         default,
-        actor=replace(default.actor, strategy=strategy, adapter=strategy),
+        environment=replace(default.environment, id=text),
+        actor=replace(default.actor, adapter=text),
         training=replace(default.training, learning_rate=rate, extra=extra),
     )
     path = tmp_path_factory.getbasetemp() / "roundtrip.yaml"

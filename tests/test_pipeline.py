@@ -143,4 +143,4 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
             assert answers[0][column] == answers[1][column]
     assert together.keys() == read_summary(tmp_path / "alone").keys()
     assert (tmp_path / "run-1.log").read_text() == ""
-    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
+    assert log.count("over shortest") == 1 and (tmp_path / "run/report.html").is_file()

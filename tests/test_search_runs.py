@@ -214,7 +214,7 @@ def test_credit_is_the_mean_gain_of_each_kind():
     }
 
 
-def test_a_stop_file_ends_a_search_after_a_generation(tmp_path):
+def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(dump(config(tmp_path / "run")))
     (tmp_path / "run" / "lock").touch()
@@ -227,6 +227,9 @@ def test_a_stop_file_ends_a_search_after_a_generation(tmp_path):
     with pytest.MonkeyPatch.context() as context:
         context.setattr(runs, "record_generation", record)
         assert run(tmp_path / "run")["num_generations"] == 1
+    head, row, *_ = capsys.readouterr().out.splitlines()  # people see what came of it
+    assert head.split() == ["generation", "fitness", "best", "steps"]
+    assert row.split()[0] == "0" and len(row.split()) == 4
 
 
 class Sums:

@@ -26,7 +26,7 @@ NAMES = re.compile(r"grid_?world|maze|wordle|frozen_?lake|cliff_?walking|taxi", 
 ALLOWED = {
     "__init__.py": {"worlds.gridworld.env", "GridWorld GridWorldVectorEnv"},  # public names
     "settings.py": {"lactchain/GridWorld-v0"},  # the default
-    "models/weight_files.py": {"gridworld"},  # the default's preset, in an error message
+    "models/places.py": {"gridworld"},  # the default's preset, in an error message
     "stages/make_offline_data.py": {"a name such as maze/data-v0"},  # of a data set
 }  # fmt: skip
 

@@ -37,11 +37,13 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
+from lactchain.console import GrowingTable
 from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.files import write_json
 from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
+from lactchain.progress import under_way
 from lactchain.run import Run
 from lactchain.settings import known_fields
 from lactchain.trackers import OptionalTracker
@@ -95,6 +97,7 @@ class Training:
         self._last_metrics: dict[str, float] = {}
         self._began = (time.process_time(), 0)
         self._trackers = _trackers(config, run)
+        self._table = GrowingTable()
 
     @property
     def steps(self) -> int:
@@ -121,17 +124,21 @@ class Training:
             ) from stop
 
     def _learn_to_the_end(self) -> None:
-        self._evaluate_if_due()  # again, where a stop cut it short
-        while not self._is_over():
-            if stop_requested():
-                raise Interrupted(stop_requested(), "stopped")
-            self._learn()
-            if self.steps - self._logged >= self.loop.log_every_steps:
-                self._log()
-            self._evaluate_if_due()
-            every = self.loop.save_every_steps
-            if every and self.steps - self._saved >= every and not self._is_over():
-                self.save()
+        unit = "updates" if self._is_offline else "steps"
+        with under_way(unit, self.loop.total_steps) as step:
+            step.resumed(self.steps)
+            self._evaluate_if_due()  # again, where a stop cut it short
+            while not self._is_over():
+                if stop_requested():
+                    raise Interrupted(stop_requested(), "stopped")
+                self._learn()
+                step.at(self.steps)
+                if self.steps - self._logged >= self.loop.log_every_steps:
+                    self._log()
+                self._evaluate_if_due()
+                every = self.loop.save_every_steps
+                if every and self.steps - self._saved >= every and not self._is_over():
+                    self.save()
         if not self.evaluations or self.evaluations[-1]["step"] < self.steps:
             self._evaluate()
 
@@ -217,9 +224,12 @@ class Training:
             self.best_return = float(means[best])
             save_agent(self.run.path("best"), self.agent, best, self.config.environment)
         save_agent(self.run.path("last"), self.agent, best, self.config.environment)
+        figures = {"return": float(means[best]), "best": self.best_return}
+        self._table.add({"step": f"{self.steps:,}"} | figures)
 
     def _play(self, agent: Population, seed: int) -> Evaluation:
-        return evaluate_agent(agent, self.config.environment, self.loop.num_eval_episodes, seed)
+        with under_way("evaluation"):
+            return evaluate_agent(agent, self.config.environment, self.loop.num_eval_episodes, seed)
 
     def _figures(self, result: Evaluation, member: int = 0) -> dict[str, float]:
         return result.summary(member, success_return(self.config.environment))

@@ -22,6 +22,7 @@ from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError
+from lactchain.progress import under_way
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Policy, Trajectory
 
@@ -100,24 +101,32 @@ class Rollouts:
         count = min(self.num_envs, len(episodes))
         self._envs += [make_language_env(self.config) for _ in range(len(self._envs), count)]
         places = [_Place(env) for env in self._envs[:count]]
-        while True:
-            idle = [place for place in places if place.index is None]
-            for place, (index, episode) in zip(idle, queue, strict=False):
-                with self.measure("environment"):
-                    place.begin(index, episode)
-            busy = [place for place in places if place.index is not None]
-            if not busy:
-                return [played[index] for index in range(len(episodes))]
-            stop_if_requested(folder)
-            with self.measure("generate"):
-                seeds = [derive_seed(place.seed, len(place.actions)) for place in busy]
-                actions = policy.act([place.observations[-1] for place in busy], seeds)
-            with self.measure("environment"):
-                for place, action in zip(busy, actions, strict=True):
-                    index = place.index
-                    if (trajectory := place.step(action, self.config.id, policy.name)) is not None:
-                        played[index] = trajectory
-            self.tally["num_chains"] += len(busy)
+        with under_way("episodes", len(episodes)) as step:
+            while True:
+                idle = [place for place in places if place.index is None]
+                for place, (index, episode) in zip(idle, queue, strict=False):
+                    with self.measure("environment"):
+                        place.begin(index, episode)
+                busy = [place for place in places if place.index is not None]
+                if not busy:
+                    return [played[index] for index in range(len(episodes))]
+                stop_if_requested(folder)
+                self._play_once(policy, busy, played)
+                step.at(len(played))
+
+    def _play_once(
+        self, policy: Policy, busy: Sequence[_Place], played: dict[int, Trajectory]
+    ) -> None:
+        """A completion in each episode; those that it ends are added to the played ones."""
+        with self.measure("generate"):
+            seeds = [derive_seed(place.seed, len(place.actions)) for place in busy]
+            actions = policy.act([place.observations[-1] for place in busy], seeds)
+        with self.measure("environment"):
+            for place, action in zip(busy, actions, strict=True):
+                index = place.index
+                if (trajectory := place.step(action, self.config.id, policy.name)) is not None:
+                    played[index] = trajectory
+        self.tally["num_chains"] += len(busy)
 
     def outcomes(
         self,

@@ -20,6 +20,7 @@ from lactchain.worlds.wordle.words import (
     NUM_LETTERS,
     SOLVED,
     board_text,
+    coloured_row,
     is_turn,
     is_word,
     kept,
@@ -72,7 +73,7 @@ class Wordle(gym.Env[np.ndarray, int]):
       are letters, or `shire`, for tokens that are words. The board always shows letters apart.
     - `reward`: None for the above, or an object with `reward(state, action, next_state)` over
       batches of observation rows.
-    - `render_mode`: "ansi", "rgb_array" or None.
+    - `render_mode`: "ansi" (coloured tiles), "rgb_array" or None.
 
     Raises `ValueError` or `DataError` if a word has other than five letters a-z.
     """
@@ -140,8 +141,10 @@ class Wordle(gym.Env[np.ndarray, int]):
         return board_text(self.guesses, self.feedback)
 
     def render(self) -> str | np.ndarray:
-        """The board, in pixels or as a player reads it."""
-        return self._pixels() if self.render_mode == "rgb_array" else self.board
+        """The board; in colours, where it is drawn for a terminal, or in pixels."""
+        if self.render_mode == "rgb_array":
+            return self._pixels()
+        return self._tiles() if self.render_mode == "ansi" else self.board
 
     def text_view(self) -> TextView:
         """The same game in words."""
@@ -164,6 +167,10 @@ class Wordle(gym.Env[np.ndarray, int]):
                 canvas.text(NUM_LETTERS / 2, row + 0.5, guess[:_SHOWN] or "(nothing)", INK, 0.3)
                 canvas.line([(0.4, row + 0.5), (NUM_LETTERS - 0.4, row + 0.5)], WALL)
         return canvas.pixels()
+
+    def _tiles(self) -> str:
+        rows = zip(self.guesses, self.feedback, strict=True)
+        return "\n".join(coloured_row(guess, marks) for guess, marks in rows)
 
     def _refuse(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """A guess that is not listed gets no marks, unless any word may be guessed."""
