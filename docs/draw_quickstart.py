@@ -56,7 +56,7 @@ def curves(run: RunView) -> Markup:
     keys = {"goal reached": "success_rate", "within 2": "success_within_2_chains"}
     numbers = [figures["round"] for figures in rounds]
     series = {name: (numbers, [row[key] for row in rounds]) for name, key in keys.items()}
-    return plots.line_chart("success rate over the rounds", series, x_label="round")
+    return plots.line_chart("success rate over the rounds", series, "round", numbers)
 
 
 def episode_before_and_after(run: RunView) -> tuple[Trajectory, Trajectory]:

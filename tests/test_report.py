@@ -38,6 +38,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import plots, rollout_tables
 from lactchain.inspection.contents import contents
+from lactchain.inspection.live import LivePage
 from lactchain.inspection.markup import escape
 from lactchain.inspection.report import render, write_report
 from lactchain.inspection.run_view import open_run
@@ -123,7 +124,7 @@ def test_the_first_screen_is_in_the_page_itself_with_counts(run, page):
         won = sum(result.success for result in found)
         name = f"round {number}" if number else "before training"
         row = page.texts.index(name, page.texts.index("within 2 completions"))
-        assert page.texts[row + 1] == f"{won} of 288 ({100 * won / 288:.1f} %)"
+        assert page.texts[row + 1] == f"{won} of 288 ({100 * won / 288:.1f}\u00a0%)"
     (learnt,) = [text for text in page.texts if text.startswith("The goal is reached in")]
     assert f"{sum(r.success for r in results[2])} of 288 episodes" in learnt
     assert "before training it was in" in learnt
@@ -205,7 +206,7 @@ def test_a_way_ends_at_the_goal(run):
 def test_of_very_many_episodes_the_failures_come_first_and_the_page_says_so(run, monkeypatch):
     everything = contents(open_run(run.directory)).sample
     assert everything == (864, 864)
-    monkeypatch.setattr(rollout_tables, "MAX_BYTES", 110_000)
+    monkeypatch.setattr(rollout_tables, "MAX_BYTES", 50_000)
     view = open_run(run.directory)
     held = contents(view)
     assert held.sample.of == 864 and 200 < held.sample.shown < 700
@@ -316,6 +317,29 @@ def test_an_unfinished_run_says_what_is_under_way(tmp_path):
     assert texts[texts.index("Under way:") + 1].startswith("round_2/evaluation.")
 
 
+def test_a_page_is_written_when_a_stage_begins_but_not_all_the_time(tmp_path):
+    run = GridRun(tmp_path / "run").directory
+    (run / "summary.json").unlink()
+    page = LivePage(run)
+    page.begin("round_3/critic")
+    texts = Page((run / "report.html").read_text()).texts
+    assert texts[texts.index("Under way:") + 1].startswith("round_3/critic.")
+    (run / "report.html").unlink()
+    page.begin("round_3/simpo")  # at once: that would cost more than a fiftieth of the time
+    assert not (run / "report.html").exists()
+
+
+def test_a_page_under_way_has_no_episodes_of_critics_yet(tmp_path):
+    run = GridRun(tmp_path / "run").directory
+    (run / "round_1/critic/trajectories").mkdir()
+    for name in ("0.parquet", "0.manifest"):
+        content = (run / "round_1/evaluation/trajectories" / name).read_bytes()
+        (run / "round_1/critic/trajectories" / name).write_bytes(content)
+    assert "round_1/critic" in page_of(run).table("episodes")["stage"]
+    (run / "summary.json").unlink()
+    assert "round_1/critic" not in page_of(run).table("episodes")["stage"]
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected a run folder"):
         write_report(tmp_path)
@@ -386,7 +410,7 @@ def test_success_by_distance_by_hand(tmp_path):
     assert (facts.solved, facts.within_2) == (Share(3, 4), Share(2, 4))
     assert summary.failures == (results[2],) and summary.num_failures == 1
     # Four episodes from three start states are luck: Wilson's interval of 3 in 4.
-    assert "between 30.1 and 95.4 % (95 %)" in summary.sentences[-1]
+    assert "between 30.1 and 95.4\u00a0% (95\u00a0%)" in summary.sentences[-1]
 
 
 def test_intervals_by_hand():

@@ -3,7 +3,6 @@
 A return alone does not tell a policy that is slow from one that is stuck.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -52,7 +51,7 @@ def _is_endless(trajectory: Trajectory, max_chain_length: int) -> bool:
 def _states(trajectory: Trajectory) -> list[str]:
     """What the T + 1 states of an episode are told apart by."""
     return [
-        observation if info.get("state") is None else json.dumps(info["state"], sort_keys=True)
+        observation if info.get("state") is None else repr(info["state"])
         for observation, info in zip(trajectory.observations, trajectory.infos, strict=True)
     ]
 

@@ -33,6 +33,13 @@ COMPARED = {
     "environment steps": ("num_env_steps",),
     "CPU-seconds": ("time/cpu_seconds",),
 }
+LEARNT = (
+    ("search/best_fitness", "search/fitness"),
+    ("eval/episode_return",),
+    ("rollout/episode_return",),
+    ("train/loss",),
+)
+"""What the first screen shows the course of where there are no rounds, the best first."""
 SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "search", "run")
 FRAME = (
     '<iframe srcdoc="{}" sandbox="allow-scripts" style="width: 100%; height: {}px; border: 0"'
@@ -91,7 +98,7 @@ def render(
         under_way=under_way or summary.under_way,
         num_last=len(view.results.get(chosen_round(view), [])),
         failed_filter=json.dumps({"filter": {"outcome": "failed"}}),
-        rounds_chart=_rounds_chart(summary),
+        rounds_chart=_rounds_chart(summary) or _learning_chart(view),
         distance_chart=_distance_chart(summary),
         both=_both(view, summary, held),
         comparison=_comparison([view, *beside]) if beside else None,
@@ -186,6 +193,15 @@ def _rounds_chart(summary: Summary) -> Markup | str:
         "within 2": (numbers, [facts.within_2.rate for facts in rounds]),
     }
     return plots.line_chart("success over rounds", lines, x_label="round", x_marks=numbers)
+
+
+def _learning_chart(view: RunView) -> Markup | str:
+    """The course of what a run without rounds is judged by, or trained on."""
+    for names in LEARNT:
+        lines = {name: curve for name, curve in view.curves().items() if name in names}
+        if lines:
+            return plots.line_chart(" and ".join(lines), lines)
+    return ""
 
 
 def _distance_chart(summary: Summary) -> Markup | str:

@@ -13,7 +13,7 @@ from lactchain.environments.views import State
 from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.inspection.vocabulary import Vocabulary
-from lactchain.inspection.worth import Worth, key
+from lactchain.inspection.worth import Keys, Worth
 from lactchain.types import Trajectory
 
 MAX_BYTES = 20_000_000
@@ -49,12 +49,13 @@ class States:
     picture: Picture | None
     rows: list[Row] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _key: Keys = field(default_factory=Keys)
 
     def number(self, state: State | None) -> int | None:
         """The row of a state; None where there is none."""
         if state is None:
             return None
-        text = key(state)
+        text = self._key(state)
         if text not in self._numbers:
             self._numbers[text] = len(self.rows)
             self.rows.append({"state": text} | self._scene(state))
@@ -103,7 +104,8 @@ def succeeded(trajectory: Trajectory) -> bool:
 
 def _sample(everything: list[Numbered]) -> list[Numbered]:
     """As many as a page may hold, failures first, the others evenly spread; in their order."""
-    weights = [_weight(trajectory) for *_, trajectory in everything]
+    told: set[str] = set()
+    weights = [_weight(trajectory, told) for *_, trajectory in everything]
     if sum(weights) <= MAX_BYTES:
         return everything
     places = range(len(everything))
@@ -118,10 +120,12 @@ def _sample(everything: list[Numbered]) -> list[Numbered]:
     return [everything[n] for n in sorted(kept)]
 
 
-def _weight(trajectory: Trajectory) -> int:
-    texts = sum(map(len, trajectory.observations)) + sum(len(a.text) for a in trajectory.actions)
+def _weight(trajectory: Trajectory, told: set[str]) -> int:
+    """About the bytes that an episode adds to a page, which holds each text once."""
+    texts = {*trajectory.observations, *(action.text for action in trajectory.actions)} - told
+    told |= texts
     tokens = sum(len(action.logprobs) for action in trajectory.actions)
-    return texts + 6 * tokens + 60 * len(trajectory)
+    return sum(map(len, texts)) + 4 * tokens + 30 * len(trajectory)
 
 
 def _episode(source: Played, number: int, trajectory: Trajectory, states: States) -> Row:

@@ -23,11 +23,11 @@ class Share(NamedTuple):
     of: int
 
     def __str__(self) -> str:
-        return f"{self.count:,} of {self.of:,} ({100 * self.rate:.1f} %)"
+        return f"{self.count:,} of {self.of:,} ({100 * self.rate:.1f}\u00a0%)"
 
     def among(self, what: str) -> str:
         """The same in a sentence."""
-        return f"{self.count:,} of {self.of:,} {what} ({100 * self.rate:.1f} %)"
+        return f"{self.count:,} of {self.of:,} {what} ({100 * self.rate:.1f}\u00a0%)"
 
     @property
     def rate(self) -> float:
@@ -145,15 +145,19 @@ def _learnt_otherwise(view: RunView) -> str:
     """Of a run that has figures, and no list of episodes."""
     figures = view.summary or {}
     if "best/fitness" in figures:
-        tried = figures.get("num_generations", figures.get("num_trials", 0))
-        kind = "generations" if "num_generations" in figures else "trials"
-        return f"The best of {tried} {kind} has a fitness of {figures['best/fitness']:.4g}."
+        evolved = "num_generations" in figures
+        what, settings = ("generations", "evolution") if evolved else ("trials", "trials")
+        count = (view.config.get(settings) or {}).get("num_episodes", "some")
+        best = f"{figures['best/fitness']:.4g}, over {count} episodes"
+        return f"The best of {figures.get(f'num_{what}', 0)} {what} has a fitness of {best}."
     if "last/episode_return" in figures:
+        count = (view.config.get("loop") or view.config).get("num_eval_episodes", "some")
         text = f"The last weights reach a return of {figures['last/episode_return']:.4g}"
         spread = figures.get("last/episode_return_std")
-        text += "" if spread is None else f", ± {spread:.2g} from episode to episode"
+        text += f" over {count} episodes"
+        text += "" if spread is None else f" (standard deviation {spread:.2g})"
         success = figures.get("last/success_rate")
-        return text + ("." if success is None else f"; {success:.1%} of the episodes end well.")
+        return text + ("." if success is None else f"; {success:.1%} of them end well.")
     return ""
 
 
@@ -188,7 +192,7 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
     if starts == len(last) and not _throws_dice(view):
         return f"Each of the {starts:,} start states was played once, greedily.{one_seed}"
     low, high = solved.interval
-    rate = f"between {100 * low:.1f} and {100 * high:.1f} % (95 %)"
+    rate = f"between {100 * low:.1f} and {100 * high:.1f}\u00a0% (95\u00a0%)"
     return f"{len(last):,} episodes from {starts:,} start states put the rate {rate}.{one_seed}"
 
 

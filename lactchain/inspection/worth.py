@@ -48,6 +48,7 @@ class Worth:
         self, values: StateValues | None = None, told: CompletionValues | None = None
     ) -> None:
         self._critic, self._values, self._rows = values, {}, {}
+        self._key = Keys()
         self._places: dict[str, int] = {}
         if told is not None:
             self._values = _by_state(told.states, told.values)
@@ -58,7 +59,8 @@ class Worth:
 
     def records(self, trajectory: Trajectory) -> list[ChainRecord]:
         """The chains of an episode, and what each is worth where the state is known."""
-        keys = [key(info.get("state")) for info in trajectory.infos] if self._values else []
+        known = self._values and trajectory.infos
+        keys = [self._key(info.get("state")) for info in known or ()]
         worth = list(map(self._values.get, keys)) or [None] * (len(trajectory) + 1)
         if self._rows:
             advantages = self._promised(trajectory, keys)
@@ -93,6 +95,20 @@ class Worth:
                 rewards, trajectory.num_actions, worth[:-1], after, strict=True
             )
         ]
+
+
+class Keys:
+    """What states are known by: JSON, made once of each, since episodes come by them often."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __call__(self, state: State | None) -> str:
+        """The JSON text of a state, its fields in the order of the alphabet."""
+        told = repr(state)
+        if told not in self._known:
+            self._known[told] = key(state)
+        return self._known[told]
 
 
 def key(state: State | None) -> str:

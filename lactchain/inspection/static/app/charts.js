@@ -113,11 +113,12 @@ function Plot({ title, x, y, xLabel, yLabel, children, xMarks }) {
 /** Dots that can be clicked; on the diagonal both numbers agree. */
 function Dots({ title, points, xLabel, yLabel, onClick, diagonal = true, selected }) {
   const shown = points.length > 3000 ? points.filter((_, n) => n % Math.ceil(points.length / 3000) === 0) : points;
+  const isChosen = (p) => selected != null && p.id === selected;
   const both = range(points.flatMap((p) => [p.x, p.y]));
   const xs = diagonal ? both : range(points.map((p) => p.x)), ys = diagonal ? both : range(points.map((p) => p.y));
   return html`<${Plot} title=${title} x=${xs} y=${ys} xLabel=${xLabel} yLabel=${yLabel}>${(px, py) => html`
     ${diagonal && html`<path class="diagonal" d=${`M${px(both[0])} ${py(both[0])}L${px(both[1])} ${py(both[1])}`} />`}
-    ${shown.map((p) => html`<circle class=${`dot ${p.id === selected ? "selected" : ""}`} cx=${px(p.x)} cy=${py(p.y)} r=${p.id === selected ? 5 : 2.6} fill=${p.colour || SERIES[0]} onClick=${() => onClick && onClick(p)}><title>${p.hint}</title></circle>`)}`}<//>`;
+    ${shown.map((p) => html`<circle class=${`dot ${isChosen(p) ? "selected" : ""}`} cx=${px(p.x)} cy=${py(p.y)} r=${isChosen(p) ? 5 : 2.8} fill=${p.colour || SERIES[0]} onClick=${() => onClick && onClick(p)}><title>${p.hint}</title></circle>`)}`}<//>`;
 }
 
 /** Bars of {x, y, hint, colour}, side by side where several have one x. */

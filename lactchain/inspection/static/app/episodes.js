@@ -85,11 +85,11 @@ function EpisodesScreen({ wanted }) {
       <${Toggle} label="invalid" on=${filter.invalid} onChange=${set("invalid")} title="episodes with a completion that is no chain" />
       <${Toggle} label="bumps" on=${filter.bumps} onChange=${set("bumps")} title="episodes with an action that left the state as it was" />
       <${Toggle} label="loops" on=${filter.loop} onChange=${set("loop")} title="episodes with the same completion to the same state three times" />
-      <${Field} label="completions" type="number" width="4.4em" hint="least" value=${filter.least} onInput=${set("least")} />
-      <${Field} label="to" type="number" width="4.4em" hint="most" value=${filter.most} onInput=${set("most")} />
-      <${Field} label="return" type="number" width="4.8em" hint="least" value=${filter.low} onInput=${set("low")} />
-      <${Field} label="to" type="number" width="4.8em" hint="most" value=${filter.high} onInput=${set("high")} />
-      <${Field} label="text" type="search" width="11em" hint="in prompts and completions" value=${filter.text} onInput=${set("text")} />
+      <${Field} label="completions" type="number" width="5em" hint="least" value=${filter.least} onInput=${set("least")} />
+      <${Field} label="to" type="number" width="5em" hint="most" value=${filter.most} onInput=${set("most")} />
+      <${Field} label="return" type="number" width="5em" hint="least" value=${filter.low} onInput=${set("low")} />
+      <${Field} label="to" type="number" width="5em" hint="most" value=${filter.high} onInput=${set("high")} />
+      <${Field} label="text" type="search" width="14em" hint="in prompts, completions" value=${filter.text} onInput=${set("text")} />
       ${filter.start !== "all" && html`<${Toggle} label=${`from ${clipped(stateLabel(Number(filter.start)), 40)} ×`} on=${true} onChange=${() => set("start")("all")} />`}
       <span class="count" id="episode-count">${number(rows.length)} of ${number(tables.episodes.length)}</span>
       <button class="link" onClick=${() => { setFilter(NO_FILTER); setSort(null); }}>clear</button>

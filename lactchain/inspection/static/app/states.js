@@ -59,10 +59,13 @@ function groupOf(state) {
   return scene ? scene.group : "";
 }
 
+/** One that fails, in the latest round in which any does. */
 function worstState(asked, rounds) {
-  const last = rowsWith("answers", "round", rounds[rounds.length - 1]);
-  const failed = last.find((row) => !answer("success", row));
-  return failed != null ? answer("state", failed) : asked[0];
+  for (const round of rounds.slice().reverse()) {
+    const failed = rowsWith("answers", "round", round).find((row) => !answer("success", row));
+    if (failed != null) return answer("state", failed);
+  }
+  return asked[0];
 }
 
 function answerOf(state, round) {
