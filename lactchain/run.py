@@ -308,7 +308,8 @@ def _leave_nothing(directory: Path) -> None:
 
 def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> None:
     stored = directory / "config.yaml"
-    foreign = [p.name for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
+    visible = [p for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
+    foreign = [p.name for p in visible if not p.is_dir() or _has_produced(p)]
     if not stored.exists() and foreign:
         raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
     if not stored.exists() and resume == "must":

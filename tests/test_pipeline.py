@@ -1,6 +1,7 @@
 """The pipeline: where it goes on, when it ends, and what it says of a run that has collapsed."""
 
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,10 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert read_summary(tmp_path / "run") == first
     assert weights_file.read_bytes() == before
     assert times == {s: (s / "summary.json").stat().st_mtime_ns for s in times}
+    (tmp_path / "run/report.html").write_text("of the second round, before a kill")
+    os.utime(tmp_path / "run/report.html", (0, 0))
+    run_here("run_pipeline", config)
+    assert "<html" in (tmp_path / "run/report.html").read_text()
     shutil.rmtree(tmp_path / "run" / "round_2")
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "run" / "config.yaml").write_text(

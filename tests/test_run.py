@@ -571,3 +571,16 @@ def test_no_byte_of_sealed_lines_changes_unnoticed(tmp_path):
 def test_lines_of_older_versions_have_no_seals(tmp_path):
     append_json_lines(tmp_path / "old.jsonl", [{"trial": 0}])
     assert read_sealed_lines(tmp_path / "old.jsonl") == [{"trial": 0}]
+
+
+def test_a_run_that_was_killed_before_it_wrote_anything_begins_again(run_dir):
+    Run.open(run_dir, Config()).close()
+    (run_dir / "checkpoints").mkdir()
+    (run_dir / "checkpoints" / ".half.tmp").write_text("")
+    Run.open(run_dir, Config()).close()
+    (run_dir / "notes").mkdir()
+    (run_dir / "notes" / "mine.txt").write_text("of the user")
+    (run_dir / "config.yaml").unlink()
+    (run_dir / "environment.json").unlink()
+    with pytest.raises(ConfigError, match=r"expected a run or nothing, found \['notes'\]"):
+        Run.open(run_dir, Config())

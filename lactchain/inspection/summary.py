@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult, by_part
+from lactchain.data.intervals import share_interval
 from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.inspection.worth import key
 from lactchain.types import Trajectory
 
-Z = 1.96  # of a 95 % interval
 NUM_FAILURES = 12
 
 
@@ -36,11 +36,8 @@ class Share(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the rate lies that such a draw came from, with 95 % (Wilson 1927)."""
-        p, n = self.count / self.of, self.of
-        middle, spread = p + Z**2 / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-        scale = 1 + Z**2 / n
-        return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+        """Where the rate lies that such a draw came from, with 95 %."""
+        return share_interval(self.count, self.of)
 
 
 class RoundFacts(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
@@ -66,11 +67,17 @@ def run_stage(
             seed_everything(config.run.seed, config.run.threads)
             summary = work(config, run)
             run.finish(summary)
-            if report and distributed.is_main():
-                write_report(run.directory)
+        if report and distributed.is_main() and not _tells_the_end(run.directory):
+            write_report(run.directory)
     if nothing_under_way():
         (closing or partial(show_figures, title))(config, summary)
     return summary
+
+
+def _tells_the_end(run_dir: Path) -> bool:
+    """Whether the page is newer than the summary; a kill between the two leaves an older one."""
+    page, end = run_dir / "report.html", run_dir / "summary.json"
+    return page.is_file() and page.stat().st_mtime_ns >= end.stat().st_mtime_ns
 
 
 def show_figures(title: str, config: Any, summary: dict[str, Any]) -> None:
