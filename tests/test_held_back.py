@@ -353,7 +353,7 @@ def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     critic = json.loads((tmp_path / "run/round_1/critic/summary.json").read_text())
     assert critic["held_back/critic_rmse"] > 0
     page = (tmp_path / "run/report.html").read_text()
-    assert "after, held back" in page and not summary["target_met"]
+    assert "round 2, held back" in page and not summary["target_met"]
 
 
 # --- what cannot be held back --------------------------------------------------------------------
