@@ -5,7 +5,7 @@ const SCREENS = [
   ["states", "States", StatesScreen, () => tables.answers.length],
   ["episodes", "Episodes", EpisodesScreen, () => tables.episodes.length],
   ["pairs", "Pairs", PairsScreen, () => tables.pairs.length],
-  ["critic", "Critic", CriticScreen, () => valuedRows().length],
+  ["critic", "Critic", CriticScreen, () => valuedRows().length || tables.steps.column("value").some((value) => value != null)],
   ["curves", "Curves", CurvesScreen, () => curveKeys().length || facts.runs.length > 1],
   ["search", "Search", SearchScreen, () => tables.members.length],
   ["run", "Run", RunScreen, () => true],

@@ -145,7 +145,3 @@ function Histogram({ title, values, xLabel, colour = SERIES[0] }) {
   return html`<${Plot} title=${title} x=${[low, high]} y=${[0, Math.max(1, ...bins) * 1.05]} xLabel=${xLabel} yLabel="count">${(px, py) =>
     bins.map((size, n) => html`<rect class="bar" x=${px(edge(n))} width=${Math.max(1, px(edge(n + 1)) - px(edge(n)) - 1)} y=${py(size)} height=${py(0) - py(size)} fill=${colour}><title>${`${number(edge(n))} to ${number(edge(n + 1))}: ${size}`}</title></rect>`)}<//>`;
 }
-
-function Legend({ entries }) {
-  return html`<div class="legend">${entries.map(([name, colour]) => html`<span><i style=${{ background: colour }} />${name}</span>`)}</div>`;
-}

@@ -102,6 +102,6 @@ function Go({ to, with: wanted, children }) {
   return html`<button class="link" onClick=${() => go(to, wanted)}>${children}</button>`;
 }
 
-function ProbabilityOf(probabilities) {
+function probabilityOf(probabilities) {
   return (probabilities || []).reduce((product, p) => product * p, 1);
 }
