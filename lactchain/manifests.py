@@ -65,8 +65,11 @@ def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
 
 def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
     """Whether the run that a path lies in has a stage, a run of its own, of this id."""
-    run = next(folder for folder in Path(path).resolve().parents if (folder / RUN_FILE).is_file())
-    return any(read_json(file).get("run_id") == run_id for file in run.rglob(RUN_FILE))
+    parents = Path(path).resolve().parents
+    run = next((folder for folder in parents if (folder / RUN_FILE).is_file()), None)
+    return run is not None and any(
+        read_json(file).get("run_id") == run_id for file in run.rglob(RUN_FILE)
+    )
 
 
 def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.data.inspections import Inspection, read_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.errors import DataError
 from lactchain.inspection import run_view
-from lactchain.inspection.run_view import RunView
+from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import PreferencePair
 
 if TYPE_CHECKING:
@@ -55,12 +54,6 @@ class OpenedRun(RunView):
             pair for folder in of_rounds.values() for pair in read_pairs(folder)
         ] or super().pairs
 
-    @cached_property
-    def inspections(self) -> dict[int, Inspection]:
-        """What each round left to look at, by its number; empty in runs of older versions."""
-        found = self._by_round("inspection")
-        return {number: read_inspection(folder) for number, folder in found.items()}
-
     def _of_round(self, number: int | None, stage: str) -> Path:
         """The folder of a stage, or that of the run itself."""
         if number is None:
@@ -75,9 +68,10 @@ class OpenedRun(RunView):
 
     def _by_round(self, name: str) -> dict[int, Path]:
         """The folders of that name in the rounds, in their order."""
-        rounds = {int(p.name.removeprefix("round_")): p for p in self.directory.glob("round_*")}
-        found = {number: rounds[number] / name for number in sorted(rounds)}
-        return {number: folder for number, folder in found.items() if folder.is_dir()}
+        folders = [folder / name for folder in self.directory.glob("round_*")]
+        numbers = {round_of(f.relative_to(self.directory).as_posix()): f for f in folders}
+        known = sorted(number for number in numbers if number is not None)
+        return {number: numbers[number] for number in known if numbers[number].is_dir()}
 
 
 def open_run(path: str | Path) -> OpenedRun:

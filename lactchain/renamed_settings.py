@@ -36,6 +36,8 @@ RENAMED = {
     "preferences.gamma": f"{ENDED}: it is the critic's, and .99 an action without one",
     "preferences.discount_per": f"{ENDED}: it is the critic's, and an action without one",
     "preferences.share_after_answer": "is now preferences.share_after_completion",
+    "preferences.completions_before": f"{ENDED}: pairs are asked in the critic's episodes instead",
+    "critic.from_clone": f"{ENDED}: the critic begins with the untrained trunk",
     "only_final_answers": "is now only_final_completions",
     "space.genes": "is now space.tunables",
     "mutation.gene_step": "is now evolution.mutation.tunable_step",

@@ -13,8 +13,8 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -44,11 +44,13 @@ HARMLESS = frozenset((
 ))  # fmt: skip
 _SECRET = re.compile(
     r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)tokens?$"
-    r"|secret|passw|credential|authorization|(api|access|private)[_-]?keys?",
+    r"|secret|passw|credential|authorization|cookie|^(auth|pat)$|(api|access|private)[_-]?keys?",
     re.I,
 )
 _SECRET_IN_URL = re.compile(
-    r"(?<=://)[^/@\s]+(?=@)|(?<=[?&])((?:access_|api_?)?(?:token|key|secret|sig)=)[^&#\s]+", re.I
+    r"(?<=://)[^/\s]+(?=@)"
+    r"|(?<=[?&])([^=&#\s]*(?:token|key|secret|sig|passw|credential|auth)[^=&#\s]*=)[^&#\s]+",
+    re.I,
 )
 
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json")
@@ -250,7 +252,7 @@ def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
-        if not _has_produced(directory):
+        if resume != "must" and not _has_produced(directory):
             _forget(directory)
         _check_folder(directory, settings, resume)
         run_id = _run_id(directory, settings)
@@ -278,10 +280,15 @@ def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
 def _has_produced(directory: Path) -> bool:
     """Whether there is anything in the folder but what says which run it is: it is that run's then.
 
-    Folders are not counted, nor hidden files.
+    Folders are not counted, nor hidden files; the files of a run further down are.
     """
-    files = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
-    return any(not (_only_names(path) or path.name[0] == ".") for path in files)
+    return any(path.parent != directory or not _only_names(path) for path in _files(directory))
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """What lies in a folder and below it, but for hidden files."""
+    found = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
+    return (path for path in found if path.name[0] != ".")
 
 
 def _only_names(path: Path) -> bool:
@@ -291,25 +298,24 @@ def _only_names(path: Path) -> bool:
 
 def _forget(directory: Path) -> None:
     """Lets another run begin in a folder in which nothing was produced."""
-    for path in [path for path in directory.rglob("*") if _only_names(path)]:
-        if path.name != "lock":
-            path.unlink()
+    for name in _ABOUT:
+        (directory / name).unlink(missing_ok=True)
 
 
 def _leave_nothing(directory: Path) -> None:
     """Removes a folder in which nothing was produced, unless it holds anything else."""
-    _forget(directory)
-    for path in sorted(directory.rglob("lock")):
-        path.unlink()
-    for folder in sorted([directory, *directory.rglob("*")], reverse=True):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+    with suppress(OSError):  # what ended the run is to be told, and not what stays behind
+        _forget(directory)
+        (directory / "lock").unlink(missing_ok=True)
+        for folder in sorted([directory, *directory.rglob("*")], reverse=True):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> None:
     stored = directory / "config.yaml"
     visible = [p for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
-    foreign = [p.name for p in visible if not p.is_dir() or _has_produced(p)]
+    foreign = [p.name for p in visible if not p.is_dir() or any(_files(p))]
     if not stored.exists() and foreign:
         raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
     if not stored.exists() and resume == "must":
@@ -317,7 +323,7 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
     if stored.exists() and resume == "never":
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
     if stored.exists():
-        before = load(stored)
+        before = _redact(load(stored))
         refuse_renamed(stored, without(before, settings))
         _check_identity(directory, differences(before, settings))
 

@@ -106,6 +106,16 @@ def test_pairs_ask_each_text_of_the_episodes_as_often(rollouts):
     assert set(chosen) < {question.text for question in asked}
 
 
+def test_where_no_episode_has_a_second_decision_states_are_asked_alone():
+    lake = Rollouts(EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}))
+    policy = RandomChains(lake.env.grammar)
+    settings = PreferenceConfig(num_states=11, share_after_completion=0.5, min_margin=0.0)
+    asked_none = make_preferences(policy, None, lake, settings, asked=[])
+    assert asked_none[0] and {pair.prompt for pair in asked_none[0]} <= set(
+        lake.observe(lake.env.view_states())
+    )
+
+
 def test_whole_episodes_are_cloned_where_texts_remember():
     """Behaviour that sees the cell goes straight to the goal: two cells of one move, two of two."""
     env, told = Rollouts(MAZE).env, Rollouts(replace(MAZE, template=None, history=1)).env

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lactchain import settings
-from lactchain.config import load, parse, to_yaml
+from lactchain.config import load, parse, to_dict, to_yaml
 from lactchain.console import console, plain, table
 from lactchain.errors import (
     ConfigError,
@@ -584,3 +584,52 @@ def test_a_run_that_was_killed_before_it_wrote_anything_begins_again(run_dir):
     (run_dir / "environment.json").unlink()
     with pytest.raises(ConfigError, match=r"expected a run or nothing, found \['notes'\]"):
         Run.open(run_dir, Config())
+
+
+def test_a_run_around_another_leaves_it_as_it_is(run_dir):
+    inner = Run.open(run_dir / "a", Config())
+    mine = run_dir / "sub" / "lock"
+    mine.parent.mkdir()
+    mine.write_text("of the user")
+    with pytest.raises(ConfigError, match="expected a run or nothing"):
+        Run.open(run_dir, Config())
+    assert (run_dir / "a/config.yaml").is_file() and (run_dir / "a/lock").is_file()
+    assert mine.read_text() == "of the user"
+    inner.close()
+
+
+def test_what_ended_a_run_is_told_though_its_folder_cannot_go(tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    place.mkdir()
+    (tmp_path / "link").symlink_to(place)
+    with pytest.raises(ValueError, match="the fault"), Run.open(tmp_path / "link", Config()):
+        raise ValueError("the fault")
+    assert (tmp_path / "link").is_symlink() and not list(place.iterdir())
+    monkeypatch.chdir(place)
+    with pytest.raises(ValueError, match="the fault"), Run.open(".", Config()):
+        raise ValueError("the fault")
+
+
+def test_a_run_that_must_be_there_is_not_forgotten(run_dir):
+    Run.open(run_dir, Config()).close()
+    Run.open(run_dir, Config(), resume="must").close()
+    assert (run_dir / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:p@{}@host/x",
+        "s3://b?X-Amz-Credential={}&X-Amz-Signature={}",
+        "http://h?auth_token={}",
+        "http://h?client_secret={}&password={}",
+    ],
+)
+def test_no_part_of_a_url_that_is_a_secret_is_written(text, run_dir):
+    url = text.replace("{}", "CANARY")
+    config = replace(Config(), training=settings.TrainingConfig(extra={"at": url}))
+    Run.open(run_dir, config).close()
+    assert "CANARY" not in (run_dir / "config.yaml").read_text()
+    (run_dir / "made.txt").write_text("something")
+    (run_dir / "config.yaml").write_text(to_yaml(to_dict(config)))  # as an older version did
+    Run.open(run_dir, config).close()

@@ -1,9 +1,12 @@
 """The page of a run that goes on: written anew when a stage begins, as far as that costs little."""
 
+import logging
 import time
 from pathlib import Path
 
 from lactchain.inspection.report import write_report
+
+log = logging.getLogger(__name__)
 
 SHARE = 0.02
 """What the page may cost of a run's time: where it costs more, it is left as it was for a while."""
@@ -18,10 +21,12 @@ class LivePage:
     def begin(self, stage: str) -> None:
         """Shows what there is so far, and that a stage is under way.
 
-        Raises:
-            DiskError: the page cannot be written.
+        A page that cannot be drawn or written costs a warning, and no run.
         """
         start = time.perf_counter()
         if self._spent <= SHARE * (start - self._began):
-            write_report(self._run_dir, under_way=stage)
+            try:
+                write_report(self._run_dir, under_way=stage)
+            except Exception as error:  # noqa: BLE001  - of whatever kind: the run is no part of it
+                log.warning("%s: the page is left as it was: %s", self._run_dir, error)
             self._spent += time.perf_counter() - start

@@ -178,8 +178,9 @@ class RunView:
     def inspections(self) -> dict[int, Inspection]:
         """What each round has recorded of its answers, by its number; a damaged record is none."""
         folders = self.directory.glob("round_*/inspection")
-        numbers = {int(f.parent.name.removeprefix("round_")): f for f in folders}
-        whole = {n: folder for n, folder in sorted(numbers.items()) if is_inspection(folder)}
+        numbers = {round_of(folder.parent.name): folder for folder in folders}
+        known = sorted(number for number in numbers if number is not None)
+        whole = {n: numbers[n] for n in known if is_inspection(numbers[n])}
         return {number: read_inspection(folder) for number, folder in whole.items()}
 
     def newest(self, attribute: str) -> tuple[str, Any]:

@@ -286,7 +286,8 @@ def an_observation(environment: EnvironmentConfig) -> str:
 
 def a_completion(environment: EnvironmentConfig) -> str:
     """The legal completion of the first action."""
-    return make_language_env(environment).grammar.render([0])
+    grammar = make_language_env(environment).grammar
+    return grammar.render([0]) if grammar.action_names else "any text"
 
 
 def limits(environment: EnvironmentConfig) -> tuple[str, str]:

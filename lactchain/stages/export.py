@@ -16,6 +16,7 @@ from typing import Any, Literal
 from lactchain import distributed
 from lactchain.errors import ConfigError
 from lactchain.files import disk_errors
+from lactchain.process import is_dry_run
 from lactchain.run import Run
 from lactchain.settings import PlayerConfig, RunConfig, check
 from lactchain.stages.running import run_stage
@@ -48,7 +49,7 @@ class ExportConfig:
 def main(config: ExportConfig) -> dict[str, Any]:
     """Writes the model; returns what became of the update."""
     summary = run_stage(f"Exported to {config.run.run_dir}/model", config, export)
-    if config.push_to_hub is not None and distributed.is_main():
+    if config.push_to_hub is not None and distributed.is_main() and not is_dry_run():
         push(Path(config.run.run_dir) / "model", config.push_to_hub)
     return summary
 
@@ -73,8 +74,9 @@ def export(config: ExportConfig, run: Run) -> dict[str, Any]:
 
 
 def push(folder: Path, name: str) -> None:
-    """Uploads a folder into a private repository on the hub; what is there already is replaced.
+    """Uploads a folder to the hub, into a repository that is made private where there is none.
 
+    One that is there stays as public as it is; files of the same names are replaced, others stay.
     The hub's own client finds the token, in HF_TOKEN or where `hf auth login` has put it.
 
     Raises:

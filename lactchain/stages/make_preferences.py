@@ -169,7 +169,7 @@ def make_preferences(
     if asked is None:
         states = sampled_states(env, settings.num_states, states_seed)
     else:
-        recorded = round((1.0 if share is None else share) * settings.num_states)
+        recorded = round((1.0 if share is None else share) * settings.num_states) if asked else 0
         states = go_round(asked, recorded, states_seed)
         states += sampled_states(env, settings.num_states - recorded, states_seed)
 

@@ -23,14 +23,13 @@ from lactchain.data.candidates import Judge, is_known
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import best_values
-from lactchain.data.films import film, write_gif
+from lactchain.data.films import Frame, film, write_gif
 from lactchain.data.inspections import is_inspection, state_text, write_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.views import State
-from lactchain.errors import ConfigError
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, EnvironmentConfig, known_fields
 from lactchain.types import Action, PreferencePair, Trajectory
@@ -177,10 +176,17 @@ def film_run(run_dir: Path, number: int) -> None:
     """Writes RUN/episode.gif: one start state before the rounds, and after one of them.
 
     Of those that were failed before and are solved after it, the one that takes most actions.
-    Nothing where the world does not draw itself, or the picture is there.
+    Nothing where the picture is there. One that cannot be drawn costs a line, and no run.
     """
     if (run_dir / "episode.gif").is_file():
         return
+    try:
+        write_gif(run_dir / "episode.gif", _before_and_after(run_dir, number))
+    except Exception as error:  # noqa: BLE001  - of whatever kind a world's drawing raises
+        log.info("no episode.gif: %s", error)
+
+
+def _before_and_after(run_dir: Path, number: int) -> dict[str, list[Frame]]:
     before, after = (
         read_trajectories(run_dir / f"round_{n}/evaluation/trajectories") for n in (0, number)
     )
@@ -188,15 +194,10 @@ def film_run(run_dir: Path, number: int) -> None:
     state = best[0].infos[0]["state"]
     played = load(run_dir / "round_0/evaluation/config.yaml")["environment"]
     environment = EnvironmentConfig(**known_fields(EnvironmentConfig, played))
-    try:
-        films = {
-            name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
-            for name, one in zip(("before", "after"), best, strict=True)
-        }
-    except ConfigError as error:
-        log.info("no episode.gif: %s", error)
-    else:
-        write_gif(run_dir / "episode.gif", films)
+    return {
+        name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
+        for name, one in zip(("before", "after"), best, strict=True)
+    }
 
 
 class TokenTexts:

@@ -52,7 +52,10 @@ def run_stage(
     """
     if not fills_nulls:
         require_numbers(config)
-    if memory is not None and is_dry_run():
+    if is_dry_run():
+        if memory is None:
+            console.print("nothing is estimated of this command, and nothing was made")
+            return {}
         from lactchain.budget import print_budget
 
         return print_budget(memory(config))
