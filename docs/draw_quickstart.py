@@ -7,7 +7,6 @@ needs no model.
     python docs/draw_quickstart.py
 """
 
-import re
 import sys
 import textwrap
 from pathlib import Path
@@ -15,8 +14,9 @@ from pathlib import Path
 from lactchain import open_run
 from lactchain.inspection import plots
 from lactchain.inspection.markup import Markup, shapes
-from lactchain.inspection.notebook import show_success, show_trajectory
+from lactchain.inspection.pictures import draw as draw_scene
 from lactchain.inspection.run_view import RunView
+from lactchain.inspection.summary import summarise
 from lactchain.types import Trajectory
 
 WIDTH, HEIGHT = 800, 432
@@ -33,9 +33,9 @@ def draw(run: RunView) -> Markup:
     before, after = episode_before_and_after(run)
     pictures = [
         (0, 0, curves(run)),
-        (280, 0, first_svg(show_success(run))),
-        (8, 212, first_svg(show_trajectory(before, run))),
-        (408, 212, first_svg(show_trajectory(after, run))),
+        (280, 0, by_distance(run)),
+        (8, 212, way(before, run)),
+        (408, 212, way(after, run)),
     ]
     return shapes.svg(
         WIDTH,
@@ -56,7 +56,7 @@ def curves(run: RunView) -> Markup:
     keys = {"goal reached": "success_rate", "within 2": "success_within_2_chains"}
     numbers = [figures["round"] for figures in rounds]
     series = {name: (numbers, [row[key] for row in rounds]) for name, key in keys.items()}
-    return plots.line_chart("success rate over the rounds", series, x_label="round")
+    return plots.line_chart("success rate over the rounds", series, "round", numbers)
 
 
 def episode_before_and_after(run: RunView) -> tuple[Trajectory, Trajectory]:
@@ -82,9 +82,20 @@ def completions(trajectory: Trajectory, x: int) -> list[Markup]:
     return [shapes.text(x, 226 + 15 * n, line, size=10.5) for n, line in enumerate(lines)]
 
 
-def first_svg(html: Markup) -> Markup:
-    """The first picture in a piece of a report."""
-    return Markup(re.search(r"<svg.*?</svg>", html, re.DOTALL).group())
+def by_distance(run: RunView) -> Markup:
+    """Success by distance, before and after."""
+    rounds = summarise(run).rounds
+    bars = {
+        name: {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
+        for name, facts in (("before", rounds[0]), ("after", rounds[-1]))
+    }
+    return plots.bar_chart("success rate", bars, "shortest path, in actions")
+
+
+def way(trajectory: Trajectory, run: RunView) -> Markup:
+    """The way of an episode, from its start state."""
+    scene = run.picture.look(trajectory.infos[0]["state"])
+    return draw_scene(run.picture, scene, [info["positions"] for info in trajectory.infos[1:]], 208)
 
 
 def placed(x: int, y: int, picture: Markup) -> Markup:

@@ -40,7 +40,8 @@ _MODULES = {
     "trainers.critic": "CriticTrainer",
     "trainers.simpo": "SimPOTrainer",
     "inspection.report": "write_report",
-    "inspection.run_view": "open_run",
+    "inspection.notebook": "explore frames",
+    "opened": "open_run",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -25,6 +25,9 @@ from lactchain.renamed_settings import refuse_renamed, renamed
 
 Config = TypeVar("Config")
 
+MOST_VALUES, MOST_LEVELS = 100_000, 50
+"""In a file of settings. A few lines of aliases of aliases stand for more than memory holds."""
+
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
@@ -125,13 +128,34 @@ def load(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file; `ConfigError` where there is none."""
     try:
         loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
+        if not isinstance(loaded, dict):
+            raise ConfigError(f"{path}: expected a YAML mapping, got {type(loaded).__name__}")
+        size = _size(loaded, {})
     except OSError as error:
         raise ConfigError(f"{path}: expected a YAML file, got {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"{path}: expected at most {MOST_LEVELS} levels, got more") from error
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: expected YAML, got {' '.join(str(error).split())}") from error
-    if not isinstance(loaded, dict):
-        raise ConfigError(f"{path}: expected a YAML mapping, got {type(loaded).__name__}")
+    if size > MOST_VALUES:
+        raise ConfigError(f"{path}: expected at most {MOST_VALUES:,} values, got {size:,}")
     return loaded
+
+
+def _size(value: Any, known: dict[int, int], depth: int = 0) -> int:
+    """How many values there are with all aliases written out, each list and mapping looked at once.
+
+    Raises:
+        RecursionError: one is inside itself, or deeper than `MOST_LEVELS`.
+    """
+    if depth > MOST_LEVELS:
+        raise RecursionError
+    if not isinstance(value, list | dict):
+        return 1
+    if id(value) not in known:
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(part, known, depth + 1) for part in parts)
+    return known[id(value)]
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -197,11 +221,16 @@ def _build(
     arguments = {}
     for item in fields(config_class):
         key, value = f"{prefix}{item.name}", values[item.name]
-        nested = _nested_class(annotations[item.name])
-        if nested and value is not None:
-            value = _build(nested, value, texts, f"{key}.")
-        elif str in typing.get_args(annotations[item.name]):
+        annotation = annotations[item.name]
+        choices, nested = typing.get_args(annotation), _nested_class(annotation)
+        if str in choices:
             value = _restore_texts(value, key, texts)
+        if value is None and annotation is not Any and types.NoneType not in choices:
+            raise ConfigError(f"{key}: expected a value, got null; leave it out for the default")
+        if nested and value is not None:
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{key}: expected a mapping of settings, got {value!r}")
+            value = _build(nested, value, texts, f"{key}.")
         arguments[item.name] = value
     try:
         return config_class(**arguments)
@@ -230,6 +259,15 @@ def _keys(config_class: type, prefix: str = "") -> Iterator[str]:
             yield from _keys(nested, f"{prefix}{name}.")
 
 
+def _near(key: str, known: Sequence[str]) -> list[str]:
+    """Up to three keys that somebody may have meant: some end in these words, others read alike."""
+    ending = [name for name in known if f".{name}".endswith(f".{key}")]
+    last = {name.rpartition(".")[2] for name in known}
+    word = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.8)
+    same = [name for name in known if name.rpartition(".")[2] in word]
+    return list(dict.fromkeys([*ending, *difflib.get_close_matches(key, known, n=3), *same]))[:3]
+
+
 def _explain(message: str, config_class: type) -> str:
     """One line out of jsonargparse's several: which key, what was expected, what it got."""
     path = ".".join(re.findall(r'Parser key "([^"]+)"', message))
@@ -242,7 +280,7 @@ def _explain(message: str, config_class: type) -> str:
         key = ".".join([*parents, unknown[1]])
         if word := renamed(key):
             return f"{key}: {word}"
-        near = difflib.get_close_matches(key, list(_keys(config_class)), n=3)
+        near = _near(key, list(_keys(config_class)))
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:

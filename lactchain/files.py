@@ -21,6 +21,8 @@ from safetensors import SafetensorError
 
 from lactchain.errors import DataError, DiskError
 
+SEAL = "sha256"
+
 
 @contextmanager
 def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None]:
@@ -71,6 +73,23 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def stand_for(link: Path, target: str | None) -> None:
+    """Lets a name lead to another folder, relative to its own; None: to nothing.
+
+    What had that name before goes, also a folder: whoever copies a run may follow its links.
+    """
+    temporary = link.with_name(f".{link.name}.tmp")
+    with disk_errors(link):
+        if link.is_dir() and not link.is_symlink():
+            shutil.rmtree(link)
+        if target is None:
+            link.unlink(missing_ok=True)
+            return
+        temporary.unlink(missing_ok=True)
+        os.symlink(target, temporary)
+        os.replace(temporary, link)
 
 
 def sync_file(path: Path) -> None:
@@ -141,6 +160,32 @@ def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
             raise DataError(
                 f"{path}: line {number} is no JSON object ({error}); mend or remove it"
             ) from error
+    return records
+
+
+def seal(record: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A record with the checksum of what it says and of its place, `number` from 0 on."""
+    digest = hashlib.sha256(f"{number} {to_json(record)}".encode()).hexdigest()
+    return {**record, SEAL: digest}
+
+
+def read_sealed_lines(path: str | Path) -> list[dict[str, Any]]:
+    """The records of a file of sealed ones; a last line that a crash has cut is left out.
+
+    Those of older versions of the project have no seals.
+
+    Raises:
+        DataError: a line was changed, or is not in its place.
+    """
+    lines = read_json_lines(path)
+    records = [{key: value for key, value in line.items() if key != SEAL} for line in lines]
+    sealed = any(SEAL in line for line in lines)
+    for number, (line, record) in enumerate(zip(lines, records, strict=True)):
+        if sealed and line != seal(record, number):
+            raise DataError(
+                f"{path}: line {number + 1} is damaged, or was written for another place; remove"
+                " it and all after it, what they tell is done again"
+            )
     return records
 
 

@@ -2,11 +2,13 @@
 
 A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files,
 and a digest of the manifest itself, which is written last. Hidden files, such as a file browser's,
-are no part of it, and others that were put there are named and left alone. A file that is read by
-itself has its manifest beside it: `00000-of-00003.parquet` has `00000-of-00003.manifest`.
+are no part of it, nor is a model card, which people may edit; others that were put there are named
+and left alone. A file that is read by itself has its manifest beside it: `00000-of-00003.parquet`
+has `00000-of-00003.manifest`.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
-there from elsewhere is refused; outside of runs, folders and files may be moved and renamed.
+there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
+may hold what its own stages wrote, by the same names, as copies do that were made through links.
 
 All that read raise `DataError` for what is missing, damaged or of another place, and `ConfigError`
 for what a newer version of the project wrote.
@@ -25,6 +27,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.files import atomic_write, disk_errors, read_json, sha256, sync_file, sync_folder
 
 MANIFEST = "manifest.json"
+CARD = "README.md"
 RUN_FILE = "environment.json"
 """In a run's folder; names the run."""
 SCHEMA_VERSION = 1
@@ -55,9 +58,15 @@ def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
     """
     for key, expected in origin(path).items():
         found = manifest.get(key, expected)
-        if found != expected:
+        if found != expected and not (key == "run_id" and _is_of_a_stage(path, found)):
             return f"{key}: expected {expected!r}, got {found!r}"
     return None
+
+
+def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
+    """Whether the run that a path lies in has a stage, a run of its own, of this id."""
+    run = next(folder for folder in Path(path).resolve().parents if (folder / RUN_FILE).is_file())
+    return any(read_json(file).get("run_id") == run_id for file in run.rglob(RUN_FILE))
 
 
 def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
@@ -89,11 +98,11 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     manifest = read_manifest(directory / MANIFEST)
     _check_origin(directory, manifest)
     recorded = manifest["files"]
-    for name, expected in recorded.items():
-        _verify_file(directory / name, expected)
+    for name in sorted(recorded.keys() - {CARD}):  # older versions listed it
+        _verify_file(directory / name, recorded[name])
     for path in sorted(directory.rglob("*")):
         is_folder = path.is_dir() and not path.is_symlink()
-        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST}:
+        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST, CARD}:
             _name_foreign(path)
     return manifest
 
@@ -190,12 +199,13 @@ def _name_foreign(path: Path) -> None:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The plain files below a directory, but the manifest and hidden ones; links are refused."""
+    """The plain files below a directory but manifest, card and hidden ones; links are refused."""
     paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
     for path in paths:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise DataError(f"{path}: expected a plain file, got a link or special file")
-    return [path for path in paths if path.is_file() and path != directory / MANIFEST]
+    described = {directory / MANIFEST, directory / CARD}
+    return [path for path in paths if path.is_file() and path not in described]
 
 
 def _is_hidden(path: Path, directory: Path) -> bool:

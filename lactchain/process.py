@@ -17,8 +17,10 @@ import numpy as np
 
 from lactchain import distributed
 from lactchain.config import parse, take_dry_run
-from lactchain.console import console, plain
+from lactchain.console import LogLines, console, plain
 from lactchain.errors import Interrupted, LactChainError
+from lactchain.preflight import look_up
+from lactchain.progress import is_watched
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
@@ -44,23 +46,31 @@ def launch(
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
     prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
-    logging.basicConfig(format=f"{prefix}%(message)s", level=logging.WARNING)
+    speaker = "" if distributed.is_main() else prefix
+    logging.basicConfig(
+        format=f"{speaker}%(message)s", level=logging.WARNING, handlers=[LogLines()]
+    )
     # On a CPU it warns at every layer that it computes in 16 bits.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # What all processes would say alike is said once.
     level = logging.INFO if distributed.is_main() else logging.WARNING
     logging.getLogger("lactchain").setLevel(level)
     console.quiet = not distributed.is_main()
+    alone = True
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, DRY_RUN))
         _dry_run, arguments = take_dry_run(sys.argv[1:])
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
+        distributed.check_gpus()
+        config = look_up(config, may_be_missing=_dry_run)
+        alone = False
         _listen_to_signals()
         main(config)
     except LactChainError as error:
         label = "" if isinstance(error, Interrupted) else "error: "
-        sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
+        if distributed.is_main() or not alone:  # all find the same wrong in a command
+            sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -114,6 +124,7 @@ def _request_stop(number: int, _: FrameType | None) -> None:
     if _requested_signal:
         os._exit(128 + number)
     _requested_signal = number
+    os.write(2, b"\n" if is_watched() else b"")  # behind the live line
     os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
 
 

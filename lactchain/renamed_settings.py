@@ -43,6 +43,7 @@ RENAMED = {
     "initial_log_std": f"{ENDED}: it is 0",
     "num_critics": f"{ENDED}: there is one",
     "target_return": f"{ENDED}; a file `stop` in the run folder ends a run early",
+    "num_rollouts": f"{ENDED}: the report holds every episode",
     "tiny.max_position_embeddings": f"{ENDED}: it is 2048",
 }
 """By a part of the key."""

@@ -33,15 +33,26 @@ from lactchain.files import (
     write_json_lines,
 )
 from lactchain.manifests import RUN_FILE, manifest_beside, read_with_manifest, write_with_manifest
+from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = frozenset((
     "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
-    "save_every_updates", "save_every_steps", "keep_checkpoints",
+    "save_every_updates", "save_every_steps", "keep_checkpoints", "push_to_hub",
 ))  # fmt: skip
-_SECRET = re.compile(r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)token$|secret|passw|api_?key", re.I)
+_SECRET = re.compile(
+    r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)tokens?$"
+    r"|secret|passw|credential|authorization|(api|access|private)[_-]?keys?",
+    re.I,
+)
+_SECRET_IN_URL = re.compile(
+    r"(?<=://)[^/@\s]+(?=@)|(?<=[?&])((?:access_|api_?)?(?:token|key|secret|sig)=)[^&#\s]+", re.I
+)
+
+_ABOUT = ("config.yaml", RUN_FILE, "sizes.json")
+"""Files of a run that follow from its command alone."""
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +111,13 @@ class Run(AbstractContextManager["Run"]):
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
         run = cls(directory, _run_id(directory, settings), lock)
-        if run.finished:
+        if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None and self._lock is not None and not _has_produced(self.directory):
+            _leave_nothing(self.directory)
         self.close()
 
     def close(self) -> None:
@@ -163,8 +176,10 @@ class Run(AbstractContextManager["Run"]):
         """Drops the records after a step, when a run resumes from there."""
         path = self.directory / "metrics.jsonl"
         if distributed.is_main() and path.exists():
-            kept = [record for record in read_metrics(self.directory) if record["step"] <= step]
-            write_json_lines(path, kept)
+            records = read_metrics(self.directory)
+            kept = [record for record in records if record["step"] <= step]
+            if len(kept) < len(records):
+                write_json_lines(path, kept)
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
@@ -179,7 +194,10 @@ os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
 
 def _lock(directory: Path) -> IO[str]:
     """Holds `directory/lock` until it is closed or this process dies, however it dies."""
-    lock = open(directory / "lock", "a+")  # noqa: SIM115  - open for as long as the run is
+    path = directory / "lock"
+    if path.is_symlink() or not (path.is_file() or not path.exists()):
+        raise ConfigError(f"{path}: expected a plain file, got a link or folder; remove it")
+    lock = open(path, "a+")  # noqa: SIM115  - open for as long as the run is
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -223,10 +241,17 @@ def _seen_by_all(directory: Path) -> bool:
 def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
+        if directory.is_file():
+            raise ConfigError(
+                f"run.run_dir: expected a folder, got the file {directory}; choose another with "
+                "--run.run_dir"
+            )
         directory.mkdir(parents=True, exist_ok=True)
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
+        if not _has_produced(directory):
+            _forget(directory)
         _check_folder(directory, settings, resume)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
@@ -250,9 +275,41 @@ def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _has_produced(directory: Path) -> bool:
+    """Whether there is anything in the folder but what says which run it is: it is that run's then.
+
+    Folders are not counted, nor hidden files.
+    """
+    files = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
+    return any(not (_only_names(path) or path.name[0] == ".") for path in files)
+
+
+def _only_names(path: Path) -> bool:
+    """Whether a file is there to say which run it is, and that it is under way."""
+    return path.name == "lock" or (path.name in _ABOUT and (path.parent / RUN_FILE).is_file())
+
+
+def _forget(directory: Path) -> None:
+    """Lets another run begin in a folder in which nothing was produced."""
+    for path in [path for path in directory.rglob("*") if _only_names(path)]:
+        if path.name != "lock":
+            path.unlink()
+
+
+def _leave_nothing(directory: Path) -> None:
+    """Removes a folder in which nothing was produced, unless it holds anything else."""
+    _forget(directory)
+    for path in sorted(directory.rglob("lock")):
+        path.unlink()
+    for folder in sorted([directory, *directory.rglob("*")], reverse=True):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
 def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> None:
     stored = directory / "config.yaml"
-    foreign = [p.name for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
+    visible = [p for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
+    foreign = [p.name for p in visible if not p.is_dir() or _has_produced(p)]
     if not stored.exists() and foreign:
         raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
     if not stored.exists() and resume == "must":
@@ -286,11 +343,18 @@ def _without_harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _redact(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without what looks like a secret: a text under a key that says so."""
-    shown = {key: _redact(v) if isinstance(v, Mapping) else v for key, v in settings.items()}
-    secret = (k for k, value in shown.items() if isinstance(value, str) and _SECRET.search(k))
-    return shown | dict.fromkeys(secret, "<redacted>")
+def _redact(value: Any, is_secret: bool = False) -> Any:
+    """Settings without secrets: texts under a key that says so, and what URLs hold of them."""
+    if isinstance(value, str):
+        return "<redacted>" if is_secret else _SECRET_IN_URL.sub(r"\1<redacted>", value)
+    if isinstance(value, list):
+        return [_redact(part, is_secret) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _redact(part, is_secret or _SECRET.search(str(key)) is not None)
+        for key, part in value.items()
+    }
 
 
 def _drop_torn_line(path: Path) -> None:

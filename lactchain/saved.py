@@ -10,11 +10,10 @@ from typing import Any
 from lactchain.baselines import training
 from lactchain.config import load
 from lactchain.environments.language import make_language_env
-from lactchain.errors import DataError
-from lactchain.files import read_json
 from lactchain.models.actor import POLICY_FILE, LanguageActor, at_weights
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
+from lactchain.results import result_of
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, known_fields
 
 
@@ -54,24 +53,3 @@ def load_values(path: str | Path) -> ValueModel:
 def load_agent(path: str | Path) -> Any:
     """The classic agent in a folder, or the best one of a run."""
     return training.read_agent(result_of(path, "best"))
-
-
-def result_of(path: str | Path, name: str) -> Path:
-    """The folder of a result: as given, or the one of that name in a run."""
-    path = Path(path)
-    if not path.is_dir():
-        raise DataError(f"{path}: no such folder; expected a run, or what it saved")
-    if not (path / "config.yaml").is_file():
-        return path
-    found = path / name
-    if not found.is_dir():  # a pipeline of an older version only noted where it is
-        found = Path(_noted(path, name) or found)
-    if not found.is_dir():
-        raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
-    return found
-
-
-def _noted(run: Path, name: str) -> str | None:
-    file = run / "summary.json"
-    noted = read_json(file).get(name) if file.is_file() else None
-    return noted.get("adapter") or noted.get("model") if isinstance(noted, dict) else noted

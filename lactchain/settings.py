@@ -25,6 +25,7 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
+from lactchain.strategies import check_strategy
 from lactchain.tunable import tunable
 
 Config = TypeVar("Config")
@@ -185,6 +186,10 @@ class PlayerConfig(ModelConfig):
     temperature: ClassVar[float] = 1.0
     num_candidates: ClassVar[int] = 8
     values: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_strategy(self.strategy)
 
 
 @dataclass(frozen=True)

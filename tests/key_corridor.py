@@ -6,16 +6,13 @@ from gymnasium import spaces
 
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.views import TextView, reset_into
-from lactchain.inspection import maps
-from lactchain.inspection.markup import parts
-from lactchain.inspection.pictures import Picture
+from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Action
 
 DOOR = 4
 LEFT, RIGHT, TAKE = range(3)
 STATES = [{"cell": cell, "key": key} for key in (0, 1) for cell in range(DOOR)]
 OUT = {"cell": DOOR, "key": 1}
-GRID = maps.Grid(DOOR + 1, 1, goal=(DOOR, 0))
 
 
 def after(state, action):
@@ -57,7 +54,7 @@ class KeyCorridor(gym.Env):
             model=lambda env: model(),
             position=lambda env: [env.unwrapped.state["cell"], 0],
             policies={"rightwards": Rightwards},
-            picture=CorridorPicture(),
+            picture=Picture(DOOR + 1, 1, scene, (Mark(DOOR, 0, "goal"),)),
         )
 
 
@@ -86,22 +83,10 @@ class Rightwards:
         return [self.completion for _ in observations]
 
 
-class CorridorPicture(Picture):
-    """A corridor for each number of keys; the way of an episode."""
-
-    def values(self, values):
-        drawn = []
-        for name, numbers in (("critic", values.critic), ("exact", values.exact)):
-            for key in (0, 1):
-                pairs = zip(values.states, numbers, strict=True)
-                cells = {(s["cell"], 0): value for s, value in pairs if s["key"] == key}
-                drawn.append(maps.value_map(f"{name}, {key} keys", GRID, cells, (0, 1)))
-        return parts.gallery(drawn)
-
-    def episode(self, trajectory, behind=()):
-        start = [trajectory.infos[0]["state"]["cell"], 0]
-        way = [position for info in trajectory.infos for position in info["positions"]]
-        return maps.replay(GRID, [start, *way])
+def scene(state):
+    """The agent, and the key where it lies."""
+    key = () if state["key"] else (Mark(0, 0, "item", "k"),)
+    return Scene((state["cell"], 0), key, f"{state['key']} keys")
 
 
 gym.register("my/KeyCorridor-v0", entry_point="key_corridor:KeyCorridor")

@@ -273,11 +273,14 @@ def test_a_stop_file_ends_a_run_in_good_order(tmp_path, monkeypatch):
     assert 100 <= summary["num_steps"] < 200 and "last/episode_return" in summary
 
 
-def test_there_is_an_evaluation_at_the_end_whatever_the_interval(tmp_path):
+def test_there_is_an_evaluation_at_the_end_whatever_the_interval(tmp_path, capsys):
     loop = replace(LOOP, total_steps=200)
     train_agent(placed(CONFIGS["ppo"], tmp_path / "run", loop=loop))
     _, _, evaluations, _ = outcome(tmp_path / "run")
     assert [e["step"] for e in evaluations] == [160, 224]  # whole rollouts of 32 steps
+    head, *rows = capsys.readouterr().out.splitlines()  # people see each of them
+    assert head.split() == ["step", "return", "best"]
+    assert [row.split()[0] for row in rows] == ["160", "224"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -304,6 +307,18 @@ def test_trackers_are_told(tmp_path):
     run = RunConfig(run_dir=str(tmp_path / "run"), report_to=["tensorboard"])
     train_agent(replace(CONFIGS["ppo"], run=run, loop=replace(LOOP, total_steps=64)))
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
+
+
+def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+    def no_connection(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", no_connection)
+    run = RunConfig(run_dir=str(tmp_path / "run"), report_to=["tensorboard"])
+    train_agent(replace(CONFIGS["ppo"], run=run, loop=replace(LOOP, total_steps=128)))
+    warning = "tensorboard failed (ConnectionError: no route to host): the run goes on without it"
+    assert caplog.text.count(warning) == 1
+    assert len(read_metrics(tmp_path / "run")) > 1
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path):

@@ -3,9 +3,11 @@
 import functools
 import json
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -83,6 +85,9 @@ def test_part_of_an_optional_part_keeps_its_other_defaults(tmp_path):
     [
         (["--critic.gama", "1"], "", "critic.gama: no such key; did you mean critic.gamma"),
         (["--seed", "1"], "", "seed: no such key; did you mean run.seed"),
+        (["--gamma", "1"], "", "gamma: no such key; did you mean critic.gamma?"),
+        (["--actor.strategy", "founder"], "", "got 'founder'; did you mean founding?"),
+        (["--actor.strategy", "xyzzy"], "", "actor.strategy: expected one of none, direct, "),
         (["--critic.lora.rank", "1"], "", "critic.lora.rank: no such key"),
         ([], "critic: {gama: 1}", "critic.gama: no such key; did you mean critic.gamma"),
         ([], "critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
@@ -161,7 +166,7 @@ NUMBERS = st.floats(1e-300, 1e300)
 
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(
-    strategy=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
+    text=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
     rate=NUMBERS,
     extra=st.dictionaries(
         st.from_regex("[a-z][a-z_]{1,8}", fullmatch=True),
@@ -169,11 +174,12 @@ NUMBERS = st.floats(1e-300, 1e300)
         max_size=3,
     ),
 )
-def test_dump_reads_back_as_the_same_configuration(tmp_path_factory, strategy, rate, extra):
+def test_dump_reads_back_as_the_same_configuration(tmp_path_factory, text, rate, extra):
     default = Config()
     config = replace(
         default,
-        actor=replace(default.actor, strategy=strategy, adapter=strategy),
+        environment=replace(default.environment, id=text),
+        actor=replace(default.actor, adapter=text),
         training=replace(default.training, learning_rate=rate, extra=extra),
     )
     path = tmp_path_factory.getbasetemp() / "roundtrip.yaml"
@@ -235,3 +241,55 @@ def test_a_setting_of_an_older_version_is_refused_with_what_became_of_it(key, wo
 def test_senseless_values_are_refused_by_name(config_class, arguments):
     with pytest.raises(ValueError, match=rf"^{list(arguments)[-1]}: expected .+, got "):
         config_class(**arguments)
+
+
+BOMBS = {
+    "aliases of aliases": (
+        "a: &a [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi")),
+        "expected at most 100,000 values, got 490,329,055",
+    ),
+    "inside itself": ("run: &a\n  run_dir: *a\n", "expected at most 50 levels, got more"),
+    "deep": (f"run: {'[' * 3000}{']' * 3000}\n", "expected at most 50 levels, got more"),
+    "too deep": (f"run: {'[' * 51}{']' * 51}\n", "expected at most 50 levels, got more"),
+    "a number that nobody can read": (f"run: {{seed: 1{'0' * 5000}}}\n", "expected YAML, got "),
+    "a number for settings": ("run: 1\n", "run: expected a mapping of settings, got 1"),
+    "a list for settings": ("actor: []\n", r"actor: expected a mapping of settings, got \[\]"),
+    "null for settings": ("actor: null\n", "actor: expected a value, got null"),
+    "null for a number": ("run: {seed: null}\n", "run.seed: expected a value, got null"),
+    "code": ("run: !!python/object/apply:os.getcwd []\n", "expected YAML, got could not determine"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BOMBS.values(), ids=BOMBS)
+def test_files_that_no_settings_can_be_are_refused_at_once(text, message, tmp_path):
+    path = write(tmp_path / "config.yaml", text)
+    with pytest.raises(ConfigError, match=message):
+        parse(Config, ["--config", path])
+
+
+KEYS = ["run", "run.seed", "actor", "actor.lora", "critic.gamma", "environment.kwargs", "training"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=3), part, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@hypothesis_settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=2))
+def test_whatever_a_file_holds_is_a_configuration_or_one_line(tmp_path_factory, found):
+    nested = {}
+    for key, value in found.items():
+        part, _, name = key.rpartition(".")
+        inside = nested.setdefault(part, {}) if part else nested
+        if isinstance(inside, dict):
+            inside[name] = value
+    path = tmp_path_factory.mktemp("settings") / "config.yaml"
+    path.write_bytes(yaml.dump(nested).encode("utf-8", "surrogatepass"))
+    try:
+        parse(Config, ["--config", str(path)])
+    except ConfigError as error:
+        assert "\n" not in str(error)

@@ -256,7 +256,7 @@ def test_no_prompts_get_no_completions():
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
 def test_a_prompt_without_room_for_a_completion_is_named(decoding):
     grammar = ChainGrammar(ACTIONS, max_chain_length=2)
-    config = ActorConfig(strategy="Go! ", decoding=decoding, max_new_tokens=16)
+    config = ActorConfig(strategy="Go on! ", decoding=decoding, max_new_tokens=16)
 
     def actor(context):
         model = make_model(max_position_embeddings=context)

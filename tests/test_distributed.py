@@ -63,7 +63,8 @@ def test_two_processes_on_a_cpu_are_two_and_one_of_them_writes(worker, root, run
 
 
 def test_both_processes_end_when_the_folder_is_refused(worker, root, run_dir):
-    Run.open(run_dir, Config()).close()
+    with Run.open(run_dir, Config()) as run:
+        run.log({"loss": 1.0}, step=0)
     file = root / "configs" / "accelerate" / "cpu_2_processes.yaml"
     arguments = ("--run.run_dir", run_dir, "--critic.gamma", "0.5")
     result = accelerate_launch("--config_file", file, worker, *arguments)

@@ -21,6 +21,7 @@ from script_setups import SHAPE, config_class
 
 import lactchain
 from lactchain import errors
+from lactchain.command import arguments_of
 from lactchain.config import parse
 from lactchain.data.alarms import RULES, Rule
 from lactchain.data.base_models import prepare_tiny_actor
@@ -29,9 +30,9 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments import extractors
 from lactchain.errors import LactChainError
 from lactchain.models.memory import memory_table
-from lactchain.models.prompting import STRATEGIES
 from lactchain.settings import EnvironmentConfig, LoraSettings
 from lactchain.stages.round_results import RoundResults
+from lactchain.strategies import STRATEGIES
 
 FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|tests"
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
@@ -72,21 +73,38 @@ def test_settings_that_a_page_names_exist(page):
     groups = "|".join({key.split(".")[0] for key in known if "." in key})
     code = " ".join(re.findall(r"`([^`\n]+)`", page.prose))
     named = re.findall(rf"(?:^|--| )((?:{groups})\.[a-z_.0-9]+)", code)
-    # A key of a mapping follows `kwargs`; `environment.json` is a file.
+    # A key of a mapping follows `kwargs`; what ends in json or jsonl is a file.
     unknown = [key for key in named if key not in known and ".kwargs." not in key]
-    assert {*unknown} <= {"environment.json"}
+    assert {*unknown} <= {"environment.json", "trials.jsonl"}
 
 
 # --- commands ------------------------------------------------------------------------------------
 
 LINES = "".join("".join(page.blocks("sh")) for page in PAGES).replace("\\\n", " ").splitlines()
-LINES += [line for page in PAGES for line in re.findall(r"`(python scripts/[^`]+)`", page.prose)]
+INLINE = r"`((?:python scripts/|lactchain \w+ )[^`]+)`"
+LINES += [line for page in PAGES for line in re.findall(INLINE, page.prose)]
+LINES = [line.replace("$(lactchain configs)", "configs") for line in LINES]
 COMMANDS = [words for line in LINES if (words := shlex.split(line, comments=True))]
-LAUNCHES = [words for words in COMMANDS if any(word.startswith("scripts/") for word in words)]
+SCRIPTS = {file.stem for file in (ROOT / "scripts").glob("*.py")}
+
+
+def is_launch(words: list[str]) -> bool:
+    """Whether a command starts a script, by its path or as a sub-command."""
+    named = zip(words, words[1:], strict=False)
+    by_name = any(first == "lactchain" and second in SCRIPTS for first, second in named)
+    return by_name or any(word.startswith("scripts/") for word in words)
+
+
+LAUNCHES = [words for words in COMMANDS if is_launch(words)]
 
 
 def launched(words: list[str]) -> tuple[list[str], str, list[str]]:
     """The launcher's part of a command, the name of the script, and its arguments."""
+    if "lactchain" in words:
+        place = words.index("lactchain")
+        name, *arguments = words[place + 1 :]
+        launcher = [word for word in words[:place] if word != "-m"] or ["python"]
+        return launcher, name, arguments_of(name, arguments)
     place = next(i for i, word in enumerate(words) if word.startswith("scripts/"))
     return words[:place], Path(words[place]).stem, words[place + 1 :]
 
@@ -99,7 +117,7 @@ def test_a_script_takes_its_arguments(words, monkeypatch):
         assert launcher[:2] == ["accelerate", "launch"]
         assert launcher[2:3] in ([], ["--config_file"])
         assert all(Path(word).is_file() for word in launcher[3:4])
-    if "--print_config" in arguments:
+    if {"--print_config", "--help"} & {*arguments}:
         with pytest.raises(SystemExit, match="0"):
             parse(config_class(script), arguments)
     else:
@@ -114,8 +132,10 @@ def test_other_commands_are_known_ones():
             assert arguments[0] in targets
         elif program == "python":
             check_python(*arguments)
+        elif program == "lactchain":
+            assert arguments in ([], ["configs"])
         else:
-            assert program in ("source", "export", "hf")
+            assert program in ("source", "export", "hf", "pip", "pre-commit")
 
 
 def check_python(first: str, *arguments: str) -> None:
@@ -134,14 +154,14 @@ def check_python(first: str, *arguments: str) -> None:
 
 def test_every_script_is_in_a_command():
     used = {launched(words)[1] for words in LAUNCHES}
-    assert used == {file.stem for file in (ROOT / "scripts").glob("*.py")}
+    assert used == SCRIPTS
 
 
 def test_no_two_commands_want_one_run_folder_for_different_things(monkeypatch):
     monkeypatch.chdir(ROOT)
     configs: dict[str, object] = {}
     for _, script, arguments in map(launched, LAUNCHES):
-        if "--print_config" not in arguments:
+        if not {"--print_config", "--help"} & {*arguments}:
             config = parse(config_class(script), arguments)
             if "run" in vars(config):
                 assert configs.setdefault(config.run.run_dir, config) == config
@@ -192,7 +212,7 @@ def test_the_fields_of_the_grid_world_are_listed():
 
 
 def test_the_menu_of_strategies_is_listed():
-    (menu,) = re.findall(r"`lactchain/models/prompting.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
+    (menu,) = re.findall(r"`lactchain/strategies.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
     assert names(menu) == list(STRATEGIES)
 
 

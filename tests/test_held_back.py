@@ -8,6 +8,7 @@ from dataclasses import replace
 import corridors
 import numpy as np
 import pytest
+from run_folders import write_run
 from script_setups import BEHAVIOR, GRID, PREFERENCES, build_weights, config_of, run_here
 
 from lactchain.config import parse
@@ -20,12 +21,13 @@ from lactchain.data.episodes import (
     sampled_episodes,
     sampled_states,
 )
-from lactchain.data.evaluations import EpisodeResult, StateValues
+from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes
 from lactchain.data.expected_results import expected_figures
 from lactchain.data.minari_files import read_minari
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.questions import Question
-from lactchain.data.rollouts import Rollouts, collect, evaluate, invalid_rate
+from lactchain.data.rollouts import Rollouts, collect, evaluate
+from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
@@ -34,7 +36,8 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection.report import success
+from lactchain.inspection.run_view import open_run
+from lactchain.inspection.summary import Share, summarise
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_tokenizer
 from lactchain.run import read_metrics
@@ -257,7 +260,8 @@ def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
 
 def test_completions_are_sampled_in_practised_states():
     rollouts = Rollouts(HALF)
-    assert invalid_rate(KnowsWhatItPractised(HALF), rollouts, 48, seed=0) == 0
+    samples = sample_completions(KnowsWhatItPractised(HALF), rollouts, 48, seed=0)
+    assert len(samples) == 48 and invalid_rate(samples) == 0
 
 
 def test_the_share_of_the_optimum_is_of_practised_start_states():
@@ -311,17 +315,22 @@ def test_the_critic_is_measured_on_both_parts():
     assert math.isnan(StateValues(({}, {}), (0.0, 1.0), (2.0, 2.0), 0.9).r2)
 
 
-def test_the_report_has_a_row_for_each_part():
+def test_the_report_has_a_row_for_each_part(tmp_path):
     results = [
         EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2),
         EpisodeResult({}, False, num_chains=4, num_actions=9, shortest=2, held_back=True),
     ]
-    page = str(success({"after": results}))
-    rows = [row.split("</tr>")[0] for row in page.split("<tr>")[2:]]
-    names = ["after", "after, practised", "after, held back"]
-    assert [row.split("<td>")[1].split("<")[0] for row in rows] == names
-    assert [f"{rate}%" in row for rate, row in zip((50, 100, 0), rows, strict=True)]
-    assert "held back" not in str(success({"after": results[:1]}))
+    write_run(tmp_path / "run", {}, 1)
+    write_episodes(tmp_path / "run" / "episodes.json", results)
+    rows = summarise(open_run(tmp_path / "run")).rounds
+    assert [row.name for row in rows] == [
+        "evaluation",
+        "evaluation, practised",
+        "evaluation, held back",
+    ]
+    assert [row.solved for row in rows] == [Share(1, 2), Share(1, 1), Share(0, 1)]
+    write_episodes(tmp_path / "run" / "episodes.json", results[:1])
+    assert len(summarise(open_run(tmp_path / "run")).rounds) == 1
 
 
 # --- the whole recipe ----------------------------------------------------------------------------
@@ -344,7 +353,7 @@ def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     critic = json.loads((tmp_path / "run/round_1/critic/summary.json").read_text())
     assert critic["held_back/critic_rmse"] > 0
     page = (tmp_path / "run/report.html").read_text()
-    assert "after, held back" in page and not summary["target_met"]
+    assert "round 2, held back" in page and not summary["target_met"]
 
 
 # --- what cannot be held back --------------------------------------------------------------------

@@ -9,13 +9,15 @@ PACKAGE = Path(__file__).parent.parent / "lactchain"
 # A unit may import units of a lower number, and itself.
 LAYERS = {
     "types": 1.0, "errors": 1.0, "functional": 1.0, "random_streams": 1.0,
-    "files": 1.05, "renamed_settings": 1.05, "manifests": 1.06,
-    "bounds": 1.1, "config": 1.1, "console": 1.1, "tunable": 1.1,
+    "files": 1.05, "renamed_settings": 1.05, "shipped": 1.05, "manifests": 1.06, "results": 1.06,
+    "strategies": 1.0, "bounds": 1.1, "config": 1.1, "console": 1.1, "trackers": 1.1,
+    "tunable": 1.1, "progress": 1.15,
     "settings": 1.2, "checkpoints": 1.3,
     "environments": 2.0, "models": 2.0, "distributed": 2.0,
-    "provenance": 2.1, "process": 2.1, "run": 2.2,
+    "provenance": 2.1, "preflight": 2.1, "process": 2.15, "run": 2.2,
     "data": 3.0, "budget": 3.1, "trainers": 4.0, "baselines": 4.0, "saved": 4.1,
-    "search": 5.0, "inspection": 5.0, "worlds": 5.1, "stages": 6.0,
+    "search": 5.0, "inspection": 5.0, "opened": 5.1, "worlds": 5.1, "stages": 6.0,
+    "command": 7.0,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate"}
 FILES = sorted(

@@ -32,6 +32,7 @@ from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.settings import ActorConfig, CriticConfig, GuidedActorConfig, LoraSettings
+from lactchain.shipped import with_files
 from lactchain.stages.prepare_weights import PrepareWeightsConfig
 
 IDS = torch.tensor([[5, 60, 280, 7]])
@@ -103,7 +104,7 @@ def test_an_actor_comes_frozen_or_trainable(config):
 
 def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch):
     monkeypatch.chdir(weights.parent)
-    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", weights)
+    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", weights)
     model, _ = load_actor(ActorConfig(model="actor"))
     expected, _ = load_actor(config)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
@@ -115,8 +116,8 @@ def test_half_precision_is_loaded_on_request(config):
 
 def command(message):
     """The config of the command that a message ends with."""
-    line = message.rpartition("run: python scripts/prepare_weights.py ")[2]
-    return parse(PrepareWeightsConfig, shlex.split(line))
+    line = message.rpartition("run: lactchain prepare_weights ")[2]
+    return parse(PrepareWeightsConfig, with_files("prepare_weights", shlex.split(line)))
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,15 @@
-"""The notebook runs on a run folder from top to bottom and shows what it promises."""
+"""The notebook runs on a run folder from top to bottom and answers what it asks."""
+
+import html
+import re
 
 import nbformat
 import pytest
+from explorer_runs import GridRun
 from nbclient import NotebookClient
-from run_folders import (
-    hostile_trajectory,
-    write_grid_run,
-    write_maze_run,
-    write_text_run,
-    write_wordle_run,
-)
+from run_folders import write_text_run
 
-from lactchain.data.trajectories import write_trajectories
-from lactchain.inspection.notebook import open_run, show_run, show_trajectory
-from lactchain.worlds.wordle.view import COLOURS
+from lactchain.inspection.notebook import explore, frames, open_run
 
 
 def run_notebook(root, run_dir, monkeypatch) -> list[str]:
@@ -32,49 +28,43 @@ def _shown(output) -> str:
 
 
 @pytest.mark.filterwarnings("default::ResourceWarning")
-def test_the_notebook_shows_a_run(root, tmp_path, monkeypatch):
-    run_dir = write_grid_run(tmp_path / "run")
-    write_trajectories(run_dir / "trajectories" / "0.parquet", [hostile_trajectory()])
-    overview, curves, success, episodes, transcript, numbers, pairs, values = run_notebook(
-        root, run_dir, monkeypatch
+def test_the_notebook_answers_its_four_questions(root, tmp_path, monkeypatch):
+    run = GridRun(tmp_path / "run", hostile=True)
+    shown = run_notebook(root, run.directory, monkeypatch)
+    sizes, page, by_distance, states, errors, worst, changes, here, others, actor = shown
+    assert "'episodes': 865" in sizes
+    assert page.startswith("<iframe srcdoc=") and '"screen": "states"' in html.unescape(states)
+    assert "<script" not in page  # only within the frame, escaped
+    assert by_distance.count("<tr>") > 4
+    for number in (1, 2):
+        rmse = ((run.values[number] - run.optimal) ** 2).mean() ** 0.5
+        assert re.search(rf"{number}\s+{rmse:.4f}", errors), errors
+    assert max(abs(run.values[2] - run.optimal)) == pytest.approx(
+        max(map(abs, map(float, re.findall(r"<td>(-?\d\.\d+)</td>", worst)))), rel=0.9
     )
-    assert "success_rate_after" in overview
-    assert "train/loss" in curves and "<svg" in curves
-    assert "shortest path, in actions" in success
-    assert episodes.count("<polygon") > 4
-    assert "13 episodes" in transcript and r"\ud800" in transcript
-    assert "'chains':" in numbers
-    assert "margins of" in pairs
-    assert "critic, facing up" in values
-    assert "<script" not in "".join((overview, curves, success, episodes, pairs, values))
+    assert "'solved now'" in changes and "round 2" in changes
+    assert "advantage" in here and "0.375" in others
+    assert "no actor" in actor
 
 
-@pytest.mark.filterwarnings("default::ResourceWarning")
-def test_the_notebook_shows_mazes_with_the_worth_of_moves_and_games_in_colours(
-    root, tmp_path, monkeypatch
-):
-    *_, episodes, transcript, _, _, values = run_notebook(
-        root, write_maze_run(tmp_path / "maze"), monkeypatch
-    )
-    assert episodes.count("<polyline") == 2 and "Success" in transcript
-    for title in ("V of each cell", "Q of each move", "advantage of each move"):
-        assert title in values
-    *_, episodes, transcript, _, _, _ = run_notebook(
-        root, write_wordle_run(tmp_path / "wordle"), monkeypatch
-    )
-    assert all(colour in episodes for colour in COLOURS.values())
-    assert "line-through" in episodes and "Wordle:" in transcript
+def test_the_notebook_is_kept_with_small_outputs(root):
+    path = root / "notebooks" / "inspect_rollouts.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert path.stat().st_size < 100_000 and sum(map(len, outputs)) >= 8
 
 
-def test_views_of_a_run_display_themselves(tmp_path):
-    run = open_run(write_grid_run(tmp_path / "run", num_episodes=2))
-    assert "(finished)" in run._repr_html_()
-    assert "round_2/critic" in run._repr_html_()
-    for shown in (show_run(run), show_trajectory(run.trajectories[0], run)):
-        assert shown._repr_html_().startswith('<div class="lactchain"><style>')
+def test_frames_are_the_tables_of_the_page(tmp_path):
+    run = GridRun(tmp_path / "run")
+    tables = frames(run.directory)
+    assert len(tables["answers"]) == 3 * len(run.states)
+    last = tables["answers"][tables["answers"]["round"] == 2]
+    assert last["value"].to_numpy() == pytest.approx(run.values[2])
 
 
-def test_views_of_a_run_without_grid_or_values(tmp_path):
+def test_a_run_displays_itself_in_a_frame(tmp_path):
     run = open_run(write_text_run(tmp_path / "run"))
-    assert "unfinished" in run._repr_html_()
-    assert "A frozen lake" in show_trajectory(run.trajectories[0], run)
+    for shown in (run, explore(run), explore(tmp_path / "run", height=400)):
+        frame = shown._repr_html_()
+        assert frame.startswith('<iframe srcdoc="') and 'sandbox="allow-scripts"' in frame
+    assert "height: 400px" in frame

@@ -15,6 +15,7 @@ MOST_LINES = {
     "A reward of one's own": 5,
     "A chain of what the quickstart trained": 2,
     "Values of states": 2,
+    "What a run learnt, and what it answered": 8,
     "Episodes of any policy": 3,
     "An evaluation of any policy": 2,
     "Episodes as a frame": 2,
@@ -22,6 +23,7 @@ MOST_LINES = {
     "SimPO on a data set of one's own": 6,
     "A loss of one's own": 15,
     "Two runs side by side": 1,
+    "A run, looked at": 1,
 }
 SNIPPETS = dict(zip(MOST_LINES, BY_PATH["docs/notebook.md"].blocks("python")[1:], strict=True))
 
@@ -58,5 +60,9 @@ def test_what_they_leave_is_what_they_say(names):
     assert len(names["trajectories"]) == len(names["frame"]) == 20
     assert 0 <= names["success_rate"] <= 1 and names["values"].shape == (2,)
     assert [pair.chosen for pair in names["pairs"]] == ['["move forward"]']
+    assert [action.text for action in names["said"]] == names["changed"].completion.tolist()
+    assert names["worth"] == pytest.approx(names["changed"].value.to_numpy(), abs=1e-6)
+    assert len(names["solved"]) == 48 and names["widest"].margin > 0
     assert Path(names["page"]).name == "report.html"
+    assert names["explorer"]._repr_html_().startswith("<iframe srcdoc=")
     assert names["tuned"].act(["0 0 up 1 1"], [0])[0].text

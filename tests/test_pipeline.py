@@ -1,6 +1,7 @@
 """The pipeline: where it goes on, when it ends, and what it says of a run that has collapsed."""
 
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from script_setups import (
 from training_setups import exit_codes, logs
 
 from lactchain.config import dump
+from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError
 from lactchain.run import read_metrics
@@ -46,7 +48,7 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert summary["num_env_steps"] == sum(
         played_actions(tmp_path / f"run/round_{number}") for number in (1, 2)
     )
-    names = {"report.html", "episodes.json", "episodes_before.json", "values.json"}
+    names = {"report.html", "episodes.json", "episodes_before.json", "values.json", "episode.gif"}
     assert names <= {path.name for path in (tmp_path / "run").iterdir()}
     redone = [tmp_path / "run", tmp_path / "run/round_2/simpo", tmp_path / "run/round_2/evaluation"]
     weights_file = tmp_path / "run/round_2/simpo/actor/model.safetensors"
@@ -58,6 +60,10 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert read_summary(tmp_path / "run") == first
     assert weights_file.read_bytes() == before
     assert times == {s: (s / "summary.json").stat().st_mtime_ns for s in times}
+    (tmp_path / "run/report.html").write_text("of the second round, before a kill")
+    os.utime(tmp_path / "run/report.html", (0, 0))
+    run_here("run_pipeline", config)
+    assert "<html" in (tmp_path / "run/report.html").read_text()
     shutil.rmtree(tmp_path / "run" / "round_2")
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "run" / "config.yaml").write_text(
@@ -133,6 +139,13 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     together, log = read_summary(tmp_path / "run"), logs(tmp_path / "run")
     alone = config_of("run_pipeline", weights, tmp_path / "alone", num_rounds=1)
     run_here("run_pipeline", alone)
+    for number in (0, 1):
+        answers = [
+            read_inspection(tmp_path / name / f"round_{number}/inspection").answers
+            for name in ("run", "alone")
+        ]
+        for column in ("state_id", "state", "text", "optimal", "shortest"):
+            assert answers[0][column] == answers[1][column]
     assert together.keys() == read_summary(tmp_path / "alone").keys()
     assert (tmp_path / "run-1.log").read_text() == ""
-    assert log.count("Behaviour cloning") == 1 and (tmp_path / "run/report.html").is_file()
+    assert log.count("over shortest") == 1 and (tmp_path / "run/report.html").is_file()

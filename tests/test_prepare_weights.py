@@ -26,9 +26,10 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.memory import SHAPES, resting_memory, training_memory
 from lactchain.models.meta_models import ModelSpec, PassSize
+from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.models.weight_files import download, resolve_weights
+from lactchain.models.weight_files import download
 from lactchain.settings import (
     ActorConfig,
     CriticConfig,
@@ -173,7 +174,7 @@ def test_without_network_the_command_and_the_licence_are_named(tmp_path):
     with pytest.raises(DataError) as error:
         main(PrepareWeightsConfig(folder=str(tmp_path), download=[MISTRAL]))
     assert f"https://huggingface.co/{MISTRAL}" in str(error.value)
-    command = f"run: python scripts/prepare_weights.py --download '[{MISTRAL}]'"
+    command = f"run: lactchain prepare_weights --download '[{MISTRAL}]'"
     assert str(error.value).endswith(command)
 
 
@@ -208,7 +209,7 @@ def test_a_downloaded_model_is_found_by_its_hub_id(prepared, tmp_path, monkeypat
         shutil.copytree(prepared / "tiny-actor", local_dir)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr("lactchain.models.weight_files.WEIGHTS_FOLDER", tmp_path)
+    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", tmp_path)
     main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
     assert resolve_weights("some/model") == tmp_path / "some/model"
     load_actor(ActorConfig(model="some/model"))

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lactchain.errors import DataError
-from lactchain.models.prompting import STRATEGIES, PromptTemplate, resolve_strategy
+from lactchain.models.prompting import PromptTemplate
+from lactchain.strategies import STRATEGIES, resolve_strategy
 
 OWN = 'Go to the goal. Answer like {"moves": ["turn left"]}. At most {max_chain_length}.'
 TEMPLATES = {s: PromptTemplate(TOKENIZER, s, action_names=ACTIONS) for s in (*STRATEGIES, OWN)}

@@ -21,6 +21,7 @@ from training_setups import (
 from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import Interrupted
 from lactchain.manifests import verify_manifest
+from lactchain.run import read_metrics
 from lactchain.trainers import guards
 from lactchain.trainers.base import train
 
@@ -172,6 +173,25 @@ def test_killed_at_twenty_random_times_is_bit_exact(
 ):
     states = states_despite_kills(kind, options, weights, tmp_path, num_kills=20, seed=1)
     assert all(state == uninterrupted(kind, options) for state in states)
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["nothing", "a checkpoint"])
+def test_steps_that_are_done_again_stand_once_in_the_metrics(saved, weights, run_dir, monkeypatch):
+    """A kill after the fifth update leaves records of updates of which no state was saved."""
+    if saved:
+        stop_at(monkeypatch, 3)
+        with pytest.raises(Interrupted):
+            train_here("simpo", weights, run_dir, LORA)
+        monkeypatch.undo()
+    with open_run(run_dir) as run:
+        run.log_once({"made/before": 1.0}, step=0)
+        for step in (4, 5):
+            run.log({"train/loss": 9.0}, step=step)
+    train_here("simpo", weights, run_dir, LORA)
+    records = read_metrics(run_dir)
+    assert {"made/before", "train/loss"} <= {key for record in records for key in record}
+    steps = [record["step"] for record in records if "train/loss" in record]
+    assert steps == [2, 4, 6, 8] and all(record.get("train/loss") != 9.0 for record in records)
 
 
 def test_finished_training_is_not_taken_further(weights, uninterrupted, run_dir):

@@ -16,10 +16,10 @@ from lactchain.data.rollouts import (
     collection_metrics,
     episode_results,
     evaluate,
-    invalid_rate,
     summarize,
     time_metrics,
 )
+from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
@@ -214,8 +214,9 @@ def test_garbage_is_all_invalid_and_never_succeeds(tmp_path):
     assert figures["success_rate"] == figures["mean_chain_length"] == 0
     assert np.isnan(figures["actions_over_shortest"])
     assert all(r.num_chains == GRID.max_chains and r.num_actions == 0 for r in results)
-    assert invalid_rate(policy, rollouts, num_samples=100, seed=0) == 1
-    assert invalid_rate(OptimalChains(rollouts.env), rollouts, num_samples=100, seed=0) == 0
+    assert invalid_rate(sample_completions(policy, rollouts, 100, seed=0)) == 1
+    best = OptimalChains(rollouts.env)
+    assert invalid_rate(sample_completions(best, rollouts, 100, seed=0)) == 0
 
 
 @pytest.mark.parametrize("kwargs", [{"is_slippery": True}, {"is_slippery": False}])
@@ -285,24 +286,24 @@ def test_time_is_told_by_kind_of_work():
     }
 
 
-def test_sampling_for_the_invalid_rate_is_shared_out(monkeypatch):
-    """Each of two processes takes every other sample; together they are those of one."""
+class Sometimes:
+    name = "sometimes"
+
+    def act(self, observations, seeds):
+        return [Action("no" if seed % 3 == 0 else '["turn left"]') for seed in seeds]
+
+
+def test_samples_are_kept_in_files_that_a_killed_run_goes_on_with(tmp_path):
     rollouts = Rollouts(GRID, num_envs=7)
-
-    class Sometimes:
-        name = "sometimes"
-
-        def act(self, observations, seeds):
-            return [Action("no" if seed % 3 == 0 else '["turn left"]') for seed in seeds]
-
-    alone = invalid_rate(Sometimes(), rollouts, num_samples=50, seed=0)
-    monkeypatch.setattr("lactchain.distributed.world_size", lambda: 2)
-    monkeypatch.setattr("lactchain.distributed.total", lambda number: number)
-    shares = []
-    for rank in range(2):
-        monkeypatch.setattr("lactchain.distributed.rank", lambda rank=rank: rank)
-        shares.append(invalid_rate(Sometimes(), rollouts, num_samples=50, seed=0))
-    assert sum(shares) == pytest.approx(alone) and all(shares)
+    alone = sample_completions(Sometimes(), rollouts, num_samples=50, seed=0)
+    assert 0.1 < invalid_rate(alone) < 0.6
+    kept = sample_completions(Sometimes(), rollouts, 50, 0, tmp_path)
+    files = sorted(tmp_path.glob("*.parquet"))
+    assert kept == alone and len(files) == 2  # of 28 each at most
+    files[0].unlink()
+    files[1].with_suffix(".manifest").unlink()
+    assert sample_completions(Sometimes(), rollouts, 50, 0, tmp_path) == alone
+    assert all(sample.state in rollouts.env.view_states() for sample in alone)
 
 
 # --- what an actor or an environment may do ------------------------------------------------------

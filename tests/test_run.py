@@ -26,10 +26,12 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.files import read_versioned_json
+from lactchain.files import append_json_lines, read_sealed_lines, read_versioned_json, seal
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.process import launch, seed_everything
 from lactchain.run import HARMLESS, Run, read_metrics
+
+ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,17 @@ class Config:
 
     run: settings.RunConfig = field(default_factory=settings.RunConfig)
     """The run."""
-    critic: settings.CriticConfig = field(default_factory=settings.CriticConfig)
-    """The critic."""
+    critic: settings.CriticConfig = settings.CriticConfig(str(ROOT / "weights"))
+    """The critic; a folder that is there does for its model."""
     training: settings.TrainingConfig = field(default_factory=settings.TrainingConfig)
     """The training."""
+
+
+def leave_something(run_dir: Path) -> Run:
+    """A run that has produced something, closed."""
+    with Run.open(run_dir, Config()) as run:
+        run.log({"loss": 1.0}, step=0)
+    return run
 
 
 def test_a_folder_holds_a_configuration_that_makes_the_same_run(run_dir):
@@ -63,8 +72,8 @@ def test_a_summary_marks_the_end_and_is_written_last(run_dir):
 
 
 def test_another_configuration_is_refused_with_its_differences(run_dir):
-    Run.open(run_dir, Config()).close()
-    other = replace(Config(), critic=settings.CriticConfig(gamma=0.5))
+    leave_something(run_dir)
+    other = replace(Config(), critic=replace(Config().critic, gamma=0.5))
     for _ in range(2):  # a refusal leaves the folder as it was, and unlocked
         with pytest.raises(ConfigError, match=r"critic.gamma was 0.99, now 0.5\)"):
             Run.open(run_dir, other)
@@ -73,8 +82,7 @@ def test_another_configuration_is_refused_with_its_differences(run_dir):
 
 def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
     monkeypatch.setattr("lactchain.settings.find_spec", lambda name: name)
-    first = Run.open(run_dir, Config())
-    first.close()
+    first = leave_something(run_dir)
     harmless = settings.RunConfig(
         run_dir="elsewhere", report_to=["wandb"], resume="must", timeout_minutes=5
     )
@@ -90,7 +98,8 @@ def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
 def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):
     with pytest.raises(ConfigError, match="resume is must"):
         Run.open(run_dir, Config(), resume="must")
-    Run.open(run_dir, Config(), resume="never").close()
+    with Run.open(run_dir, Config(), resume="never") as run:
+        run.log({"loss": 1.0}, step=0)
     with pytest.raises(ConfigError, match="resume is never"):
         Run.open(run_dir, Config(), resume="never")
     Run.open(run_dir, Config(), resume="must").close()
@@ -105,13 +114,53 @@ def test_a_folder_of_other_things_is_not_taken_over(run_dir):
 
 
 def test_a_damaged_configuration_is_named(run_dir):
-    Run.open(run_dir, Config()).close()
+    leave_something(run_dir)
     (run_dir / "config.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match="config.yaml: expected YAML"):
         Run.open(run_dir, Config())
 
 
-@pytest.mark.parametrize("folder", ["file", "file/run", "x" * 300])
+def test_a_command_that_produced_nothing_leaves_nothing_and_claims_nothing(run_dir):
+    with pytest.raises(ZeroDivisionError), Run.open(run_dir, Config()) as run:
+        run.path("round_1/checkpoints").mkdir(parents=True)
+        1 / 0  # noqa: B018
+    assert not run_dir.exists()
+    first = Run.open(run_dir, Config())  # killed, before there was anything
+    (run_dir / "sizes.json").write_text("{}")
+    first.close()
+    other = replace(Config(), critic=replace(Config().critic, gamma=0.5))
+    with Run.open(run_dir, other) as second:
+        assert second.id != first.id and not (run_dir / "sizes.json").exists()
+        assert load(run_dir / "config.yaml")["critic"]["gamma"] == 0.5
+
+
+def test_what_was_produced_stays_when_a_command_fails(run_dir):
+    run_dir.mkdir()
+    (run_dir / ".notes").touch()
+    with pytest.raises(ZeroDivisionError), Run.open(run_dir, Config()):
+        1 / 0  # noqa: B018
+    assert [path.name for path in run_dir.iterdir()] == [".notes"]
+    with pytest.raises(ZeroDivisionError), Run.open(run_dir, Config()) as run:
+        run.log({"loss": 1.0}, step=0)
+        1 / 0  # noqa: B018
+    assert {path.name for path in run_dir.iterdir()} >= {"config.yaml", "metrics.jsonl", "lock"}
+
+
+def test_a_file_of_somebody_elses_is_no_trace_of_a_run(run_dir):
+    run_dir.mkdir()
+    (run_dir / "config.yaml").write_text("mine: 1\n")
+    with pytest.raises(ConfigError, match="made by another configuration"):
+        Run.open(run_dir, Config())
+    assert (run_dir / "config.yaml").read_text() == "mine: 1\n"
+
+
+def test_a_file_in_the_place_of_the_folder_is_called_that(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"run.run_dir: expected a folder, got the file .*/file;"):
+        Run.open(tmp_path / "file", Config())
+
+
+@pytest.mark.parametrize("folder", ["file/run", "x" * 300])
 def test_a_folder_that_cannot_be_made_is_a_disk_error(tmp_path, folder):
     (tmp_path / "file").touch()
     with pytest.raises(DiskError, match=f"{folder}: could not be written"):
@@ -200,7 +249,7 @@ def test_records_after_the_resumed_step_are_dropped(run_dir):
 
 
 def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir, tmp_path):
-    other = replace(Config(), critic=settings.CriticConfig(gamma=0.5))
+    other = replace(Config(), critic=replace(Config().critic, gamma=0.5))
     for folder, config in ((run_dir, Config()), (tmp_path / "other", other)):
         with Run.open(folder, config) as run:
             run.finish({"success_rate": 0.5})
@@ -232,7 +281,7 @@ def test_the_id_of_a_run_stands_in_its_folder(run_dir):
 
 def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(run_dir):
     """Its id was the hash of its settings, and stood in its manifests alone."""
-    Run.open(run_dir, Config()).close()
+    leave_something(run_dir)
     stored = load(run_dir / "config.yaml")
     assert stored["critic"].pop("checkpoint") is None
     (run_dir / "config.yaml").write_text(to_yaml(stored))
@@ -261,13 +310,34 @@ def test_secrets_reach_no_file(run_dir, monkeypatch):
     for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATH_TO_X"):
         monkeypatch.setenv(name, canary)
     monkeypatch.setattr(sys, "argv", ["train.py", "--token", canary])
+    names = ["api_keys", "secrets", "Authorization", "access_key", "credential", "aws-access-key"]
     extra = {"hub_token": canary, "nested": {"api_key": canary, "password": canary}}
+    extra |= {name: [canary, {"header": f"Bearer {canary}"}] for name in names}
+    extra |= {"urls": [f"https://me:{canary}@hub/x", f"http://hub?a=1&api_key={canary}&b=2"]}
     config = replace(Config(), training=settings.TrainingConfig(extra=extra))
     with Run.open(run_dir, config) as run:
         run.log({"a": 1}, step=1)
         run.finish({"a": 1})
     assert not [path for path in run_dir.rglob("*") if canary in path.read_text()]
+    shown = load(run_dir / "config.yaml")["training"]["extra"]
+    assert shown["urls"] == ["https://<redacted>@hub/x", "http://hub?a=1&api_key=<redacted>&b=2"]
     Run.open(run_dir, config).close()
+
+
+def test_settings_that_only_speak_of_tokens_are_kept(run_dir):
+    extra = {"eos_token": "</s>", "note": "see https://hub/a@b", "max_tokens_kind": "new"}
+    with Run.open(run_dir, replace(Config(), training=settings.TrainingConfig(extra=extra))):
+        assert load(run_dir / "config.yaml")["training"]["extra"] == extra
+
+
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run_dir):
+    run_dir.mkdir(parents=True)
+    precious = run_dir.parent / "precious.txt"
+    precious.write_text("mine")
+    (run_dir / "lock").symlink_to(precious)
+    with pytest.raises(ConfigError, match="lock: expected a plain file, got a link or folder"):
+        Run.open(run_dir, Config())
+    assert precious.read_text() == "mine"
 
 
 def test_the_environment_is_recorded(run_dir):
@@ -458,7 +528,8 @@ def test_text_of_a_model_reaches_the_console_as_it_is():
 
 def test_a_folder_of_an_older_version_is_refused_with_the_new_names(run_dir):
     config = settings.TrainingConfig()
-    Run.open(run_dir, config).close()
+    with Run.open(run_dir, config) as run:
+        run.log({"loss": 1.0}, step=0)
     file = run_dir / "config.yaml"
     file.write_text(file.read_text() + "trust_remote_code: false\n")
     message = "written by an older version: trust_remote_code is now the environment variable"
@@ -474,3 +545,42 @@ def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):
     path.write_text('{"schema_version": 1, "discount": 0.9}', "utf-8")
     with pytest.raises(DataError, match=r"damaged, \['gamma'\] are missing"):
         read_versioned_json(path, 1, names=["gamma"])
+
+
+def test_no_byte_of_sealed_lines_changes_unnoticed(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    records = [{"trial": i, "fitness": i / 3, "config": {"gamma": [0.9, None]}} for i in range(3)]
+    append_json_lines(path, map(seal, records, range(3)))
+    assert read_sealed_lines(path) == records
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        if place == len(whole) - 1:
+            assert read_sealed_lines(path) == records[:2]  # as if a crash had cut the line
+        else:
+            with pytest.raises(DataError, match=r"trials.jsonl: line \d"):
+                read_sealed_lines(path)
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(lines[1] + lines[0] + lines[2])
+    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
+        read_sealed_lines(path)
+    path.write_bytes(b"".join(lines[:2]))
+    assert read_sealed_lines(path) == records[:2]
+
+
+def test_lines_of_older_versions_have_no_seals(tmp_path):
+    append_json_lines(tmp_path / "old.jsonl", [{"trial": 0}])
+    assert read_sealed_lines(tmp_path / "old.jsonl") == [{"trial": 0}]
+
+
+def test_a_run_that_was_killed_before_it_wrote_anything_begins_again(run_dir):
+    Run.open(run_dir, Config()).close()
+    (run_dir / "checkpoints").mkdir()
+    (run_dir / "checkpoints" / ".half.tmp").write_text("")
+    Run.open(run_dir, Config()).close()
+    (run_dir / "notes").mkdir()
+    (run_dir / "notes" / "mine.txt").write_text("of the user")
+    (run_dir / "config.yaml").unlink()
+    (run_dir / "environment.json").unlink()
+    with pytest.raises(ConfigError, match=r"expected a run or nothing, found \['notes'\]"):
+        Run.open(run_dir, Config())

@@ -131,3 +131,9 @@ def test_a_person_types_numbers_or_a_completion(env):
         '["turn left"]',
     ]
     assert shown[0] == "here\n[0 move forward, 1 turn left] > "
+
+
+def test_a_person_is_asked_again_until_the_completion_is_accepted(env):
+    lines = ["", "?", "0 2", "1"]
+    policy = HumanPolicy(env.grammar, lambda _: lines.pop(0), lambda said: "turn" in said)
+    assert policy.act(["here"], [0])[0].text == '["turn left"]' and not lines

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from rich.color import ColorSystem
 from script_setups import (
     CLASSES,
     GRID,
@@ -31,9 +33,10 @@ from script_setups import (
 
 from lactchain import process
 from lactchain.config import parse
+from lactchain.console import console
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig
+from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.stages.play import PlayConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
@@ -137,7 +140,9 @@ def test_a_folder_that_cannot_be_written_is_a_disk_error(script, weights):
 def test_missing_weights_are_named_with_the_command_that_makes_them(script, weights, tmp_path):
     config = config_of(script, weights, tmp_path / "run")
     actor = replace(config.actor, model="weights/maze/tiny-actor")
-    with pytest.raises(DataError, match=r"tiny-actor: no such folder.*prepare_weights.py --config"):
+    with pytest.raises(
+        DataError, match=r"tiny-actor: no such folder.*lactchain prepare_weights --config"
+    ):
         run_here(script, replace(config, actor=actor))
     assert not (tmp_path / "run" / "summary.json").exists()
 
@@ -185,12 +190,26 @@ def test_a_dry_run_of_a_player_asks_for_nothing(monkeypatch, capsys):
 
 def test_you_are_the_policy_until_you_leave(monkeypatch, capsys):
     drawn = replace(GRID, kwargs={"size": 2, "render_mode": "ansi"}, chain_cost=0.25)
-    lines = ["0", "[b]huh[/b] \x1b[31m", "1"]
-    assert play(monkeypatch, lines, PlayConfig(drawn, seed=1)) == -0.75
-    shown = capsys.readouterr().out
-    assert "[b]huh[/b] \\x1b[31m" in shown and "nothing done" in shown and "turn left" in shown
+    lines = ["0", '["[b]huh[/b]"] \x1b[31m', "?", "", "1 2 1", "0 0 0 0", "1"]
+    assert play(monkeypatch, lines, PlayConfig(drawn, seed=1)) == -0.5
+    shown = " ".join(capsys.readouterr().out.split(" "))
+    assert "turn left" in shown and shown.count("nothing played: ") == 5
+    told = "type the number or the name of an action, such as `0` or `move forward`, or up to 3"
+    assert told in " ".join(shown.split())
     assert re.search(r"^[.^>v<G]{2}\n[.^>v<G]{2}$", shown, re.MULTILINE)
-    assert "human did not reach the goal: 3 completions, return -0.75" in shown
+    assert "human did not reach the goal: 2 completions, return -0.5" in shown
+
+
+def test_in_wordle_only_its_words_count_and_guesses_are_coloured(monkeypatch, capsys):
+    monkeypatch.setattr(console, "_color_system", ColorSystem.STANDARD)
+    monkeypatch.setattr(console, "no_color", False)
+    world = EnvironmentConfig("lactchain/Wordle-v0", {"render_mode": "ansi"}, extractor="utterance")
+    assert play(monkeypatch, ["1 2 1", "zzzzz", "?", "about"], PlayConfig(world)) == -1.0
+    shown = capsys.readouterr().out
+    assert shown.count("nothing played: ") == 3
+    assert "a word of this world's list of 595, such as `about` or" in " ".join(shown.split())
+    assert "a b o u t\nb b b b y\n" in shown
+    assert "\x1b[1;97;100m U \x1b[0m\x1b[1;30;43m T \x1b[0m" in shown
 
 
 def test_an_actor_is_watched_to_the_end(monkeypatch, weights, capsys):
@@ -199,6 +218,17 @@ def test_an_actor_is_watched_to_the_end(monkeypatch, weights, capsys):
     shown = capsys.readouterr().out
     assert re.search(r"reach(ed)? the goal: [1-4] completions", shown)
     assert not re.search(r"^[.^>v<G]{2}$", shown, re.MULTILINE)  # it was not asked to draw
+
+
+def test_an_episode_that_was_played_is_left_as_a_moving_picture(monkeypatch, tmp_path, capsys):
+    config = PlayConfig(GRID, seed=1, gif=str(tmp_path / "me.gif"))
+    assert play(monkeypatch, ["1", "1 1"], config) == 0
+    with Image.open(config.gif) as picture:
+        assert picture.n_frames == 4  # the start, and three turns
+    drawless = replace(config, environment=EnvironmentConfig("key_corridor:my/KeyCorridor-v0"))
+    with pytest.raises(ConfigError, match="draws itself"):
+        play(monkeypatch, ["1"], drawless)
+    assert capsys.readouterr().out.count("goal") == 1  # it is refused before it begins
 
 
 # --- every way in --------------------------------------------------------------------------------

@@ -116,6 +116,18 @@ def test_a_generation_that_was_noted_but_not_saved_is_not_noted_twice(tmp_path, 
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
 
 
+def test_a_lineage_that_a_crash_has_cut_is_whole_again(tmp_path, monkeypatch):
+    """The file is not what a search goes on from: the checkpoint is."""
+    whole = run(tmp_path / "whole")
+    with monkeypatch.context() as context:
+        interrupt_at(context, runs, "save_checkpoint", 3)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "cut")
+    (tmp_path / "cut" / "lineage.jsonl").write_bytes(b'{"generation": 0, "id"')
+    assert run(tmp_path / "cut") == whole
+    assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
+
+
 def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
     longer = replace(SMALL, num_generations=6, steps_per_generation=256)
     settings = config(tmp_path / "killed", evolution=longer)
@@ -202,7 +214,7 @@ def test_credit_is_the_mean_gain_of_each_kind():
     }
 
 
-def test_a_stop_file_ends_a_search_after_a_generation(tmp_path):
+def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(dump(config(tmp_path / "run")))
     (tmp_path / "run" / "lock").touch()
@@ -215,6 +227,9 @@ def test_a_stop_file_ends_a_search_after_a_generation(tmp_path):
     with pytest.MonkeyPatch.context() as context:
         context.setattr(runs, "record_generation", record)
         assert run(tmp_path / "run")["num_generations"] == 1
+    head, row, *_ = capsys.readouterr().out.splitlines()  # people see what came of it
+    assert head.split() == ["generation", "fitness", "best", "steps"]
+    assert row.split()[0] == "0" and len(row.split()) == 4
 
 
 class Sums:

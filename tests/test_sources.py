@@ -92,17 +92,21 @@ def test_files_of_ours_are_read_as_they_always_were(tmp_path):
         open_pairs(tmp_path / "none")
 
 
-def test_folders_in_folders_are_those_of_data_sets_and_never_of_runs(tmp_path):
+def test_folders_in_folders_are_those_of_data_sets_and_of_a_single_run(tmp_path):
     write(PAIRS, tmp_path / "hub/data", "parquet")
     assert len(open_pairs(tmp_path / "hub")) == len(PAIRS)
     with open_run(tmp_path / "runs/first") as run:
         write_pairs(run.path("pairs/0.parquet"), [PreferencePair("x", "a", "b", (1,), (2,), 1, 0)])
         write_trajectories(run.path("trajectories/0.parquet"), episodes())
     assert open_trajectories(run.directory / "trajectories") == episodes()
-    for folder in (run.directory, run.directory.parent):
-        for read in (open_trajectories, open_pairs, read_pairs, read_trajectories):
-            with pytest.raises(DataError, match=f"{folder}: expected a parquet file or a folder"):
-                read(folder)
+    assert open_trajectories(run.directory) == episodes() and len(open_pairs(run.directory)) == 1
+    runs = run.directory.parent
+    for read, folder in [
+        *((read, runs) for read in (open_trajectories, open_pairs)),
+        *((read, run.directory) for read in (read_pairs, read_trajectories)),
+    ]:
+        with pytest.raises(DataError, match=f"{folder}: expected a parquet file or a folder"):
+            read(folder)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])

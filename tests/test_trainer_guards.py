@@ -1,6 +1,7 @@
 """What trainers take care of around an update: devices, stops, types of weights."""
 
 import signal
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from accelerate.state import AcceleratorState
 from training_setups import TRAINING, build_weights, make_cloning, make_critic, make_simpo, open_run
 
 from lactchain.errors import Interrupted
+from lactchain.run import read_metrics
 from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
 
@@ -64,3 +66,20 @@ def test_a_stop_is_noticed_between_the_batches_of_an_evaluation(
 def test_cloning_computes_in_the_precision_that_the_launch_asked_for(weights, tmp_path):
     with open_run(tmp_path / "run") as run:
         assert make_cloning(weights, run, lora=True).accelerator.mixed_precision == "no"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tracker_that_fails_costs_one_warning(fails, weights, tmp_path, monkeypatch, caplog):
+    def no_connection(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    if fails:
+        monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", no_connection)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tracked"))
+    told = partial(training_arguments, report_to=["tensorboard"])
+    monkeypatch.setattr("training_setups.training_arguments", told)
+    with open_run(tmp_path / "run") as run:
+        train(make_simpo(weights, run, lora=True))
+    assert list((tmp_path / "tracked").rglob("events.out.tfevents*"))
+    assert caplog.text.count("TensorBoardCallback failed (ConnectionError: no route") == fails
+    assert [r["step"] for r in read_metrics(tmp_path / "run") if "train/loss" in r] == [2, 4, 6, 8]

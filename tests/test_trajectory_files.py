@@ -188,7 +188,7 @@ def test_a_file_of_an_older_version_is_refused_and_may_be_imported(tmp_path):
             {"lactchain.kind": "trajectories", "lactchain.version": "1", "lactchain.sha256": "0"}
         )
     (tmp_path / "00000-of-00001.json").write_text(json.dumps({"num_chains": 2}))
-    with pytest.raises(DataError, match="older version.*make it again.*make_offline_data.py"):
+    with pytest.raises(DataError, match="older version.*make it again.*make_offline_data --source"):
         read_trajectories(tmp_path)
     assert open_trajectories(tmp_path) == [episode(seed=5)]
 

@@ -19,6 +19,7 @@ from gymnasium.wrappers.vector import RescaleAction
 from lactchain.baselines.replay import Batch
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.vector import ResumableLoop, make_vector_env
+from lactchain.environments.registry import find_env
 from lactchain.errors import ConfigError, NonFiniteError
 
 
@@ -141,8 +142,9 @@ def make_numeric_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
     """Copies of an environment for agents: resumable, continuous actions within [-1, 1].
 
     Raises:
-        ConfigError: the actions have no bounds.
+        ConfigError: there is no such environment, or the actions have no bounds.
     """
+    find_env(id)
     envs = make_vector_env(id, num_envs, **kwargs)
     if not hasattr(envs.unwrapped, "get_state"):
         envs.close()

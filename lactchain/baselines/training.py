@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,16 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
+from lactchain.console import GrowingTable
 from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.files import write_json
 from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
+from lactchain.progress import under_way
 from lactchain.run import Run
 from lactchain.settings import known_fields
+from lactchain.trackers import OptionalTracker
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
@@ -93,6 +97,7 @@ class Training:
         self._last_metrics: dict[str, float] = {}
         self._began = (time.process_time(), 0)
         self._trackers = _trackers(config, run)
+        self._table = GrowingTable()
 
     @property
     def steps(self) -> int:
@@ -119,17 +124,21 @@ class Training:
             ) from stop
 
     def _learn_to_the_end(self) -> None:
-        self._evaluate_if_due()  # again, where a stop cut it short
-        while not self._is_over():
-            if stop_requested():
-                raise Interrupted(stop_requested(), "stopped")
-            self._learn()
-            if self.steps - self._logged >= self.loop.log_every_steps:
-                self._log()
-            self._evaluate_if_due()
-            every = self.loop.save_every_steps
-            if every and self.steps - self._saved >= every and not self._is_over():
-                self.save()
+        unit = "updates" if self._is_offline else "steps"
+        with under_way(unit, self.loop.total_steps) as step:
+            step.resumed(self.steps)
+            self._evaluate_if_due()  # again, where a stop cut it short
+            while not self._is_over():
+                if stop_requested():
+                    raise Interrupted(stop_requested(), "stopped")
+                self._learn()
+                step.at(self.steps)
+                if self.steps - self._logged >= self.loop.log_every_steps:
+                    self._log()
+                self._evaluate_if_due()
+                every = self.loop.save_every_steps
+                if every and self.steps - self._saved >= every and not self._is_over():
+                    self.save()
         if not self.evaluations or self.evaluations[-1]["step"] < self.steps:
             self._evaluate()
 
@@ -215,17 +224,20 @@ class Training:
             self.best_return = float(means[best])
             save_agent(self.run.path("best"), self.agent, best, self.config.environment)
         save_agent(self.run.path("last"), self.agent, best, self.config.environment)
+        figures = {"return": float(means[best]), "best": self.best_return}
+        self._table.add({"step": f"{self.steps:,}"} | figures)
 
     def _play(self, agent: Population, seed: int) -> Evaluation:
-        return evaluate_agent(agent, self.config.environment, self.loop.num_eval_episodes, seed)
+        with under_way("evaluation"):
+            return evaluate_agent(agent, self.config.environment, self.loop.num_eval_episodes, seed)
 
     def _figures(self, result: Evaluation, member: int = 0) -> dict[str, float]:
         return result.summary(member, success_return(self.config.environment))
 
     def _record(self, record: Mapping[str, float], log: Callable[..., None]) -> None:
         log(record, step=self.steps)
-        if self._trackers is not None:
-            self._trackers.log(dict(record), step=self.steps)
+        for tracker in self._trackers:
+            tracker.log(dict(record), step=self.steps)
 
     def _summary(self) -> dict[str, Any]:
         """Figures of the best and the last weights, over episodes that chose neither."""
@@ -243,8 +255,8 @@ class Training:
             own = {key: getattr(agent.config, key) for key in sorted(differing)}
             summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
         summary["time/cpu_seconds"] = time.process_time() - self._began[0]
-        if self._trackers is not None:
-            self._trackers.end_training()
+        for tracker in self._trackers:
+            tracker.end_training()
         if not self._is_offline:
             self.source.close()
         return summary
@@ -327,12 +339,14 @@ def _check_spaces(data: transitions.TransitionData, agent: Population) -> None:
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
 
 
-def _trackers(config: TrainAgentConfig, run: Run) -> Any:
-    """What logs beside metrics.jsonl; None where nothing does."""
-    if not config.run.report_to:
-        return None
-    from accelerate import Accelerator
+def _trackers(config: TrainAgentConfig, run: Run) -> list[OptionalTracker]:
+    """What logs beside metrics.jsonl."""
 
-    trackers = Accelerator(cpu=True, log_with=config.run.report_to, project_dir=str(run.directory))
-    trackers.init_trackers("lactchain")
-    return trackers
+    def start(name: str) -> Any:
+        from accelerate import Accelerator
+
+        tracker = Accelerator(cpu=True, log_with=name, project_dir=str(run.directory))
+        tracker.init_trackers("lactchain")
+        return tracker
+
+    return [OptionalTracker(partial(start, name), name) for name in config.run.report_to]

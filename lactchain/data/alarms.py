@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lactchain import distributed
 from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError, NoPairsError
 
@@ -125,8 +126,8 @@ def fired(figures: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def warn(figures: Mapping[str, Any]) -> None:
-    """Says which alarms go off, by which figure, and what to change."""
-    for rule in RULES:
+    """Says which alarms go off, by which figure, and what to change; rank 0 alone does."""
+    for rule in RULES if distributed.is_main() else ():
         found = rule.judge(figures)
         if found and rule.goes_off(found[1]):
             side = "below" if rule.from_below else "above"

@@ -18,10 +18,10 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
 from lactchain.models.adapters import base_checksum
-from lactchain.models.prompting import STRATEGIES, resolve_strategy
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.models.weight_files import download
 from lactchain.settings import EnvironmentConfig, TinyModelConfig
+from lactchain.strategies import STRATEGIES, resolve_strategy
 
 log = logging.getLogger(__name__)
 

@@ -67,9 +67,11 @@ def sample_candidates(
     is_chain = is_chain.reshape(shape)
     advantages = np.empty((len(states), 0))
     if plays.throw_dice():
-        judge = _Judge(rollouts, critic, gamma, discount_per)
-        known = _is_known(rollouts, states)
-        means = judge.expected(plays) if known else plays.means(num_candidates, judge.worth)
+        judge = Judge(rollouts, critic, gamma, discount_per)
+        if is_known(rollouts, states):
+            means = judge.expected(repeated_states, plays.first)
+        else:
+            means = plays.means(num_candidates, judge.worth)
         returns, scores = means.T
         if judge.by_value:
             advantages = (scores - judge.values(repeated)).reshape(shape)
@@ -92,7 +94,7 @@ def sample_candidates(
     ]
 
 
-def _is_known(rollouts: Rollouts, states: Sequence[State | Question]) -> bool:
+def is_known(rollouts: Rollouts, states: Sequence[State | Question]) -> bool:
     """Whether what chance will bring is known exactly, in the states behind all texts.
 
     Outcomes are listed for who reads the text, so that any of its states tells them.
@@ -147,7 +149,7 @@ def some_after_completion(
     return [asked[after[i]] if i in after else state for i, state in enumerate(states)]
 
 
-class _Judge:
+class Judge:
     """What single decisions are worth, where the world throws dice.
 
     By a critic V(s), which is asked for each text once; else they are worth what they earn.
@@ -169,17 +171,17 @@ class _Judge:
             scores = _chain_advantages(self.critic, outcomes, earned, np.zeros(len(after)), after)
         return np.stack([earned, scores], axis=1)
 
-    def expected(self, plays: Plays) -> np.ndarray:
+    def expected(
+        self, states: Sequence[State | Question], outcomes: Sequence[Trajectory]
+    ) -> np.ndarray:
         """The same, exactly, but for what is no chain: its only play tells all."""
-        means, rows = self.worth(plays.first), plays.legal_rows
+        means, parse = self.worth(outcomes), self.rollouts.env.extractor.parse
+        rows = [i for i, one in enumerate(outcomes) if not one.infos[1]["invalid_action"]]
         if rows:
             means[rows] = chain_worth(
                 self.rollouts.env,
-                [state_of(plays.states[row]) for row in rows],
-                [
-                    self.rollouts.env.extractor.parse(plays.actions[row].text).actions
-                    for row in rows
-                ],
+                [state_of(states[row]) for row in rows],
+                [parse(outcomes[row].actions[0].text).actions for row in rows],
                 self.values if self.by_value else None,
                 self.gamma,
                 self.discount_per,

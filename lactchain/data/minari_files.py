@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 from gymnasium.envs.registration import EnvSpec
 
 from lactchain.data.parquet import encode_json
@@ -151,6 +150,8 @@ def _episode_table(trajectory: Trajectory) -> pa.Table:
 
 
 def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
+    import pyarrow.dataset as ds  # it brings pandas
+
     about = read_json(folder / METADATA)
     files = sorted(str(file) for file in folder.glob(f"*.{data_format}"))
     if not files:

@@ -3,7 +3,6 @@
 A return alone does not tell a policy that is slow from one that is stuck.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -26,11 +25,10 @@ def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """
     bumps = [bump for t in trajectories for info in t.infos for bump in info.get("bumped", ())]
     ways = [_states(t) for t in trajectories]
-    said = [[action.text for action in t.actions] for t in trajectories]
     return {
         "bump_rate": _share(bumps),
         "revisit_rate": _share([revisit for states in ways for revisit in _revisits(states)]),
-        "loop_rate": _share(list(map(_loops, ways, said))),
+        "loop_rate": _share(list(map(loops, trajectories))),
     }
 
 
@@ -53,7 +51,7 @@ def _is_endless(trajectory: Trajectory, max_chain_length: int) -> bool:
 def _states(trajectory: Trajectory) -> list[str]:
     """What the T + 1 states of an episode are told apart by."""
     return [
-        observation if info.get("state") is None else json.dumps(info["state"], sort_keys=True)
+        observation if info.get("state") is None else repr(info["state"])
         for observation, info in zip(trajectory.observations, trajectory.infos, strict=True)
     ]
 
@@ -66,8 +64,10 @@ def _revisits(states: Sequence[str]) -> Iterator[bool]:
         yield after != before and after in earlier
 
 
-def _loops(states: Sequence[str], completions: Sequence[str]) -> bool:
-    repeats = Counter(zip(states, completions, strict=False))
+def loops(trajectory: Trajectory) -> bool:
+    """Whether the same state got the same completion `LOOP_REPEATS` times."""
+    said = (action.text for action in trajectory.actions)
+    repeats = Counter(zip(_states(trajectory), said, strict=False))
     return max(repeats.values(), default=0) >= LOOP_REPEATS
 
 

@@ -121,7 +121,7 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
         raise DataError(
             f"{path}: not a file of LactChain, one of an older version, or never completed: there "
             "is no manifest beside it; make it again (episodes may be imported, by "
-            "scripts/make_offline_data.py --source)"
+            "lactchain make_offline_data --source)"
         )
     content, manifest, is_intact = read_with_manifest(path)
     if not is_intact:

@@ -63,11 +63,6 @@ class Plays:
             key: None for key, one in self._latest if not one.infos[1]["invalid_action"]
         }
 
-    @property
-    def legal_rows(self) -> list[int]:
-        """Which of the B are chains."""
-        return [row for row, key in enumerate(self._keys) if key in self._chains]
-
     def throw_dice(self) -> bool:
         """Whether chance has a part: by the exact model, or else by a second play of each.
 

@@ -12,18 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from lactchain import distributed
-from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
+from lactchain.data.episodes import Episode, all_episodes, sampled_episodes
 from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
 from lactchain.data.questions import Question
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.exact import shortest_paths
-from lactchain.environments.extractors import Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError
+from lactchain.progress import under_way
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Policy, Trajectory
 
@@ -102,24 +101,32 @@ class Rollouts:
         count = min(self.num_envs, len(episodes))
         self._envs += [make_language_env(self.config) for _ in range(len(self._envs), count)]
         places = [_Place(env) for env in self._envs[:count]]
-        while True:
-            idle = [place for place in places if place.index is None]
-            for place, (index, episode) in zip(idle, queue, strict=False):
-                with self.measure("environment"):
-                    place.begin(index, episode)
-            busy = [place for place in places if place.index is not None]
-            if not busy:
-                return [played[index] for index in range(len(episodes))]
-            stop_if_requested(folder)
-            with self.measure("generate"):
-                seeds = [derive_seed(place.seed, len(place.actions)) for place in busy]
-                actions = policy.act([place.observations[-1] for place in busy], seeds)
-            with self.measure("environment"):
-                for place, action in zip(busy, actions, strict=True):
-                    index = place.index
-                    if (trajectory := place.step(action, self.config.id, policy.name)) is not None:
-                        played[index] = trajectory
-            self.tally["num_chains"] += len(busy)
+        with under_way("episodes", len(episodes)) as step:
+            while True:
+                idle = [place for place in places if place.index is None]
+                for place, (index, episode) in zip(idle, queue, strict=False):
+                    with self.measure("environment"):
+                        place.begin(index, episode)
+                busy = [place for place in places if place.index is not None]
+                if not busy:
+                    return [played[index] for index in range(len(episodes))]
+                stop_if_requested(folder)
+                self._play_once(policy, busy, played)
+                step.at(len(played))
+
+    def _play_once(
+        self, policy: Policy, busy: Sequence[_Place], played: dict[int, Trajectory]
+    ) -> None:
+        """A completion in each episode; those that it ends are added to the played ones."""
+        with self.measure("generate"):
+            seeds = [derive_seed(place.seed, len(place.actions)) for place in busy]
+            actions = policy.act([place.observations[-1] for place in busy], seeds)
+        with self.measure("environment"):
+            for place, action in zip(busy, actions, strict=True):
+                index = place.index
+                if (trajectory := place.step(action, self.config.id, policy.name)) is not None:
+                    played[index] = trajectory
+        self.tally["num_chains"] += len(busy)
 
     def outcomes(
         self,
@@ -274,26 +281,6 @@ def part_figures(
         for name, part in by_part(results).items()
         for key, value in summarize(part, played[PARTS[name]]).items()
     }
-
-
-def invalid_rate(
-    policy: Policy, rollouts: Rollouts, num_samples: int, seed: int, folder: Path = Path()
-) -> float:
-    """Share of sampled completions, spread evenly over the practised states, that are no chain.
-
-    The processes share the completions out; the `folder` is named where a signal stops them.
-    """
-    env, at_once = rollouts.env, rollouts.num_envs
-    states = sampled_states(env, num_samples, seed)
-    mine = range(distributed.rank(), num_samples, distributed.world_size())
-    num_invalid = 0
-    for start in range(0, len(mine), at_once):
-        stop_if_requested(folder)
-        part = mine[start : start + at_once]
-        observations = [env.reset(options={"state": states[i]})[0] for i in part]
-        completions = policy.act(observations, [derive_seed(seed, "sample", i) for i in part])
-        num_invalid += sum(isinstance(env.extractor.parse(a.text), Rejection) for a in completions)
-    return distributed.total(num_invalid) / num_samples
 
 
 def collect(

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from lactchain import distributed
 from lactchain.errors import DataError, Interrupted
 from lactchain.files import disk_errors
 from lactchain.manifests import manifest_beside, read_manifest
 from lactchain.process import stop_requested
+from lactchain.progress import under_way
 
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)
@@ -56,14 +55,10 @@ def work_through(
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{i:05d}-of-{num_shards:05d}.parquet" for i in range(num_shards)]
-    silent = not distributed.is_main() or num_shards < 2
-    with (
-        distributed.Shares(num_shards) as shares,
-        tqdm(desc=title, total=num_shards, disable=silent) as bar,
-    ):
+    with distributed.Shares(num_shards) as shares, under_way(title, num_shards) as step:
 
         def watch(finished: int) -> None:
-            bar.update(finished - bar.n)
+            step.at(finished)
             stop_if_requested(folder)
 
         for shard in shares:
@@ -72,7 +67,6 @@ def work_through(
                 write(paths[shard], rows, {"tally": tally})
             watch(shares.finish())
         shares.wait(watch)
-        bar.update(num_shards - bar.n)
     total: Counter[str] = Counter()
     for path in paths:
         total.update(read_manifest(manifest_beside(path))["tally"])

@@ -28,6 +28,7 @@ from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_t
 from lactchain.errors import DataError
 from lactchain.files import parse_json_lines
 from lactchain.manifests import RUN_FILE
+from lactchain.results import result_of
 from lactchain.types import Action, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]
@@ -38,7 +39,8 @@ EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
 
 def open_pairs(path: str | Path) -> list[PreferencePair]:
     """Preference pairs of our files, or of any data set with TRL's columns; else a `DataError`."""
-    rows = _foreign_rows(Path(path), "chosen_token_ids")
+    path = result_of(path, "pairs")
+    rows = _foreign_rows(path, "chosen_token_ids")
     if rows is None:
         return read_pairs(path)
     return [pair_of(row, f"{path}: row {i}") for i, row in enumerate(rows)]
@@ -50,7 +52,7 @@ def open_trajectories(path: str | Path) -> list[Trajectory]:
     Files of ours are held against their manifests, where these are still there. `DataError` names
     what is missing or damaged: a file, a column, a row that is no episode.
     """
-    path = Path(path)
+    path = result_of(path, "trajectories")
     if (path / "data" / METADATA).is_file():
         return read_minari(path)
     rows = _foreign_rows(path, "stop_reasons")

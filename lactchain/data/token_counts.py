@@ -14,10 +14,11 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import check_encoder, load_own_tokenizer
 from lactchain.models.meta_models import TextLengths, at_depth, build
-from lactchain.models.prompting import PromptTemplate, resolve_strategy
+from lactchain.models.places import resolve_weights
+from lactchain.models.prompting import PromptTemplate
 from lactchain.models.specs import critic_spec, shape_of
-from lactchain.models.weight_files import resolve_weights
 from lactchain.settings import CriticConfig, EnvironmentConfig, PlayerConfig
+from lactchain.strategies import resolve_strategy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

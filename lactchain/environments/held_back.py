@@ -34,15 +34,16 @@ class HeldBack:
         """
         if unknown := set(by) - set(starts[0]):
             raise ConfigError(
-                f"held_back.by: expected fields of a state, out of {sorted(starts[0])}, got "
-                f"{sorted(unknown)}"
+                "environment.held_back.by: expected fields of a state, out of"
+                f" {sorted(starts[0])}, got {sorted(unknown)}"
             )
         values = sorted({_value(state, by) for state in starts}, key=_rank)
         count = round(share * len(values))
         if not 0 < count < len(values):
             raise ConfigError(
-                f"held_back.share: expected to hold back some starts and to leave some, {share} of"
-                f" {len(values)} is {count}; change the share or held_back.by, or hold none back"
+                "environment.held_back.share: expected to hold back some starts and to leave some,"
+                f" {share} of {len(values)} is {count}; change the share or held_back.by, or hold"
+                " none back"
             )
         return cls(tuple(by), frozenset(values[:count]))
 

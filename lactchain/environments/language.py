@@ -19,6 +19,7 @@ from gymnasium import spaces
 from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
+from lactchain.environments.registry import find_env
 from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.settings import EnvironmentConfig, HeldBackConfig
@@ -118,12 +119,12 @@ class LanguageEnv(gym.Env[str, str]):
                 extractor, self.view.action_names, max_chain_length, self.view.spelling
             )
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(f"environment.{error}") from error
         self.max_chains = self.view.max_chains if max_chains is None else max_chains
         if self.max_chains < 1:
-            raise ConfigError(f"max_chains: expected at least 1, got {max_chains}")
+            raise ConfigError(f"environment.max_chains: expected at least 1, got {max_chains}")
         if history < 0:
-            raise ConfigError(f"history: expected at least 0, got {history}")
+            raise ConfigError(f"environment.history: expected at least 0, got {history}")
         self.history = history
         self.invalid_penalty = invalid_penalty
         self.chain_cost = chain_cost
@@ -168,8 +169,8 @@ class LanguageEnv(gym.Env[str, str]):
             return HeldBack()
         if self.view.states is None or self.view.get_state is None:
             raise ConfigError(
-                f"held_back: expected a view with `states` and `get_state`, that of {self.env} has"
-                " not both; add them, or hold nothing back"
+                f"environment.held_back: expected a view with `states` and `get_state`, that of"
+                f" {self.env} has not both; add them, or hold nothing back"
             )
         return HeldBack.choose(self.start_states(), self._held_back.share, self._held_back.by)
 
@@ -212,7 +213,7 @@ class LanguageEnv(gym.Env[str, str]):
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
         self._remembered.append(self._printable(action))
-        reading = self._read(action)
+        reading = self.read(action)
         if isinstance(reading, Chain):
             reward, terminated, truncated, info = self._play(self._actions(reading))
             feedback = self.view.bump_feedback if any(info["bumped"]) else ""
@@ -248,7 +249,7 @@ class LanguageEnv(gym.Env[str, str]):
             text = longer
         return text
 
-    def _read(self, text: str) -> Chain | Rejection:
+    def read(self, text: str) -> Chain | Rejection:
         """The chain that a text holds; a text world takes only what is in its action space."""
         reading = self.extractor.parse(text)
         if isinstance(reading, Chain):
@@ -334,11 +335,11 @@ def language_env(
     take these arguments.
     """
     try:
-        env = gym.make(env_id, disable_env_checker=True, **(env_kwargs or {}))
-    except (gym.error.Error, ModuleNotFoundError) as error:
-        raise ConfigError(f"id: no Gymnasium environment {env_id!r}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"kwargs: {env_id} does not take {env_kwargs}: {error}") from error
+        env = gym.make(find_env(env_id), disable_env_checker=True, **(env_kwargs or {}))
+    except (gym.error.Error, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"environment.kwargs: {env_id} does not take {env_kwargs}: {error}"
+        ) from error
     if isinstance(env.unwrapped, LanguageEnv):
         return LanguageEnv(env.unwrapped.env, env.unwrapped.view, **kwargs)
     return LanguageEnv(env, **kwargs)

@@ -16,6 +16,7 @@ from lactchain.errors import ConfigError
 from lactchain.types import Action, ChainGrammar, Policy
 
 MOST_LISTED = 12  # actions whose numbers a person is told
+FEW = 3  # of more than that, so many for examples
 
 _MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its parts
 
@@ -131,31 +132,51 @@ class HumanPolicy(RowPolicy):
     """The person at the keyboard.
 
     Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
-    format of a completion; anything else is the completion, letter for letter. `ask` shows a text
-    and returns the line that was typed.
+    format of a completion; anything else is the completion, letter for letter.
+
+    Args:
+        ask: shows a text and returns the line that was typed.
+        accepts: whether a completion is to be played; until one is, the person is asked again.
     """
 
     name = "human"
 
-    def __init__(self, grammar: ChainGrammar, ask: Callable[[str], str] = input) -> None:
+    def __init__(
+        self,
+        grammar: ChainGrammar,
+        ask: Callable[[str], str] = input,
+        accepts: Callable[[str], bool] = lambda completion: True,
+    ) -> None:
         self.grammar = grammar
-        self.ask = ask
+        self.ask, self.accepts = ask, accepts
         names = enumerate(grammar.action_names)
         self._named = {name.replace(" ", ""): number for number, name in names}
 
     def complete(self, text: str, seed: int) -> str:
         """What is typed, in the format of a completion."""
         names = self.grammar.action_names
-        legend = [f"{number} {name}" for number, name in enumerate(names[:MOST_LISTED])]
-        legend += ["..."] * (len(names) > MOST_LISTED)
-        line = self.ask(f"{text}\n[{', '.join(legend)}] > ")
-        numbers = {str(number): number for number in range(len(names))}
+        listed = names if len(names) <= MOST_LISTED else names[:FEW]
+        legend = [f"{number} {spoken(name)}" for number, name in enumerate(listed)]
+        legend += ["..."] * (len(names) > len(listed))
+        question = f"{text}\n[{', '.join(legend)}] > "
+        while not self.accepts(completion := self._completion(self.ask(question))):
+            pass
+        return completion
+
+    def _completion(self, line: str) -> str:
+        numbers = {str(number): number for number in range(len(self.grammar.action_names))}
         if line.replace(" ", "") in self._named:
             return self.grammar.render([self._named[line.replace(" ", "")]])
         words = line.split()
         if words and all(word in numbers for word in words):
             return self.grammar.render([numbers[word] for word in words])
         return line
+
+
+def spoken(name: str) -> str:
+    """An action's name as people write it: the letters of a word together."""
+    parts = name.split()
+    return "".join(parts) if all(len(part) == 1 for part in parts) else name
 
 
 POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {

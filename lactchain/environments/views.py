@@ -114,7 +114,7 @@ class TextView:
             return self.template.format(feedback=feedback, **fields)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"template: expected fields out of {[*fields, 'feedback']}, got "
+                f"environment.template: expected fields out of {[*fields, 'feedback']}, got "
                 f"{self.template!r}: {error}"
             ) from error
 
@@ -125,7 +125,9 @@ class TextView:
             if space.start != 0:
                 raise ConfigError(f"{env}: expected discrete actions from 0, got {space}")
             if len(names) != space.n:
-                raise ConfigError(f"action_names: expected {space.n} names, got {names}")
+                raise ConfigError(
+                    f"environment.action_names: expected {space.n} names, got {names}"
+                )
         elif not isinstance(space, spaces.Text):
             raise ConfigError(f"{env}: expected discrete actions, or text, got {space}")
         if self.competent is not None and self.competent not in self.policies:
@@ -135,7 +137,7 @@ class TextView:
         try:
             list(string.Formatter().parse(self.template))
         except ValueError as error:
-            raise ConfigError(f"template: {error}") from error
+            raise ConfigError(f"environment.template: {error}") from error
 
 
 @singledispatch

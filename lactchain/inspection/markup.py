@@ -4,7 +4,6 @@ Control characters and lone surrogates, which HTML cannot hold, show as backslas
 """
 
 import math
-from collections.abc import Sequence
 from numbers import Number
 
 import markupsafe
@@ -27,16 +26,6 @@ def _visible(value: object) -> object:
     return value if isinstance(value, Markup | Number) else plain(str(value)).plain
 
 
-def _numeric_columns(rows: Sequence[Sequence[object]], count: int) -> list[bool]:
-    """Which of so many columns hold numbers only."""
-    columns = zip(*rows, strict=True) if rows else [[""]] * count
-    return [all(map(_is_number, column)) for column in columns]
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, Number) and not isinstance(value, bool))
-
-
 environment = Environment(
     loader=PackageLoader("lactchain.inspection"),
     autoescape=True,
@@ -45,8 +34,6 @@ environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-environment.filters |= {"shown": escape, "numeric_columns": _numeric_columns}
+environment.filters["shown"] = escape
 shapes = environment.get_template("shapes.svg").module
 """Functions that return pieces of a picture: see `templates/shapes.svg`."""
-parts = environment.get_template("parts.html").module
-"""Functions that return pieces of a page: see `templates/parts.html`."""

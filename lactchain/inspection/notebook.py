@@ -1,65 +1,62 @@
-"""Looking into runs from a notebook: all of this displays itself, escaped, without scripts.
+"""Looking into runs from a notebook: the explorer of `report.html`, in a frame of its own.
 
 run = open_run("runs/quickstart")
-run                                      # what is there
-show_run(run)                            # curves, success by distance, values
-show_trajectory(run.trajectories[0], run)
-show_pairs(run)
+run                                      # the explorer
+explore(run, screen="pairs")             # the same, open on another screen
+explore(run, beside=["runs/other"])      # two runs, side by side
+frames(run)["answers"]                   # what it shows, for pandas
 """
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from lactchain.inspection import markup, report
+from lactchain.inspection import report
+from lactchain.inspection.contents import contents
 from lactchain.inspection.run_view import RunView
 from lactchain.inspection.run_view import open_run as open_run
-from lactchain.types import Trajectory
 
 
-class Shown(markup.Markup):
-    """HTML that a notebook displays."""
+class Explorer:
+    """A page that a notebook displays."""
+
+    def __init__(self, page: str, height: int) -> None:
+        self.page, self.height = page, height
 
     def _repr_html_(self) -> str:
-        return str(markup.parts.notebook(self))
+        return report.framed(self.page, self.height)
 
 
-def show_run(run: RunView) -> Shown:
-    """Curves, success by distance and values, as far as the run has them."""
-    return show_curves(run) + show_success(run) + show_values(run)
+def explore(
+    run: RunView | str | Path,
+    screen: str = "summary",
+    beside: Sequence[str | Path] = (),
+    height: int = 760,
+) -> Explorer:
+    """The explorer of a run, with others `beside` it.
+
+    Args:
+        screen: the one of `report.SCREENS` that it opens on.
+        height: of the frame, in pixels.
+    """
+    view = run if isinstance(run, RunView) else open_run(run)
+    return Explorer(report.render(view, [open_run(other) for other in beside], screen), height)
 
 
-def show_curves(run: RunView) -> Shown:
-    """The metrics of a run and of its stages."""
-    return Shown(report.curves(run))
+def frames(run: RunView | str | Path) -> dict[str, Any]:
+    """The tables of the explorer as pandas data frames, by their names.
+
+    `state`, `start_state` and `end_state` are rows of the frame `states`. Half a surrogate pair,
+    which a frame cannot hold, stands as its number.
+    """
+    import pandas
+
+    view = run if isinstance(run, RunView) else open_run(run)
+    return {
+        name: pandas.DataFrame({key: list(map(_as_utf8, values)) for key, values in table.items()})
+        for name, table in contents(view).tables.items()
+    }
 
 
-def show_success(run: RunView) -> Shown:
-    """How often the goal was reached, by the length of the shortest path."""
-    return Shown(report.success(run.newest("episodes")[1]))
-
-
-def show_values(run: RunView) -> Shown:
-    """The critic's values beside the exact ones, and what a value model says of each move."""
-    values, told = run.newest("values")[1], run.newest("completion_values")[1]
-    return Shown(
-        report.state_values(values, run.picture) + report.completion_values(told, run.picture)
-    )
-
-
-def show_trajectory(trajectory: Trajectory, run: RunView) -> Shown:
-    """One episode: drawn as its world draws it, valued by the critic of the run."""
-    return _drawn([trajectory], run)
-
-
-def show_trajectories(run: RunView, count: int = 4) -> Shown:
-    """Some episodes of a run, failures first and at most half of them."""
-    return _drawn(report.sample_episodes(run.newest("trajectories")[1], count), run)
-
-
-def show_pairs(run: RunView, count: int = report.NUM_PAIRS) -> Shown:
-    """The margins of all pairs of a run, and some of the pairs."""
-    return Shown(report.pair_table(run.newest("pairs")[1], count))
-
-
-def _drawn(trajectories: Sequence[Trajectory], run: RunView) -> Shown:
-    values, told = run.newest("values")[1], run.newest("completion_values")[1]
-    return Shown(report.rollouts(trajectories, run.picture, values, told))
+def _as_utf8(value: Any) -> Any:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

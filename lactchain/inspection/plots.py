@@ -14,11 +14,9 @@ from lactchain.inspection.markup import Markup, shapes
 LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
 AXIS = "#9fb3c8"
 Shade = tuple[int, int, int]  # red, green, blue
-# Light to dark, so that a map also reads in print (ColorBrewer's Blues and RdBu).
+# Light to dark, so that a map also reads in print (ColorBrewer's Blues).
 SEQUENTIAL = ((247, 251, 255), (198, 219, 239), (107, 174, 214), (33, 113, 181), (8, 48, 107))
-DIVERGING = ((178, 24, 43), (244, 165, 130), (247, 247, 247), (146, 197, 222), (33, 102, 172))
 MAX_POINTS = 600  # of a curve
-MAX_DOTS = 1500  # of a scatter plot
 MAX_NAMES = 3  # that a legend has room for
 
 
@@ -77,9 +75,12 @@ class Axes:
 
 
 def line_chart(
-    title: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x_label: str = "step"
+    title: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x_label: str = "step",
+    x_marks: Sequence[float] | None = None,
 ) -> Markup:
-    """Curves by name, each (x, y); points that are not finite leave a gap."""
+    """Curves by name, each (x, y), with ticks at `x_marks`; what is not finite leaves a gap."""
     curves = {name: _finite_range(x, y) for name, (x, y) in series.items()}
     axes = Axes(
         padded([x for xs, _ in curves.values() for x in xs], 0.0),
@@ -91,50 +92,29 @@ def line_chart(
         _curve(axes, name, xs, ys, colour)
         for (name, (xs, ys)), colour in zip(curves.items(), colours, strict=True)
     ]
-    return axes.draw(title, x_label, *drawn, *_legend(axes, list(curves), colours))
+    marks = None if x_marks is None else [(axes.x(x), x) for x in x_marks]
+    return axes.draw(title, x_label, *drawn, *_legend(axes, list(curves), colours), x_marks=marks)
 
 
 def bar_chart(
-    title: str, bars: Mapping[str, Mapping[int, tuple[float, int]]], x_label: str
+    title: str,
+    bars: Mapping[str, Mapping[int, tuple[float, int]]],
+    x_label: str,
+    width: int = 520,
 ) -> Markup:
     """Shares in [0, 1] as bars side by side: name → {x: (share, number of cases)}."""
     positions = sorted({x for group in bars.values() for x in group})
-    axes = Axes((-0.6, len(positions) - 0.4), (0.0, 1.0), width=520, top=42)
-    width = (axes.x(0.8) - axes.x(0.0)) / len(bars)
+    axes = Axes((-0.6, len(positions) - 0.4), (0.0, 1.0), width=width, top=42)
+    box = (axes.x(0.8) - axes.x(0.0)) / len(bars)
     colours, drawn = _series_colours(len(bars)), []
     for n, (name, group) in enumerate(bars.items()):
         for place, x in enumerate(positions):
             share, cases = group.get(x, (0.0, 0))
             hint = f"{name}, {x_label} {x}: {share:.1%} of {cases}"
-            left = axes.x(place - 0.4) + n * width
-            drawn.append(axes.box(left, width - 1, share, colours[n], hint))
+            left = axes.x(place - 0.4) + n * box
+            drawn.append(axes.box(left, box - 1, share, colours[n], hint))
     marks = [(axes.x(place), x) for place, x in enumerate(positions)]
     return axes.draw(title, x_label, *drawn, *_legend(axes, list(bars), colours), x_marks=marks)
-
-
-def scatter(title: str, x: Sequence[float], y: Sequence[float], x_label: str) -> Markup:
-    """Points (x, y) beside the line y = x, on which they would agree."""
-    limits = padded([*x, *y], 0.05)
-    axes = Axes(limits, limits, width=260, height=250)
-    low, high = limits
-    diagonal = shapes.line(axes.x(low), axes.y(low), axes.x(high), axes.y(high), AXIS)
-    places = evenly_spaced(len(x), MAX_DOTS)
-    dots = [
-        shapes.circle(axes.x(a), axes.y(b), 2, LINE_COLOURS[0], opacity=0.35)
-        for a, b in zip(np.array(x)[places], np.array(y)[places], strict=True)
-    ]
-    return axes.draw(title, x_label, diagonal, *dots)
-
-
-def histogram(title: str, values: Sequence[float], x_label: str) -> Markup:
-    """How often values occur."""
-    counts, edges = np.histogram(values, 24, range=padded(values, 0.0))
-    axes = Axes((edges[0], edges[-1]), (0.0, float(max(counts.max(), 1))))
-    bars = []
-    for left, right, count in zip(edges, edges[1:], counts, strict=False):
-        width, hint = axes.x(right) - axes.x(left) - 0.5, f"{left:.4g} to {right:.4g}: {count}"
-        bars.append(axes.box(axes.x(left), width, count, LINE_COLOURS[0], hint))
-    return axes.draw(title, x_label, *bars)
 
 
 def chain_colour(index: int) -> str:

@@ -5,13 +5,11 @@ Folders inside with a config.yaml of their own are runs too: the stages of a pip
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,15 +21,15 @@ from lactchain.data.evaluations import (
     read_episodes,
     read_values,
 )
-from lactchain.data.preferences import chain_advantages, read_pairs
+from lactchain.data.inspections import Inspection, is_inspection, read_inspection
+from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.language import language_env
-from lactchain.environments.views import State
+from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_json
-from lactchain.inspection.markup import Markup, escape, parts
+from lactchain.files import read_json, read_json_lines
 from lactchain.inspection.pictures import Picture
 from lactchain.run import read_metrics
+from lactchain.settings import EnvironmentConfig, known_fields
 from lactchain.types import PreferencePair, Trajectory
 
 Result = TypeVar("Result")
@@ -102,6 +100,30 @@ class RunView:
         views.sort(key=lambda view: (view.started, _natural_order(str(view.directory))))
         return {view.directory.relative_to(self.directory).as_posix(): view for view in views}
 
+    @cached_property
+    def results(self) -> dict[int | None, list[EpisodeResult]]:
+        """How each episode of the evaluations went, by round; of a run without rounds, under None.
+
+        Where only the figures before and after training are there, these are rounds 0 and 1.
+        """
+        rounds = {
+            round_of(name): stage.episodes["after"]
+            for name, stage in self.stages.items()
+            if "after" in stage.episodes and round_of(name) is not None
+        }
+        if rounds or "after" not in self.episodes:
+            return rounds
+        if "before" in self.episodes:
+            return {0: self.episodes["before"], 1: self.episodes["after"]}
+        return {None: self.episodes["after"]}
+
+    @cached_property
+    def lineage(self) -> list[dict[str, Any]]:
+        """The members, or the trials, of a search; empty where it was none."""
+        return self._read("lineage.jsonl", read_json_lines) or (
+            self._read("trials.jsonl", read_json_lines) or []
+        )
+
     @property
     def name(self) -> str:
         """The folder's own name."""
@@ -124,18 +146,41 @@ class RunView:
         return self.metrics[0].get("time", math.inf) if self.metrics else math.inf
 
     @cached_property
-    def picture(self) -> Picture:
-        """What the world that was played in draws of itself; of a world that is not here, nothing.
+    def world(self) -> Mapping[str, Any]:
+        """The settings of the environment that was played; empty where there was none.
+
+        Those of a stage come first: a pipeline's own may leave numbers open.
+        """
+        configs = [*(stage.config for stage in self.stages.values()), self.config]
+        found = next(filter(None, (_find(config, "environment") for config in configs)), {})
+        return {name: value for name, value in found.items() if value is not None}
+
+    @cached_property
+    def env(self) -> LanguageEnv | None:
+        """The world that was played in, in words; None of a world that is not here.
 
         A world of somebody else's is imported if its id names the module, `module:id`, as it was
         when the run was made.
         """
-        settings = _find(self.config, "environment") or {}
         try:
-            view = language_env(str(settings.get("id")), settings.get("kwargs")).view
-        except (ConfigError, DataError):
-            return Picture()
-        return view.picture or Picture()
+            return make_language_env(
+                EnvironmentConfig(**known_fields(EnvironmentConfig, self.world))
+            )
+        except (ConfigError, DataError, TypeError, ValueError):
+            return None
+
+    @property
+    def picture(self) -> Picture | None:
+        """What that world shows of its states; None where it shows nothing."""
+        return None if self.env is None else self.env.view.picture
+
+    @cached_property
+    def inspections(self) -> dict[int, Inspection]:
+        """What each round has recorded of its answers, by its number; a damaged record is none."""
+        folders = self.directory.glob("round_*/inspection")
+        numbers = {int(f.parent.name.removeprefix("round_")): f for f in folders}
+        whole = {n: folder for n, folder in sorted(numbers.items()) if is_inspection(folder)}
+        return {number: read_inspection(folder) for number, folder in whole.items()}
 
     def newest(self, attribute: str) -> tuple[str, Any]:
         """What this run holds under a name, else the last stage that has any, and that stage."""
@@ -165,39 +210,9 @@ class RunView:
         return read(path) if found else None
 
     def _repr_html_(self) -> str:
-        heading = Markup("<b>{} ({})</b>").format(escape(self.directory), self.state)
-        facts = {
-            "records": len(self.metrics),
-            "episodes": len(self.trajectories),
-            "pairs": len(self.pairs),
-            "stages": ", ".join(self.stages) or None,
-        }
-        return str(parts.notebook(heading + parts.fields({**facts, **(self.summary or {})})))
+        from lactchain.inspection.report import framed, render
 
-
-@dataclass(frozen=True)
-class ChainRecord:
-    """One chain of an episode as people look at it.
-
-    Attributes:
-        text: the completion.
-        reward: undiscounted reward of the chain.
-        value: the critic's value of the state before; None where it is unknown.
-        advantage: reward and what followed, or what the completion promised, less that value; None
-            where it is unknown.
-        note: what went wrong (bumps, why the completion was rejected), or empty.
-    """
-
-    text: str
-    reward: float
-    value: float | None
-    advantage: float | None
-    note: str
-
-    @property
-    def q(self) -> float | None:
-        """What the completion is worth in the state before; None where it is unknown."""
-        return None if self.advantage is None else self.value + self.advantage
+        return framed(render(self))
 
 
 def open_run(path: str | Path) -> RunView:
@@ -208,77 +223,10 @@ def open_run(path: str | Path) -> RunView:
     return RunView(directory)
 
 
-def chain_records(
-    trajectory: Trajectory,
-    values: StateValues | None = None,
-    completion_values: CompletionValues | None = None,
-) -> list[ChainRecord]:
-    """The chains of an episode, and what each is worth where the state is known.
-
-    By a value model, that is by the completion alone, or else by a critic, that is by what
-    followed.
-    """
-    keys = [_key(info.get("state")) for info in trajectory.infos]
-    worth: list[float | None] = [None] * len(keys)
-    advantages: list[float | None] = [None] * len(trajectory)
-    if completion_values is not None:
-        worth = _look_up(keys, completion_values.states, completion_values.values)
-        advantages = _promised(trajectory, keys, completion_values)
-    elif values is not None:
-        worth = _look_up(keys, values.states, values.critic)
-        advantages = _earned(trajectory, worth, values)
-    notes = map(_note, trajectory.infos[1:])
-    said = [action.text for action in trajectory.actions]
-    columns = zip(said, trajectory.rewards, worth[:-1], advantages, notes, strict=True)
-    return list(starmap(ChainRecord, columns))
-
-
-def _look_up(keys: Sequence[str], states: Sequence[State], entries: Sequence[Any]) -> list[Any]:
-    """The entry of each state by its key; None where it is none of the states."""
-    known = dict(zip(map(_key, states), entries, strict=True))
-    return [known.get(key) for key in keys]
-
-
-def _promised(
-    trajectory: Trajectory, keys: Sequence[str], values: CompletionValues
-) -> list[float | None]:
-    """The advantage of each completion of an episode, by the completion alone."""
-    places = {completion.rstrip("\n"): place for place, completion in enumerate(values.completions)}
-    said = (places.get(action.text.rstrip("\n")) for action in trajectory.actions)
-    rows = _look_up(keys, values.states, values.advantages)
-    return [
-        None if row is None or place is None else row[place]
-        for row, place in zip(rows, said, strict=False)
-    ]
-
-
-def _earned(
-    trajectory: Trajectory, worth: Sequence[float | None], values: StateValues
-) -> list[float | None]:
-    """The advantage of each completion of an episode, by what followed."""
-    rewards = trajectory.chain_rewards(values.gamma, values.discount_per)
-    ended = [t == len(trajectory) and trajectory.terminated for t in range(len(worth))]
-    after = [0.0 if end else value for end, value in zip(ended, worth, strict=True)][1:]
-    return [
-        None
-        if None in (value, next_value)
-        else float(
-            chain_advantages(r, k, value, next_value, False, values.gamma, values.discount_per)
-        )
-        for r, k, value, next_value in zip(
-            rewards, trajectory.num_actions, worth[:-1], after, strict=True
-        )
-    ]
-
-
-def _note(info: Mapping[str, Any]) -> str:
-    bumps = sum(info.get("bumped", ()))
-    rejected = f"not a chain: {info.get('invalid_reason')}" if info.get("invalid_action") else ""
-    return rejected or (f"{bumps} bump{'s' if bumps > 1 else ''}" if bumps else "")
-
-
-def _key(state: Mapping[str, Any] | None) -> str:
-    return json.dumps(state, sort_keys=True)
+def round_of(stage: str) -> int | None:
+    """The round that a stage belongs to, by its name; None where it belongs to none."""
+    found = re.match(r"round_(\d+)(/|$)", stage)
+    return int(found[1]) if found else None
 
 
 def _find(settings: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

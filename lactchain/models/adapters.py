@@ -29,12 +29,12 @@ from lactchain.files import read_json, sha256
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_tensors
+from lactchain.results import ADAPTER_RECORD
 from lactchain.settings import LoraSettings
 
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-ADAPTER_RECORD = "lactchain_adapter.json"
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""

@@ -21,9 +21,11 @@ from torch import Tensor
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.files import read_json
 from lactchain.manifests import write_manifest
+from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
-from lactchain.models.weight_files import INDEX, check_weights, resolve_weights, write_tensors
+from lactchain.models.places import resolve_weights
+from lactchain.models.weight_files import INDEX, check_weights, write_tensors
 from lactchain.settings import PlayerConfig
 
 BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
@@ -82,6 +84,9 @@ def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) ->
         places |= _write_shard(file, folder / file.name, getattr(torch, dtype), updates, report)
     updates.require_all(report)
     _write_beside(base, folder, dtype, places, report)
+    asked = Path(config.adapter or base) / POLICY_FILE
+    if asked.is_file():
+        shutil.copyfile(asked, folder / POLICY_FILE)
     facts = {"base_fingerprint": base_checksum(base), "adapter": config.adapter, "dtype": dtype}
     write_manifest(folder, facts)
     return report

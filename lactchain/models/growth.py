@@ -20,8 +20,8 @@ from lactchain.errors import ConfigError
 from lactchain.files import disk_errors
 from lactchain.models.adapters import ADAPTER_FILES, check_adapter, write_adapter_record
 from lactchain.models.loading import load_actor, load_own_tokenizer
+from lactchain.models.places import resolve_weights
 from lactchain.models.runtime import quiet
-from lactchain.models.weight_files import resolve_weights
 from lactchain.settings import ActorConfig
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")

@@ -22,13 +22,12 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.headed import ScoreHead, value_encoder_class
+from lactchain.models.places import mend, resolve_weights
 from lactchain.models.prompting import end_of_completion
 from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
 from lactchain.models.weight_files import (
     check_weights,
-    mend,
     read_model_json,
-    resolve_weights,
     stored_names,
     stored_weight,
     verify_manifest_if_any,
@@ -153,7 +152,7 @@ def load_base(
     if config.bits == 4 and device().type == "cpu":
         _keep_differentiable(model)
     if all_trained:
-        _check_experts(model, path)
+        _check_experts(model, path, config)
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
     if wrong:
@@ -269,12 +268,18 @@ def _check_length(
         )
 
 
+def _key(config: ModelConfig) -> str:
+    """Where the settings of a model stand."""
+    return "critic" if isinstance(config, CriticConfig) else "actor"
+
+
 def _check_trainable(config: ActorConfig | CriticConfig, path: Path) -> None:
     """Refuses to train all weights where that cannot work; warns where it hardly does."""
     if bits := config.bits:
         raise ConfigError(
-            f"lora: expected an adapter to train on {path} in {bits} bits, whose weights cannot be "
-            f"trained themselves, got null; set lora, or another dtype than {bits}bit"
+            f"{_key(config)}.lora: expected an adapter to train on {path} in {bits} bits, whose "
+            f"weights cannot be trained themselves, got null; set lora, or another dtype than "
+            f"{bits}bit"
         )
     if config.dtype == "bfloat16":
         log.warning(
@@ -284,15 +289,16 @@ def _check_trainable(config: ActorConfig | CriticConfig, path: Path) -> None:
         )
 
 
-def _check_experts(model: PreTrainedModel, path: Path) -> None:
+def _check_experts(model: PreTrainedModel, path: Path, config: ModelConfig) -> None:
     """Refuses to train all weights of experts that lie in one tensor, but in files one by one.
 
     A checkpoint of them could not be gone on from.
     """
     if any(".experts." in name for name in stored_names(path).keys() - model.state_dict().keys()):
         raise ConfigError(
-            f"lora: expected an adapter to train on {path}, a {model.config.model_type}, whose "
-            "experts are stored otherwise than they are trained, got null; set lora"
+            f"{_key(config)}.lora: expected an adapter to train on {path}, a "
+            f"{model.config.model_type}, whose experts are stored otherwise than they are "
+            "trained, got null; set lora"
         )
 
 
@@ -314,7 +320,8 @@ def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig
         return None
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
-            "dtype: 4bit and 8bit need bitsandbytes: pip install -e '.[quantization]'"
+            f"{_key(config)}.dtype: 4bit and 8bit need bitsandbytes: "
+            "pip install -e '.[quantization]'"
         )
     return BitsAndBytesConfig(
         load_in_4bit=config.bits == 4,

@@ -19,9 +19,10 @@ from lactchain.models.headed import stored_bits
 from lactchain.models.loading import SMALL_MODEL_BYTES, load_shape, resolve_dtype
 from lactchain.models.memory import SHAPES
 from lactchain.models.meta_models import Heads, ModelSpec
+from lactchain.models.places import resolve_weights
 from lactchain.models.runtime import device, free_memory
 from lactchain.models.values import ValueModel
-from lactchain.models.weight_files import check_weights, resolve_weights
+from lactchain.models.weight_files import check_weights
 from lactchain.settings import CriticConfig, LoraSettings, ModelConfig, PlayerConfig
 
 

@@ -1,7 +1,7 @@
 """The weight files of models: where they are, whether they are whole, fetched, and written.
 
-Nothing is downloaded but by `scripts/prepare_weights.py`, and every missing piece is an error that
-names its command. Weights are read from safetensors only, never from pickles.
+Nothing is downloaded but by `lactchain prepare_weights`, and every missing piece is an error that
+names this command. Weights are read from safetensors only, never from pickles.
 """
 
 import json
@@ -28,12 +28,7 @@ from torch import Tensor
 from lactchain.errors import DataError
 from lactchain.files import read_json
 from lactchain.manifests import MANIFEST, verify_manifest
-
-WEIGHTS_FOLDER = Path("weights")
-"""Where `scripts/prepare_weights.py` puts models, seen from the working directory."""
-
-PRESETS = Path("configs/prepare_weights")
-"""Whose shipped settings make tiny models, `X_tiny.yaml` those in weights/X."""
+from lactchain.models.places import download_command, mend
 
 INDEX = "model.safetensors.index.json"
 """Which file each weight is in, where there are several."""
@@ -45,38 +40,6 @@ WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "LICENSE*", "
 
 # Mistral publishes its weights twice, the second time in its own format.
 DUPLICATES = ["consolidated*", "original/*", "onnx/*"]
-
-
-def resolve_weights(model: str | Path) -> Path:
-    """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
-    for folder in (Path(model), WEIGHTS_FOLDER / model):
-        if folder.is_dir():
-            return folder
-    try:
-        return Path(huggingface_hub.snapshot_download(str(model), local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError) as error:
-        raise DataError(
-            f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
-        ) from error
-
-
-def mend(model: str | Path) -> str:
-    """How a model is made or fetched anew, as far as its name tells."""
-    path = Path(model)
-    inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
-    preset = PRESETS / f"{inside.parent.name or 'gridworld'}_tiny.yaml"
-    if path != inside and inside.name.startswith("tiny-") and preset.is_file():
-        return f"run: python scripts/prepare_weights.py --config {preset}"
-    if len(inside.parts) == 2 and not inside.is_dir() and not path.is_absolute():  # a hub id
-        return f"if the hub has it, run: {download_command(inside)}"
-    return (
-        "correct its name or copy it here whole; scripts/prepare_weights.py makes and fetches some"
-    )
-
-
-def download_command(hub_id: str | Path) -> str:
-    """What fetches a model of the hub into weights/, or goes on with it."""
-    return f"python scripts/prepare_weights.py --download '[{hub_id}]'"
 
 
 def read_model_json(file: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS, config_of
 from lactchain.errors import Interrupted
 from lactchain.process import stop_requested
+from lactchain.progress import under_way
 from lactchain.search import mutations
 from lactchain.search.evolution import Child, Individual
 from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
@@ -81,11 +82,13 @@ class Arena:
         before = sum(one.num_env_steps for one in envs)
         for places, population in self._populations(members, seed):
             joined = JoinedEnvs([envs[place] for place in places])
-            goal = joined.members[0].num_env_steps + num_steps
-            while joined.members[0].num_env_steps < goal:
-                if stop_requested():
-                    raise Interrupted(stop_requested(), "stopped while members trained")
-                population.advance(joined, progress)
+            start = joined.members[0].num_env_steps
+            with under_way("steps", num_steps) as step:
+                while (steps := joined.members[0].num_env_steps - start) < num_steps:
+                    if stop_requested():
+                        raise Interrupted(stop_requested(), "stopped while members trained")
+                    step.at(steps)
+                    population.advance(joined, progress)
             trained |= {place: take(population, row) for row, place in enumerate(places)}
         for one in envs:
             one.pop_episodes()

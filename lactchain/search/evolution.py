@@ -145,6 +145,7 @@ class Evolution:
         members: its members, not trained yet.
         champion: the fittest so far, as it was when it was first evaluated.
         certified: mean return of the champion over fresh episodes, where the target was met.
+        lineage: the records of all generations so far; see `Generation.lineage`.
     """
 
     species: Species
@@ -155,6 +156,7 @@ class Evolution:
     members: list[Individual] = field(default_factory=list)
     champion: Individual | None = None
     certified: float | None = None
+    lineage: list[dict[str, Any]] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Generation]:
         """Generations, until the target is certified or the last one is done."""
@@ -177,6 +179,7 @@ class Evolution:
         self._certify(judged)
         steps = self.species.num_env_steps
         generation = Generation(self.number, tuple(evaluated), steps, self.champion, self.certified)
+        self.lineage += generation.lineage()
         self.number += 1
         self.members = self._children(evaluated)
         return generation
@@ -245,12 +248,14 @@ class Evolution:
             "members": [self._encode(member) for member in self.members],
             "champion": self.champion and self._encode(self.champion),
             "certified": self.certified,
+            "lineage": self.lineage,
             "species": self.species.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
         self.number, self.certified = state["number"], state["certified"]
+        self.lineage = state["lineage"]
         self.members = [self._decode(member) for member in state["members"]]
         self.champion = state["champion"] and self._decode(state["champion"])
         self.species.load_state_dict(state["species"])

@@ -12,6 +12,7 @@ A generation, or a trial, that was cut is done again, and comes out the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,15 @@ from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import read_agent, save_agent
-from lactchain.files import append_json_lines, read_json_lines, write_json_lines
+from lactchain.console import GrowingTable
+from lactchain.files import (
+    append_json_lines,
+    read_json_lines,
+    read_sealed_lines,
+    seal,
+    write_json_lines,
+)
+from lactchain.progress import under_way
 from lactchain.run import Run
 from lactchain.search.agents import Member, agent_class
 from lactchain.search.evolution import Child, Evolution, Generation, Species, ancestors, credit
@@ -35,16 +44,21 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     """Generations until the target of a `SearchConfig` is met, or all are done; the summary."""
     evolution = Evolution(species, config.evolution, config.run.seed, config.target)
     resume(run, evolution)
-    for generation in evolution:
-        record_generation(run, generation)
-        if config.language is None:
-            save_best(run, config.environment, evolution.champion)
-        # Last: what is done again writes the rest again.
-        folder, state = run.path("checkpoints"), evolution.state_dict()
-        save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
-        if run.told_to_end:
-            break
-    champion, lineage = evolution.champion, read_json_lines(run.directory / "lineage.jsonl")
+    table = GrowingTable()
+    with under_way("generation", config.evolution.num_generations, most=True) as step:
+        step.resumed(evolution.number)
+        for generation in evolution:
+            record_generation(run, generation)
+            table.add(row_of(generation))
+            if config.language is None:
+                save_best(run, config.environment, evolution.champion)
+            # Last: what is done again writes the rest again.
+            folder, state = run.path("checkpoints"), evolution.state_dict()
+            save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
+            step.at(evolution.number)
+            if run.told_to_end:
+                break
+    champion, lineage = evolution.champion, evolution.lineage
     outcome = species.certify(champion)
     species.close()
     return {
@@ -67,23 +81,31 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
     trials = trials_of(
         config.method, config.subject, config.environment, config.space, config.trials, seed
     )
-    lines = whole_trials(read_json_lines(path))
-    write_json_lines(path, lines)
+    lines = whole_trials(read_sealed_lines(path))
+    write_json_lines(path, map(seal, lines, count()))
     trials.replay(lines)
     run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
     best = max(lines, key=lambda line: line["fitness"], default=None)
     met = best is not None and best["certified"]
-    for report in trials if not met else ():
-        met = config.target is not None and trials.certify(report, config.target)
-        line = {**report.record(), "certified": met}
-        if best is None or met or report.fitness > best["fitness"]:
-            best = line
-            save_best(run, config.environment, report)
-        append_json_lines(path, [line])
-        metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
-        run.log(metrics, step=report.num_env_steps)
-        if met or run.told_to_end:
-            break
+    table = GrowingTable()
+    with under_way("trial", config.trials.num_trials, most=True) as step:
+        step.resumed(trials.number)
+        for report in trials if not met else ():
+            met = config.target is not None and trials.certify(report, config.target)
+            line = {**report.record(), "certified": met}
+            if best is None or met or report.fitness > best["fitness"]:
+                best = line
+                save_best(run, config.environment, report)
+            append_json_lines(path, [seal(line, len(lines))])
+            lines.append(line)
+            metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
+            run.log(metrics, step=report.num_env_steps)
+            if report.is_final:
+                step.at(report.trial + 1)
+                shown = {"trial": report.trial, "fitness": report.fitness}
+                table.add(shown | {"best": best["fitness"], "steps": f"{report.num_env_steps:,}"})
+            if met or run.told_to_end:
+                break
     agent = read_agent(run.directory / "best")
     return {
         "method": config.method,
@@ -100,27 +122,42 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
 
 def record_generation(run: Run, generation: Generation) -> None:
     """Adds a generation to the lineage and to the metrics."""
-    lines = generation.lineage()
-    append_json_lines(run.path("lineage.jsonl"), lines)
-    fitness = [line["fitness"] for line in lines if np.isfinite(line["fitness"])]
+    append_json_lines(run.path("lineage.jsonl"), generation.lineage())
     run.log(
         {
             "search/best_fitness": generation.champion.fitness,
-            "search/fitness": sum(fitness) / max(len(fitness), 1),
+            "search/fitness": mean_fitness(generation),
             "search/generation": generation.number,
         },
         step=generation.num_env_steps,
     )
 
 
+def row_of(generation: Generation) -> dict[str, Any]:
+    """What people see of a generation."""
+    return {
+        "generation": generation.number,
+        "fitness": mean_fitness(generation),
+        "best": generation.champion.fitness,
+        "steps": f"{generation.num_env_steps:,}",
+    }
+
+
+def mean_fitness(generation: Generation) -> float:
+    """Of the members whose fitness is a number; 0 where none is."""
+    fitness = [m.fitness for m in generation.members if np.isfinite(m.fitness)]
+    return sum(fitness) / max(len(fitness), 1)
+
+
 def resume(run: Run, evolution: Evolution) -> None:
-    """Goes on after the last whole generation; records of a later one are removed."""
-    state = load_checkpoint(run.path("checkpoints"))
+    """Goes on after the last whole generation; the lineage is written anew as it was then."""
+    state, path = load_checkpoint(run.path("checkpoints")), run.path("lineage.jsonl")
     if state is not None:
+        if "lineage" not in state:  # of an older version
+            lines = read_json_lines(path)
+            state["lineage"] = [line for line in lines if line["generation"] < state["number"]]
         evolution.load_state_dict(state)
-    path = run.path("lineage.jsonl")
-    kept = [line for line in read_json_lines(path) if line["generation"] < evolution.number]
-    write_json_lines(path, kept)
+    write_json_lines(path, evolution.lineage)
     run.truncate_metrics(evolution.species.num_env_steps if evolution.number else -1)
 
 

@@ -1,7 +1,8 @@
 """Evaluates an actor: an episode from every start state, and sampled completions.
 
 Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
-episode), RUN/summary.json and, where completions are ranked by values, RUN/completion_values.json.
+episode), RUN/samples/*.parquet, RUN/summary.json and, where completions are ranked by values,
+RUN/completion_values.json.
 Decoding and temperature are the actor's: greedy and free by default, with --actor.decoding
 constrained or scored as alternatives.
 """
@@ -15,7 +16,8 @@ from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.exact_values import estimate_completion_values
 from lactchain.data.expected_results import expected_figures
 from lactchain.data.retrieval import retrieval_figures
-from lactchain.data.rollouts import Rollouts, evaluate, invalid_rate
+from lactchain.data.rollouts import Rollouts, evaluate
+from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
@@ -61,7 +63,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     """The figures of the actor of a configuration, and of completions that are sampled from it."""
     from lactchain.models.actor import LanguageActor
 
-    seed, samples = config.run.seed, config.evaluation.num_samples
+    seed, num_samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
     per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts)
@@ -74,11 +76,11 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         write_episodes(run.path("episodes.json"), results)
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
             write_values(run.path("completion_values.json"), values)
-    if samples:
+    if num_samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)
-        rate = invalid_rate(sampler, rollouts, samples, seed, run.directory)
-        summary["sampled_invalid_rate"] = rate
+        samples = sample_completions(sampler, rollouts, num_samples, seed, run.path("samples"))
+        summary["sampled_invalid_rate"] = invalid_rate(samples)
         if distributed.is_main():
             texts = [text for t in read_trajectories(folder) for text in t.observations[:-1]]
             summary |= retrieval_figures(sampler, rollouts.env, texts, seed, rollouts.num_envs)

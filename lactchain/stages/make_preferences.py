@@ -93,7 +93,6 @@ def pairs_into(
     critic = None if config.critic is None else EmbeddingCritic.load(config.critic)
     by_return = critic is None or config.preferences.rank_by == "return"
     ranked_by = "return" if by_return else f"critic {config.critic}"
-    log.info("pairs are ranked by %s", ranked_by)
     asked = None
     if config.trajectories is not None:
         episodes = open_trajectories(config.trajectories)

@@ -1,21 +1,27 @@
 """Plays an episode in the terminal, step by step: you are the policy, or you watch an actor.
 
-Reads the actor's weights, if --actor.model is given; writes nothing. You see what a model sees, and
-type numbers of actions, such as `0 0 1`, or a completion as a model gives it. Ctrl-D ends the game.
+Reads the actor's weights, if --actor.model is given; writes nothing but the moving picture, if
+--gif names a file. You see what a model sees, and type numbers of actions, such as `0 0 1`, or a
+completion as a model gives it. What is no legal chain costs you nothing: you are told what is one,
+and asked again. Ctrl-D ends the game.
 """
 
 import signal
 from dataclasses import dataclass
+from functools import partial
 
 from lactchain.console import console, plain, show_state
+from lactchain.data.episodes import Episode
+from lactchain.data.films import NotingPolicy, film, write_gif
 from lactchain.data.shards import derive_seed
+from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import HumanPolicy
+from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
 from lactchain.process import is_dry_run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig
 from lactchain.stages.running import Phases
 from lactchain.stages.sizing import require_numbers
-from lactchain.types import Policy
+from lactchain.types import ChainGrammar, Policy
 
 
 @dataclass(frozen=True)
@@ -27,24 +33,60 @@ class PlayConfig:
     """Who plays; null: you."""
     seed: int = 0
     """Seed of the start state."""
+    gif: str | None = None
+    """File for the episode as a moving picture, in a world that draws itself; null: none."""
 
 
 def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
-    from lactchain.budget import check_budget, print_budget
-
     require_numbers(config)
     if is_dry_run():
+        from lactchain.budget import print_budget
+
         return print_budget(memory(config))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
+    if config.gif is not None:
+        film(config.environment, Episode(config.seed), ())  # before an hour is played for nothing
+    policy = NotingPolicy(_player(config, env))
+    total = play(env, policy, config.seed)
+    if config.gif is not None:
+        shown = film(config.environment, Episode(config.seed), policy.said)
+        write_gif(config.gif, {policy.name: shown})
+    return total
+
+
+def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
+    """Who plays: you, or an actor."""
     if config.actor is None:
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
-        return play(env, HumanPolicy(env.grammar, ask), config.seed)
+        return HumanPolicy(env.grammar, ask, partial(is_legal, env))
+    from lactchain.budget import check_budget
     from lactchain.models.actor import LanguageActor
 
     check_budget(config, memory)
-    return play(env, LanguageActor.from_config(config.actor, env.grammar), config.seed)
+    return LanguageActor.from_config(config.actor, env.grammar)
+
+
+def is_legal(env: LanguageEnv, completion: str) -> bool:
+    """Whether a completion is a chain; if it is none, says what is one."""
+    reading = env.read(completion)
+    if isinstance(reading, Rejection):
+        wrong = f"{reading.detail}: " if reading.reason in ("illegal_action", "too_long") else ""
+        console.print(plain(f"nothing played: {wrong}{what_is_legal(env.grammar)}"))
+    return isinstance(reading, Chain)
+
+
+def what_is_legal(grammar: ChainGrammar) -> str:
+    """What a person may type, in words."""
+    names, longest = grammar.action_names, grammar.max_chain_length
+    if not names:
+        return "type any text"
+    if len(names) > MOST_LISTED:
+        shown = " or ".join(f"`{spoken(name)}`" for name in names[:: len(names) // 2][:2])
+        return f"type a word of this world's list of {len(names)}, such as {shown}; no other counts"
+    one = f"the number or the name of an action, such as `0` or `{names[0]}`"
+    return f"type {one}" if longest == 1 else f"type {one}, or up to {longest} numbers, as `0 0 1`"
 
 
 def play(env: LanguageEnv, policy: Policy, seed: int) -> float:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
+from lactchain.console import GrowingTable
 from lactchain.data import alarms
 from lactchain.data.evaluations import PARTS, practised
-from lactchain.files import atomic_write
+from lactchain.files import atomic_write, stand_for
 from lactchain.run import Run
 from lactchain.settings import ActorConfig
 
@@ -40,6 +40,15 @@ FIGURES_OF_CHANCE = (
 )
 """Of worlds with chance alone; see `expected_figures`."""
 
+SHOWN = {
+    "success": "success_rate",
+    "in two": "success_within_2_chains",
+    "over shortest": "actions_over_shortest",
+    "return": "episode_return",
+    "no chain": "sampled_invalid_rate",
+}
+"""Columns of the table that grows by a row a round."""
+
 PATIENCE = 4
 """Rounds that are no better than the best before, by success and then by return, after which a run
 ends."""
@@ -62,7 +71,9 @@ class RoundResults:
         self.models: list[tuple[ActorConfig, str | None]] = []
         self.actor_summaries: list[dict[str, Any]] = []
         self.critic_summaries: list[dict[str, Any]] = []
+        self._table = GrowingTable()
         self._began = time.perf_counter(), time.process_time()
+        self._last = time.perf_counter()
 
     def add(self, figures: dict[str, Any], actor: ActorConfig, critic: str | None) -> None:
         """Takes the evaluation of a round, the first being that before all rounds.
@@ -76,14 +87,28 @@ class RoundResults:
         metrics = {f"eval/{name}": value for name, value in figures.items()}
         fired = {}
         if number:
-            alarms.warn(figures)
+            if distributed.is_main():
+                alarms.warn(figures)
             fired = alarms.fired(self.actor_summaries[-1] | figures)
             metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         self.run.log_once(metrics, step=number)
         names = [name for name, is_on in fired.items() if is_on]
         self.evaluations.append(figures | {"alarms": names})
         self.models.append((actor, critic))
+        self._table.add(self._row(number))
         alarms.check_collapse(self.evaluations)
+
+    def _row(self, number: int) -> dict[str, Any]:
+        """What people see of a round."""
+        figures, before = self.evaluations[number], self._last
+        self._last = time.perf_counter()
+        shown = {title: practised(figures, name) for title, name in SHOWN.items()}
+        if self.config.environment.held_back is not None:
+            shown["held back"] = figures.get("held_back/success_rate")
+        if "of_optimum" in figures:
+            shown["of optimum"] = figures["of_optimum"]
+        took = f"{self._last - before:.0f} s"
+        return {"round": number, **shown, "took": took, "alarms": " ".join(figures["alarms"])}
 
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""
@@ -109,7 +134,10 @@ class RoundResults:
         return max(range(1, last + 1), key=lambda n: merit(self.evaluations[n]), default=0)
 
     def gather(self, number: int) -> None:
-        """Puts what people look for first at the top of the run's folder, from a round."""
+        """Puts what people look for first at the top of the run's folder, from a round.
+
+        RUN/actor and RUN/critic are links: `manifests.origin` says what a copy may be.
+        """
         sources = {
             "episodes_before.json": "round_0/evaluation/episodes.json",
             "episodes.json": f"round_{number}/evaluation/episodes.json",
@@ -123,10 +151,8 @@ class RoundResults:
                 atomic_write(self.run.path(name), content)
         trained = f"round_{number}/simpo" if number else "warm_start"
         for name, source in (("actor", trained), ("critic", f"round_{number}/critic")):
-            link = self.run.path(name)
-            link.unlink(missing_ok=True)
-            if (self.run.directory / source / name).is_dir():  # else it was given, or there is none
-                os.symlink(f"{source}/{name}", link)
+            there = (self.run.directory / source / name).is_dir()  # else it was given, or is none
+            stand_for(self.run.path(name), f"{source}/{name}" if there else None)
 
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds: the figures before and after, and those of every round."""

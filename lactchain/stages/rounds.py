@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from lactchain import distributed
 from lactchain.data import alarms
 from lactchain.environments.language import make_language_env
-from lactchain.errors import NoPairsError
+from lactchain.errors import ConfigError, NoPairsError
+from lactchain.inspection.live import LivePage
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -23,6 +26,7 @@ from lactchain.settings import (
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
+from lactchain.stages.recording import Recorder
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
@@ -32,6 +36,21 @@ if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig
 
 SEEDS_PER_ROUND = 1000
+
+STAGE_KEYS = {
+    "warm_start": {"behavior": "warm_start.behavior", "training": "warm_start.training"},
+    "critic": {
+        "critic": "critic.config",
+        "collect": "critic.collect",
+        "training": "critic.training",
+    },
+    "simpo": {
+        "preferences": "simpo.preferences",
+        "simpo": "simpo.simpo",
+        "training": "simpo.training",
+    },
+}
+"""Where a stage's settings stand in those of the pipeline."""
 
 log = logging.getLogger(__name__)
 
@@ -53,19 +72,25 @@ class Rounds:
         self.critic = config.critic.config.checkpoint
         self.encoder = config.critic.config.model
         self.results = RoundResults(config, run)
+        self.recorder = Recorder(config, run)
+        self.page = LivePage(run.directory)
         if config.tiny is not None:
             self._build_tiny_models()
-        check_critic(replace(config.critic.config, model=self.encoder))
+        with full_keys("critic"):
+            check_critic(replace(config.critic.config, model=self.encoder))
         view = make_language_env(config.environment).view
         self._lists_outcomes = view.outcomes is not None
 
     def warm_start(self) -> None:
         """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
         stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
-        self._take_actor(stage, train_bc.main(stage))
+        with full_keys("warm_start"):
+            self._take_actor(stage, train_bc.main(stage))
 
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
+
+        And what people look at of it: answers, candidates, and what the critic makes of them.
 
         Raises:
             CollapseError: the run unlearns what it could.
@@ -73,7 +98,13 @@ class Rounds:
         run = self._stage(f"round_{number}/evaluation", number)
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
+        self.recorder.record(number, self.actor, self.critic)
         self.results.add(figures, self.actor, self.critic)
+        self.results.gather(self.results.chosen())
+
+    def is_done(self, number: int) -> bool:
+        """Whether a round was played, and evaluated, before this process began."""
+        return (self.run.directory / f"round_{number}/evaluation/summary.json").exists()
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""
@@ -85,7 +116,8 @@ class Rounds:
             critic=replace(stage.critic, model=self.encoder, checkpoint=self.critic),
             compare_with_exact=stage.compare_with_exact and number == 1,
         )
-        self.results.critic_summaries.append(train_critic.main(stage))
+        with full_keys("critic"):
+            self.results.critic_summaries.append(train_critic.main(stage))
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> bool:
@@ -100,7 +132,8 @@ class Rounds:
         """
         stage = self._improvement(number)
         try:
-            self._take_actor(stage, train_simpo.main(stage))
+            with full_keys("simpo"):
+                self._take_actor(stage, train_simpo.main(stage))
             return True
         except NoPairsError as error:
             if error.agree and self.actor.temperature:
@@ -146,7 +179,9 @@ class Rounds:
         self.results.actor_summaries.append(summary)
 
     def _stage(self, name: str, number: int) -> RunConfig:
-        """The run folder of a stage, whose seed differs from round to round."""
+        """The run folder of a stage that begins; its seed differs from round to round."""
+        if distributed.is_main():
+            self.page.begin(name)
         run = self.config.run
         seed = (run.seed * SEEDS_PER_ROUND + number) % 2**32
         return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
@@ -162,6 +197,18 @@ class Rounds:
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+@contextmanager
+def full_keys(stage: str) -> Iterator[None]:
+    """Errors of a stage name a setting as the pipeline does."""
+    try:
+        yield
+    except ConfigError as error:
+        first, dot, rest = str(error).partition(".")
+        if not dot or first not in STAGE_KEYS[stage]:
+            raise
+        raise ConfigError(f"{STAGE_KEYS[stage][first]}.{rest}") from error
 
 
 def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:

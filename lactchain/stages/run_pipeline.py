@@ -2,8 +2,9 @@
 
 Reads the base models, or builds tiny ones; writes RUN/warm_start/ and RUN/round_N/*, run folders as
 their own scripts make them, RUN/actor and RUN/critic of the round that is the result,
-RUN/summary.json and RUN/report.html. Killed, it goes on where it was. Settings that are null follow
-from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
+RUN/summary.json, RUN/report.html and, where the world draws itself, RUN/episode.gif. What each
+round answers is in RUN/round_N/inspection. Killed, it goes on where it was. Settings that are null
+follow from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
 
 Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
@@ -11,14 +12,17 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 
 import logging
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
 from lactchain.data import alarms
+from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError
 from lactchain.files import read_json, write_json
 from lactchain.inspection.report import write_report
+from lactchain.progress import under_way
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
@@ -32,7 +36,9 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
+from lactchain.stages.closing import show_result
 from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.recording import film_run
 from lactchain.stages.rounds import Rounds, cloning, criticism, evaluation
 from lactchain.stages.running import Phases, run_stage
 from lactchain.stages.sizing import (
@@ -103,33 +109,46 @@ class RunPipelineConfig(Bounded):
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
-    title = f"{config.run.run_dir}: see report.html there for pictures"
-    return run_stage(title, config, recipe, memory, report=True, fills_nulls=True)
+    summary = run_stage(
+        "", config, recipe, memory, report=True, fills_nulls=True, closing=show_result
+    )
+    if distributed.is_main() and "round" in summary:  # neither a dry run nor one of old versions
+        film_run(Path(config.run.run_dir), summary["round"])
+    return summary
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
-    config = sized(config, run)
-    rounds = Rounds(config, run)
+    from lactchain.stages import cards
+
+    with under_way("getting ready"):
+        config = sized(config, run)
+        rounds = Rounds(config, run)
     results = rounds.results
     if config.warm_start is not None:
         rounds.warm_start()
     try:
         rounds.evaluate(0)
-        for number in range(1, config.num_rounds + 1):
-            rounds.train_critic(number)
-            if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO on them
-                break
-            rounds.evaluate(number)
-            if results.target_is_met() or results.stand_still():
-                break
+        with under_way("round", config.num_rounds, most=True) as step:
+            for number in range(1, config.num_rounds + 1):
+                repeated = rounds.is_done(number)
+                step.note = f"success {practised(results.evaluations[-1], 'success_rate'):.2f}"
+                rounds.train_critic(number)
+                if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
+                    break
+                rounds.evaluate(number)
+                if results.target_is_met() or results.stand_still():
+                    break
+                (step.resumed if repeated else step.at)(number)
     except CollapseError:
         results.gather(alarms.best_round(results.evaluations))
         if distributed.is_main():
             write_report(run.directory)
         raise
-    results.gather(results.chosen())
-    return results.summary()
+    summary = results.summary()
+    if run.path("actor").is_dir():  # else none was trained
+        cards.write(cards.of_pipeline, config, run, summary)
+    return summary
 
 
 def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfig:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
-from lactchain.console import figures
+from lactchain.console import console, figures, plain
 from lactchain.inspection.report import write_report
 from lactchain.process import is_dry_run, seed_everything
+from lactchain.progress import nothing_under_way, under_way
 from lactchain.run import Run
 from lactchain.stages.sizing import require_numbers
 
@@ -26,16 +29,20 @@ def run_stage(
     memory: Callable[[Any], Phases] | None = None,
     report: bool = False,
     fills_nulls: bool = False,
+    closing: Callable[[Any, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Does the work of a stage in its run folder, unless that is done, and prints its figures.
 
+    A stage that is part of another one prints nothing: it is a word on the live line.
+
     Args:
-        title: of the table of figures.
+        title: of the table of figures, and on the live line.
         config: of the stage, with its folder in `run`.
         work: makes the summary, and everything else in the folder.
         memory: the phases that are estimated first, and printed instead of all work in a dry run.
         report: whether a page is written of the finished folder.
         fills_nulls: whether the work puts numbers in the place of nulls (`stages.sizing`).
+        closing: prints what people see at the end; None: the figures.
 
     Returns:
         The summary; nothing for a dry run.
@@ -49,17 +56,31 @@ def run_stage(
         from lactchain.budget import print_budget
 
         return print_budget(memory(config))
-    with Run.of(config) as run:
+    with Run.of(config) as run, under_way(title):
         if run.finished:
-            return run.summary
-        if memory is not None:
-            from lactchain.budget import check_budget
+            summary = run.summary
+        else:
+            if memory is not None:
+                from lactchain.budget import check_budget
 
-            check_budget(config, memory)
-        seed_everything(config.run.seed, config.run.threads)
-        summary = work(config, run)
-        run.finish(summary)
-    if report and distributed.is_main():
-        write_report(run.directory)
-    figures(title, summary)
+                check_budget(config, memory)
+            seed_everything(config.run.seed, config.run.threads)
+            summary = work(config, run)
+            run.finish(summary)
+        if report and distributed.is_main() and not _tells_the_end(run.directory):
+            write_report(run.directory)
+    if nothing_under_way():
+        (closing or partial(show_figures, title))(config, summary)
     return summary
+
+
+def _tells_the_end(run_dir: Path) -> bool:
+    """Whether the page is newer than the summary; a kill between the two leaves an older one."""
+    page, end = run_dir / "report.html", run_dir / "summary.json"
+    return page.is_file() and page.stat().st_mtime_ns >= end.stat().st_mtime_ns
+
+
+def show_figures(title: str, config: Any, summary: dict[str, Any]) -> None:
+    """Prints the figures of a stage, and where everything else is."""
+    figures(title, summary)
+    console.print(plain(f"everything is in {config.run.run_dir}"), soft_wrap=True)

@@ -57,6 +57,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.values import ValueModel
+    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.token_values import TRAINERS, training_figures
 
@@ -80,7 +81,9 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     grammar = make_language_env(config.environment).grammar
     files = policy_file(config.actor, grammar) if is_actor else {}
     save_result(trainer, run.path("values"), files)
-    return training_figures(trainer)
+    summary = training_figures(trainer)
+    cards.write(cards.of_values, config, run, summary)
+    return summary
 
 
 def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> TokenView:

@@ -111,6 +111,7 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
+    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.behavior_cloning import behavior_cloning_trainer
 
@@ -129,7 +130,9 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     )
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
-    return {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
+    summary = {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
+    cards.write(cards.of_clone, config, run, summary)
+    return summary
 
 
 def rows_to_clone(

@@ -18,6 +18,7 @@ from lactchain import distributed
 from lactchain.data.episodes import check_practised, decision_states
 from lactchain.data.evaluations import PARTS, StateValues, write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
+from lactchain.data.intervals import r2, resampled_interval, rmse
 from lactchain.data.rollouts import collection_metrics
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -68,6 +69,7 @@ def main(config: TrainCriticConfig) -> dict[str, Any]:
 def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     """Episodes, then the regression on their returns, then the comparison with exact values."""
     from lactchain.models.critic import check_critic
+    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train
 
     check_critic(config.critic)
@@ -77,9 +79,13 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     train(trainer)
     if trainer.eval_dataset is not None:
         summary |= trainer.evaluate()
+        for name, statistic in (("r2", r2), ("rmse", rmse)):
+            summary[f"eval_{name}_interval"] = resampled_interval(trainer.eval_sums, statistic)
     save_result(trainer, run.path("critic"))
     del trainer  # the actor and the trained critic come in its place
-    return summary | measure_values(config, run)
+    summary |= measure_values(config, run)
+    cards.write(cards.of_critic, config, run, summary)
+    return summary
 
 
 def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], dict[str, float]]:

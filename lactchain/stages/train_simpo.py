@@ -69,6 +69,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     from lactchain.models.families import context_length
     from lactchain.models.loading import load_actor
     from lactchain.models.prompting import PromptTemplate
+    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
 
@@ -94,7 +95,9 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     train(trainer)
     warn_if_collapsed(run)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
-    return summary | {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
+    summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
+    cards.write(cards.of_simpo, config, run, summary)
+    return summary
 
 
 def memory(config: TrainSimPOConfig) -> Phases:

@@ -183,10 +183,13 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         DataError: the checkpoint does not fit this launch.
     """
     checkpoint = latest_checkpoint(trainer.args.output_dir)
-    if checkpoint is not None:
+    if checkpoint is None:
+        trainer.run.truncate_metrics(0)
+    else:
         _check_conditions(trainer, checkpoint)
         trainer.parent_checkpoint = checkpoint.name
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        trainer.run.truncate_metrics(state.global_step)
         if state.global_step >= state.max_steps:
             trainer._load_from_checkpoint(str(checkpoint))
             trainer.state = state

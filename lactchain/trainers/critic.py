@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import DataCollatorWithPadding, TrainingArguments
 
+from lactchain.data.intervals import error_sums
 from lactchain.errors import DataError
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
@@ -86,6 +87,16 @@ class EpisodeTable:
             "return_mean": returns.mean().item(),
             "return_std": variance.sqrt().item(),
         }
+
+    def error_sums(self, values: Tensor) -> np.ndarray:
+        """Sums in each of E episodes, (E, 4), of which the same scores are made.
+
+        See `lactchain.data.intervals`.
+        """
+        returns, predicted = self.targets(values), values.double()[self.row_inputs]
+        sums = torch.zeros(*self._is_row.shape, 4, dtype=torch.float64)
+        sums[self._is_row] = torch.from_numpy(error_sums(predicted.numpy(), returns.numpy()))
+        return sums.sum(dim=0).numpy()
 
 
 def _columns(
@@ -248,7 +259,8 @@ class CriticTrainer(HeadedTrainer):
     ) -> dict[str, float]:
         """Scores the critic on episodes, the held-out ones if none are given; logs and returns."""
         table = eval_dataset or self.eval_dataset
-        scores = table.scores(self.values(table.inputs))
+        values = self.values(table.inputs)
+        scores, self.eval_sums = table.scores(values), table.error_sums(values)
         metrics = {f"{metric_key_prefix}_{name}": score for name, score in scores.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(

@@ -19,7 +19,9 @@ from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import ProgressCallback, TrainerCallback
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer_utils import TrainOutput
 
 from lactchain import distributed
 from lactchain.checkpoints import clear_place, prune_checkpoints
@@ -31,8 +33,10 @@ from lactchain.models.headed import load_trained
 from lactchain.models.runtime import quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
+from lactchain.progress import under_way
 from lactchain.provenance import provenance
 from lactchain.run import Run
+from lactchain.trackers import OptionalTracker
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -71,9 +75,20 @@ class GuardedTrainer:
             plugin.mixed_precision_policy = replace(
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
-        if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(ProgressBarCallback())
+        trackers = tuple(get_reporting_integration_callbacks(self.args.report_to))
+        self.callback_handler.callbacks = [
+            OptionalTracker(lambda tracker=callback: tracker, type(callback).__name__)
+            if isinstance(callback, trackers)
+            else callback
+            for callback in self.callback_handler.callbacks
+        ]
+        self.pop_callback(ProgressCallback)
         self.add_callback(GuardCallback(self))
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Trains, and says how far it is."""
+        with under_way("training") as self.step:
+            return super().train(*args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
@@ -185,6 +200,8 @@ class GuardedTrainer:
         super().log(logs, start_time)
         metrics = {metric_key(name): value for name, value in logs.items()}
         self.run.log(metrics, step=self.state.global_step)
+        if "loss" in logs:
+            self.step.note = f"loss {float(logs['loss']):.3g}"
 
     def _means_of_window(self) -> dict[str, float]:
         """The means over all processes of what was recorded; the window starts anew."""
@@ -248,6 +265,11 @@ class GuardCallback(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
 
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """Says how long the training is, and where it goes on."""
+        self.trainer.step.total = state.max_steps
+        self.trainer.step.resumed(state.global_step)
+
     def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         """Tells the trainer which epoch it is."""
         self.trainer.set_epoch(int(state.epoch or 0))
@@ -265,6 +287,7 @@ class GuardCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Saves and ends the training, if a signal came; an evaluation due now is left out."""
         self.trainer.update_taken()
+        self.trainer.step.at(state.global_step)
         if self.trainer.stopped and state.global_step < state.max_steps:
             control.should_save = True
             control.should_evaluate = False
@@ -292,15 +315,6 @@ class GuardCallback(TrainerCallback):
             prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
         trainer.accelerator.wait_for_everyone()
         trainer.parent_checkpoint = checkpoint.name
-
-
-class ProgressBarCallback(ProgressCallback):
-    """A bar that does not print every record: they are in metrics.jsonl."""
-
-    def on_log(self, args, state, control, logs: dict[str, float] | None = None, **kwargs) -> None:
-        """Shows the loss at the end of the bar."""
-        if self.training_bar is not None and logs and "loss" in logs:
-            self.training_bar.set_postfix_str(f"loss {float(logs['loss']):.3g}")
 
 
 def metric_key(name: str) -> str:

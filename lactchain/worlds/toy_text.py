@@ -12,6 +12,7 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.views import State, TextView, shipped_view
+from lactchain.inspection.pictures import Mark, Picture, Scene
 
 _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
 _COLOURS = ("red", "green", "yellow", "blue", "taxi")
@@ -35,6 +36,7 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
         model=partial(_model, good=world.desc.ravel() == b"G"),
         position=partial(_position, world.ncol),
         success=_on_the_goal,
+        picture=_board(world.desc.shape[::-1], _letters(world.desc)),
     )
 
 
@@ -50,6 +52,11 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
         brief="{x} {y}",
         describe=partial(_cell, width, {"goal_x": width - 1, "goal_y": height - 1}),
         position=partial(_position, width),
+        picture=_board(
+            (width, height),
+            [Mark(x, height - 1, "danger") for x in range(1, width - 1)]
+            + [Mark(width - 1, height - 1, "goal")],
+        ),
     )
 
 
@@ -72,6 +79,7 @@ def taxi_view(world: TaxiEnv) -> TextView:
         position=_taxi_position,
         model=None if world.fickle_passenger else _model,
         unmodelled="the table of Taxi does not hold fickle_passenger; set it to false",
+        picture=_streets(world),
     )
 
 
@@ -101,6 +109,41 @@ def _ride(env: gym.Env, observation: int, info: Mapping[str, Any]) -> dict[str, 
         "from_": _COLOURS[passenger],
         "to": _COLOURS[destination],
     }
+
+
+def _board(shape: tuple[int, int], background: list[Mark]) -> Picture:
+    width, height = map(int, shape)
+    return Picture(width, height, partial(_scene, width), tuple(background))
+
+
+def _scene(width: int, state: State) -> Scene:
+    y, x = divmod(state["state"], width)
+    return Scene((x, y))
+
+
+def _letters(rows: np.ndarray) -> list[Mark]:
+    """The start, the holes and the goal of a lake."""
+    kinds = {b"S": ("place", "S"), b"H": ("danger", ""), b"G": ("goal", "")}
+    cells = np.ndenumerate(rows)
+    return [Mark(x, y, *kinds[letter]) for (y, x), letter in cells if letter in kinds]
+
+
+def _streets(world: TaxiEnv) -> Picture:
+    """The four places, walls as in the world's own drawing, and who waits where."""
+    corners = [(int(x), int(y)) for y, x in world.locs]
+    names = [colour[0].upper() for colour in _COLOURS]
+    places = [Mark(*corner, "place", name) for corner, name in zip(corners, names, strict=False)]
+    rows = world.desc[1:-1, 1:-1]
+    walls = [Mark(x // 2, y, "fence") for y, x in np.argwhere(rows == b"|").tolist()]
+    width, height = rows.shape[1] // 2 + 1, len(rows)
+    return Picture(width, height, partial(_traffic, corners), (*places, *walls))
+
+
+def _traffic(corners: list[tuple[int, int]], state: State) -> Scene:
+    y, x, passenger, destination = map(int, np.unravel_index(state["state"], (5, 5, 5, 4)))
+    waits = [Mark(*corners[passenger], "item", "☺")] if passenger < len(corners) else []
+    ride = f"{_COLOURS[passenger]} → {_COLOURS[destination]}"
+    return Scene((x, y), (Mark(*corners[destination], "goal"), *waits), ride)
 
 
 def _position(width: int, env: gym.Env) -> list[int]:

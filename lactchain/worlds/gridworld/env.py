@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from lactchain.environments.checks import at_least_one, start_state
 from lactchain.environments.views import TextView
 from lactchain.random_streams import draw, stream
+from lactchain.worlds.cells import STEPS
 from lactchain.worlds.gridworld.tables import GridTables
 
 _STATE = ("states", "num_steps", "streams", "num_episodes")  # of a batch
@@ -65,12 +66,12 @@ class GridWorld(gym.Env[np.ndarray, int]):
     - `turn_right`: adds the third action.
     - `reward`: see above.
     - `max_steps`: time limit in actions, 64 by default.
-    - `render_mode`: "ansi" or None.
+    - `render_mode`: "ansi", "rgb_array" or None.
 
     Raises `ValueError` if an argument does not fit or a goal cannot be reached.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4}
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
 
     def __init__(
         self, *, max_steps: int = 64, render_mode: str | None = None, **world: Any
@@ -114,8 +115,10 @@ class GridWorld(gym.Env[np.ndarray, int]):
         truncated = self.num_steps >= self.max_steps and not terminated
         return self._observation(), reward, terminated, truncated, self._info(bumped)
 
-    def render(self) -> str:
-        """The grid in characters: `^>v<` the agent, `G` the goal, `#` walls."""
+    def render(self) -> str | np.ndarray:
+        """The grid in pixels, or in characters: `^>v<` the agent, `G` the goal, `#` walls."""
+        if self.render_mode == "rgb_array":
+            return self._pixels()
         x, y, orientation, goal_x, goal_y = self._observation().tolist()
         rows = [["."] * self.tables.width for _ in range(self.tables.height)]
         for wall_x, wall_y in self.tables.walls:
@@ -129,6 +132,20 @@ class GridWorld(gym.Env[np.ndarray, int]):
         from lactchain.worlds.gridworld.view import gridworld_view
 
         return gridworld_view(self)
+
+    def _pixels(self) -> np.ndarray:
+        from lactchain.worlds.canvas import AGENT, floor
+
+        x, y, orientation, *goal = self._observation().tolist()
+        canvas = floor(self.tables.width, self.tables.height, self.tables.walls, goal)
+        (ahead_x, ahead_y), middle_x, middle_y = STEPS[orientation], x + 0.5, y + 0.5
+        corners = ((0.36, 0.0), (-0.28, 0.28), (-0.16, 0.0), (-0.28, -0.28))  # ahead, aside
+        arrow = [
+            (middle_x + a * ahead_x - b * ahead_y, middle_y + a * ahead_y + b * ahead_x)
+            for a, b in corners
+        ]
+        canvas.polygon(arrow, AGENT)
+        return canvas.pixels()
 
     def _observation(self) -> np.ndarray:
         return self.tables.observations[self.state].copy()

@@ -1,24 +1,16 @@
 """The grid world in words and pictures."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from lactchain.data.evaluations import StateValues
 from lactchain.environments.views import State, TextView
-from lactchain.inspection import maps, plots
-from lactchain.inspection.maps import Grid
-from lactchain.inspection.markup import Markup, parts
-from lactchain.inspection.pictures import Picture
-from lactchain.types import Trajectory
+from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.worlds.cells import cell_view
 from lactchain.worlds.gridworld.env import GridWorld
-from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
-
-MAX_GOALS = 3
+from lactchain.worlds.gridworld.tables import ORIENTATIONS
 
 
 def gridworld_view(world: GridWorld) -> TextView:
@@ -29,6 +21,7 @@ def gridworld_view(world: GridWorld) -> TextView:
     as 4x4), info (the description of the world).
     """
     tables = world.tables
+    walls = tuple(Mark(x, y, "wall") for x, y in sorted(tables.walls))
     return cell_view(
         action_names=tables.action_names,
         template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
@@ -37,7 +30,7 @@ def gridworld_view(world: GridWorld) -> TextView:
         describe=_describe,
         position=_position,
         bump_feedback=" You bumped into the edge of the map or a wall.",
-        picture=GridWorldPicture(Grid(tables.width, tables.height, tables.walls)),
+        picture=Picture(tables.width, tables.height, _scene, walls),
     )
 
 
@@ -54,46 +47,7 @@ def _position(env: gym.Env) -> list[int]:
     return env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist()
 
 
-@dataclass(frozen=True)
-class GridWorldPicture(Picture):
-    """Pictures on one grid."""
-
-    grid: Grid
-
-    def values(self, values: StateValues) -> Markup:
-        """Some of the goals, the first one unfolded."""
-        if not all(map(_is_state, values.states)):
-            return Markup("")
-        return Markup("").join(
-            parts.details(f"goal at {goal}", self._goal(values, goal), n == 0)
-            for n, goal in enumerate(_some_goals(values.states))
-        )
-
-    def episode(self, trajectory: Trajectory, behind: Sequence[tuple[State, float]] = ()) -> Markup:
-        """Chain by chain."""
-        begun = [info.get("state") for info in trajectory.infos[:-1]]
-        if not begun or not all(map(_is_state, begun)):
-            return Markup("")
-        starts = [(state["x"], state["y"], state["orientation"]) for state in begun]
-        paths = [info.get("positions", []) for info in trajectory.infos[1:]]
-        goal = begun[0]["goal_x"], begun[0]["goal_y"]
-        return maps.rollout(self.grid, starts, paths, goal)
-
-    def _goal(self, values: StateValues, goal: maps.Cell) -> Markup:
-        """A row of maps for each orientation."""
-        panels: dict[str, dict[int, maps.Cell]] = {f", facing {name}": {} for name in ORIENTATIONS}
-        for number, state in enumerate(values.states):
-            if (state["goal_x"], state["goal_y"]) == goal:
-                facing = ORIENTATIONS[state["orientation"]]
-                panels[f", facing {facing}"][number] = state["x"], state["y"]
-        return maps.value_maps(self.grid, values, panels, goal)
-
-
-def _is_state(state: Mapping[str, Any] | None) -> bool:
-    return state is not None and state.keys() >= {*GridTables.fields}
-
-
-def _some_goals(states: Sequence[State]) -> list[maps.Cell]:
-    """A few of the goals, evenly spread."""
-    goals = sorted({(state["goal_x"], state["goal_y"]) for state in states})
-    return [goals[place] for place in plots.evenly_spaced(len(goals), MAX_GOALS)]
+def _scene(state: State) -> Scene:
+    goal = state["goal_x"], state["goal_y"]
+    agent = state["x"], state["y"], state["orientation"]
+    return Scene(agent, (Mark(*goal, "goal"),), f"goal at {goal}")

@@ -52,12 +52,12 @@ class Maze(gym.Env[np.ndarray, int]):
     - `goal`: (row, column); None: that of a named layout. `start`: likewise; None draws it.
     - `reward`: None for the above, or an object with `reward(state, action, next_state)`.
     - `max_moves`: time limit, 100 in LMRL-Gym. `failure_terminates`: see above.
-    - `render_mode`: "ansi" or None.
+    - `render_mode`: "ansi", "rgb_array" or None.
 
     Raises `ValueError` if an argument does not fit or the goal cannot be reached.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 4}
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
 
     def __init__(
         self,
@@ -110,8 +110,10 @@ class Maze(gym.Env[np.ndarray, int]):
         reward, bumped, self.state = self.tables.outcome(self.state, action)
         return self._outcome(reward, bumped)
 
-    def render(self) -> str:
-        """The maze in characters: `@` the agent, `G` the goal, `#` walls."""
+    def render(self) -> str | np.ndarray:
+        """The maze in pixels, or in characters: `@` the agent, `G` the goal, `#` walls."""
+        if self.render_mode == "rgb_array":
+            return self._pixels()
         rows = [["." if free else "#" for free in row] for row in self.tables.free]
         for (row, column), mark in ((self.tables.goal, "G"), (self._observation(), "@")):
             rows[row][column] = mark
@@ -130,6 +132,16 @@ class Maze(gym.Env[np.ndarray, int]):
         terminated = self.succeeded or (failed and self.failure_terminates)
         info = {"bumped": bumped, "failed": failed}
         return self._observation(), reward, terminated, failed and not terminated, info
+
+    def _pixels(self) -> np.ndarray:
+        from lactchain.worlds.canvas import AGENT, floor
+
+        height, width = self.tables.free.shape
+        walls = np.argwhere(~self.tables.free)[:, ::-1].tolist()
+        canvas = floor(width, height, walls, self.tables.goal[::-1])
+        row, column = self._observation().tolist()
+        canvas.disc(column + 0.5, row + 0.5, 0.3, AGENT)
+        return canvas.pixels()
 
     def _observation(self) -> np.ndarray:
         return self.tables.observations[self.state].copy()

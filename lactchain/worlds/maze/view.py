@@ -6,12 +6,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.environments.views import TextView
-from lactchain.inspection.maps import CellPicture, Grid
-from lactchain.worlds.cells import STEPS, cell_view
+from lactchain.environments.views import State, TextView
+from lactchain.inspection.pictures import Mark, Picture, Scene
+from lactchain.worlds.cells import cell_view
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.policies import LegalMoves
-from lactchain.worlds.maze.tables import MOVES, MazeTables
+from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.words import ACTION_NAMES, wall_letters, wall_sentence
 
 PARTIAL_TEMPLATE = "{walls}\n"
@@ -69,12 +69,13 @@ def _ending(env: gym.Env) -> str:
     return "Success\n" if env.unwrapped.succeeded else "Failure\n"
 
 
-def _picture(tables: MazeTables) -> CellPicture:
+def _picture(tables: MazeTables) -> Picture:
     height, width = tables.free.shape
-    walls = frozenset((x, y) for y, x in np.argwhere(~tables.free).tolist())
-    moves = tuple(STEPS[move] for move in MOVES)
-    return CellPicture(Grid(width, height, walls, tables.goal[::-1]), _cell, moves)
+    walls = (Mark(x, y, "wall") for y, x in np.argwhere(~tables.free).tolist())
+    row, column = map(int, tables.goal)
+    background = (*walls, Mark(column, row, "goal"))
+    return Picture(width, height, _scene, background, fog_unless="row")
 
 
-def _cell(state: Mapping[str, Any]) -> tuple[int, int] | None:
-    return (state["column"], state["row"]) if state.keys() >= {"row", "column"} else None
+def _scene(state: State) -> Scene:
+    return Scene((state["column"], state["row"]))

@@ -15,10 +15,12 @@ from lactchain.random_streams import draw, stream
 from lactchain.types import Reward
 from lactchain.worlds.wordle.words import (
     ALPHABET,
+    COLOURS,
     MARKS,
     NUM_LETTERS,
     SOLVED,
     board_text,
+    coloured_row,
     is_turn,
     is_word,
     kept,
@@ -26,6 +28,8 @@ from lactchain.worlds.wordle.words import (
     word_list,
     word_tables,
 )
+
+_SHOWN = 20  # letters of an invalid guess that a picture has room for
 
 
 class Wordle(gym.Env[np.ndarray, int]):
@@ -69,12 +73,12 @@ class Wordle(gym.Env[np.ndarray, int]):
       are letters, or `shire`, for tokens that are words. The board always shows letters apart.
     - `reward`: None for the above, or an object with `reward(state, action, next_state)` over
       batches of observation rows.
-    - `render_mode`: "ansi" or None.
+    - `render_mode`: "ansi" (coloured tiles), "rgb_array" or None.
 
     Raises `ValueError` or `DataError` if a word has other than five letters a-z.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}
 
     def __init__(
         self,
@@ -131,15 +135,42 @@ class Wordle(gym.Env[np.ndarray, int]):
         told = before[None], np.array([action]), self._observation()[None]
         return self._outcome(float(rewards_of(self.reward, *told)[0]))
 
-    def render(self) -> str:
+    @property
+    def board(self) -> str:
         """The game as a player reads it."""
         return board_text(self.guesses, self.feedback)
+
+    def render(self) -> str | np.ndarray:
+        """The board; in colours, where it is drawn for a terminal, or in pixels."""
+        if self.render_mode == "rgb_array":
+            return self._pixels()
+        return self._tiles() if self.render_mode == "ansi" else self.board
 
     def text_view(self) -> TextView:
         """The same game in words."""
         from lactchain.worlds.wordle.view import wordle_view
 
         return wordle_view(self)
+
+    def _pixels(self) -> np.ndarray:
+        from lactchain.worlds.canvas import INK, PAPER, WALL, Canvas
+
+        canvas = Canvas(NUM_LETTERS, self.num_tries)
+        for row in range(self.num_tries):
+            for place in range(NUM_LETTERS):
+                canvas.box(place, row, None)
+        for row, (guess, marks) in enumerate(zip(self.guesses, self.feedback, strict=True)):
+            for place, (letter, mark) in enumerate(zip(guess, marks, strict=False)):
+                canvas.box(place, row, COLOURS[mark])
+                canvas.text(place + 0.5, row + 0.5, letter.upper(), PAPER)
+            if not marks:  # no word of the list
+                canvas.text(NUM_LETTERS / 2, row + 0.5, guess[:_SHOWN] or "(nothing)", INK, 0.3)
+                canvas.line([(0.4, row + 0.5), (NUM_LETTERS - 0.4, row + 0.5)], WALL)
+        return canvas.pixels()
+
+    def _tiles(self) -> str:
+        rows = zip(self.guesses, self.feedback, strict=True)
+        return "\n".join(coloured_row(guess, marks) for guess, marks in rows)
 
     def _refuse(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """A guess that is not listed gets no marks, unless any word may be guessed."""

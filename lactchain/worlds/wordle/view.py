@@ -1,6 +1,6 @@
 """Wordle in LMRL-Gym's words, and in pictures as people know it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import starmap
 from typing import Any
@@ -9,23 +9,16 @@ import gymnasium as gym
 import numpy as np
 
 from lactchain.environments.views import Outcome, State, TextView, reset_into
-from lactchain.inspection.markup import Markup, escape
-from lactchain.inspection.pictures import Picture
-from lactchain.types import Trajectory
+from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
 from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, SOLVED, is_turn, pattern_marks
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
-COLOURS = {"g": "#538d4e", "y": "#b59f3b", "b": "#787c7e"}  # right place, elsewhere, absent
+KINDS = {"g": "hit", "y": "near", "b": "miss"}
+"""What a picture calls the marks of a letter: in the right place, elsewhere, absent."""
 
 _GAME_STATE = {"guesses", "feedback"}
-_TILE = Markup(
-    '<span style="display:inline-block;width:1.7em;height:1.7em;line-height:1.7em;margin:1px;'
-    'text-align:center;font-weight:600;color:#fff;background:{}">{}</span>'
-)
-_ROW = Markup('<div style="white-space:nowrap">{}</div>')
-_STRUCK = Markup('<div class="bad"><span style="text-decoration:line-through">{}</span></div>')
 
 
 def wordle_view(world: Wordle) -> TextView:
@@ -57,7 +50,7 @@ def wordle_view(world: Wordle) -> TextView:
             "lookahead": BestWords,
         },
         competent="consistent",
-        picture=BoardPicture(),
+        picture=Picture(NUM_LETTERS, world.num_tries, _scene),
     )
 
 
@@ -90,7 +83,7 @@ def _squares(marked: np.ndarray) -> str:
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
     game = env.unwrapped
     tries_left = game.num_tries - len(game.guesses)
-    return {"board": game.render(), "tries_left": tries_left} | clues(game.knowledge)
+    return {"board": game.board, "tries_left": tries_left} | clues(game.knowledge)
 
 
 def _state(env: gym.Env) -> State:
@@ -126,32 +119,23 @@ def _letters_apart(said: str) -> str:
     return " ".join(_letters_together(said))
 
 
-class BoardPicture(Picture):
-    """The board of a game, when it was over."""
-
-    def episode(self, trajectory: Trajectory, behind: Sequence[tuple[State, float]] = ()) -> Markup:
-        """The guesses, their letters coloured; invalid ones struck through."""
-        game = game_of(trajectory.infos)
-        if game is None:
-            return Markup("")
-        turns = zip(game["guesses"], game["feedback"], strict=False)
-        return Markup("<div>{}</div>").format(Markup("").join(starmap(_row, turns)))
+def _scene(state: State) -> Scene:
+    """The guesses, their letters coloured; what was no guess struck through."""
+    if not is_game(state):
+        raise ValueError(f"state: expected a game, got {state}")
+    turns = enumerate(zip(state["guesses"], state["feedback"], strict=False))
+    return Scene(marks=tuple(mark for row, turn in turns for mark in _row(row, *turn)))
 
 
-def game_of(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The game that an episode was, at its end; None if it was something else."""
-    state = infos[-1].get("state")
+def is_game(state: object) -> bool:
+    """Whether something is the state of a game."""
     if not isinstance(state, Mapping) or state.keys() != _GAME_STATE:
-        return None
-    turns = zip(state["guesses"], state["feedback"], strict=False)
-    return state if all(starmap(is_turn, turns)) else None
+        return False
+    return all(starmap(is_turn, zip(state["guesses"], state["feedback"], strict=False)))
 
 
-def _row(guess: str, marks: str) -> Markup:
+def _row(row: int, guess: str, marks: str) -> list[Mark]:
     if not marks:
-        return _STRUCK.format(escape(guess or "(nothing)"))
-    tiles = (
-        _TILE.format(COLOURS[mark], escape(letter.upper()))
-        for letter, mark in zip(guess, marks, strict=True)
-    )
-    return _ROW.format(Markup("").join(tiles))
+        return [Mark(0, row, "struck", guess or "(nothing)")]
+    letters = zip(guess.upper(), marks, strict=True)
+    return [Mark(x, row, KINDS[mark], letter) for x, (letter, mark) in enumerate(letters)]

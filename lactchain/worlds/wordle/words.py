@@ -15,6 +15,9 @@ from lactchain.errors import DataError
 
 NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
+COLOURS = {"b": "#787c7e", "y": "#b59f3b", "g": "#538d4e"}
+TILES = {"b": "97;100", "y": "30;43", "g": "30;42"}
+"""Colours of the marks in a terminal: letter and ground, as escape sequences number them."""
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
 OPENING = "Wordle:\n"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -86,6 +89,14 @@ def board_text(guesses: Sequence[str], feedback: Sequence[str]) -> str:
     """The whole game as LMRL-Gym writes it: a line for each guess, and one for its marks."""
     turns = zip(guesses, feedback, strict=True)
     return OPENING + "".join(f"{' '.join(guess)}\n{' '.join(marks)}\n" for guess, marks in turns)
+
+
+def coloured_row(guess: str, marks: str) -> str:
+    """A guess as tiles for a terminal: green, yellow, grey; one that was invalid struck through."""
+    if not marks:
+        return f"\x1b[9m{guess}\x1b[0m"
+    tiles = zip(guess.upper(), marks, strict=True)
+    return "".join(f"\x1b[1;{TILES[mark]}m {letter} \x1b[0m" for letter, mark in tiles)
 
 
 def read_board(text: str) -> tuple[list[str], list[str]]:

@@ -1,0 +1,97 @@
+"""The command `lactchain`: the scripts as sub-commands, and their configurations by name.
+
+lactchain run_pipeline --config tiny
+lactchain report runs/run_pipeline_tiny
+accelerate launch -m lactchain train_critic --config gridworld_tiny
+"""
+
+import ast
+import re
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from lactchain.errors import LactChainError
+from lactchain.shipped import CONFIGS, script, scripts, settings, with_files
+
+USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
+
+{commands}
+
+`lactchain COMMAND --help` shows what a command reads, writes, and lets you set. `lactchain configs`
+prints the folder of the shipped configurations, `lactchain --version` the version.
+"""
+FIRST = {"report": "--run_dir"}
+"""The option that a command's first argument is of, where it begins with a word."""
+
+
+def main() -> None:
+    """Runs the command that the arguments of the process name."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    told = {"-h": overview, "--help": overview, "configs": configs, "--version": version}
+    if name in told:
+        sys.stdout.write(told[name]())
+        return
+    try:
+        run(name, arguments)
+    except LactChainError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def overview() -> str:
+    """The commands, a line each."""
+    lines = (f"  {name:17} {says(file)}" for name, file in scripts().items())
+    return USAGE.format(commands="\n".join(lines))
+
+
+def says(file: Path) -> str:
+    """What a script does: the first line of its docstring, read and not run."""
+    return ast.get_docstring(ast.parse(file.read_text("utf-8"))).partition("\n")[0]
+
+
+def configs() -> str:
+    """Where the shipped configurations are, those of `accelerate` among them."""
+    return f"{CONFIGS}\n"
+
+
+def version() -> str:
+    """The version that is installed."""
+    return f"{metadata.version('lactchain')}\n"
+
+
+def run(name: str, arguments: Sequence[str]) -> None:
+    """Runs a script as a sub-command.
+
+    Raises:
+        ConfigError: there is no such command, or no configuration of a name.
+    """
+    from lactchain.process import launch
+
+    file = script(name)
+    sys.argv = [f"lactchain {name}", *arguments_of(name, arguments)]
+    # A script has a `main`, and the class of its settings.
+    defined = runpy.run_path(str(file))
+    (config_class,) = (value for key, value in defined.items() if key.endswith("Config"))
+    launch(defined["main"], config_class, usage(name, defined["__doc__"]))
+
+
+def arguments_of(name: str, words: Sequence[str]) -> list[str]:
+    """The arguments that a script takes in the place of a command's; `ConfigError` as `run`."""
+    if name in FIRST and words and not words[0].startswith("-"):
+        words = [FIRST[name], *words]
+    return with_files(name, words)
+
+
+def usage(name: str, docstring: str) -> str:
+    """What a script says of itself, with its commands as sub-commands."""
+    for written, meant in (
+        (r"python scripts/(\w+)\.py", r"lactchain \1"),
+        (r"scripts/(\w+)\.py", r"-m lactchain \1"),
+        (r"--config configs/\w+/(\w+)\.yaml", r"--config \1"),
+        (r"configs/accelerate", '"$(lactchain configs)"/accelerate'),
+    ):
+        docstring = re.sub(written, meant, docstring)
+    return f"{docstring}\n--config takes a file, or one of: {', '.join(settings(name))}\n"

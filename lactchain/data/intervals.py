@@ -1,0 +1,66 @@
+"""How sure a figure is: intervals that hold the truth with 95 %."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+Interval = tuple[float, float]
+
+Z = 1.959963984540054
+"""Quantile .975 of the normal distribution."""
+NUM_RESAMPLES = 1000
+
+
+def share_interval(successes: int, trials: int) -> Interval:
+    """Where a share lies of which `trials` > 0 independent trials were drawn.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    share, square = successes / trials, Z**2 / trials
+    middle = (share + square / 2) / (1 + square)
+    half = Z * np.sqrt((share * (1 - share) + square / 4) / trials) / (1 + square)
+    return tuple(float(np.clip(limit, 0, 1).round(12)) for limit in (middle - half, middle + half))
+
+
+def resampled_interval(
+    sums: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], seed: int = 0
+) -> Interval:
+    """Where a statistic of sums lies, by the bootstrap over what was drawn independently.
+
+    Source: Efron 1979, "Bootstrap methods: another look at the jackknife"; percentiles.
+
+    Args:
+        sums: (N, K), K sums in each of N > 0 independent units, such as episodes.
+        statistic: figures (B,) of the sums (K, B) over all units of B resamples; those that are
+            not finite are left out.
+
+    Returns:
+        NaN where no figure is finite.
+    """
+    draws, units = np.random.default_rng(seed), len(sums)
+    counts = draws.multinomial(units, np.full(units, 1 / units), size=NUM_RESAMPLES)
+    with np.errstate(all="ignore"):  # a resample may lack what a ratio is over
+        found = statistic((counts @ sums).T)
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return math.nan, math.nan
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def error_sums(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """(N, 4) sums in single predictions, of which `r2` and `rmse` are made."""
+    return np.stack([np.ones_like(true), true, true**2, (predicted - true) ** 2], axis=1)
+
+
+def r2(sums: np.ndarray) -> np.ndarray:
+    """Share of the variance that is explained, of sums (4, B) as `error_sums` has them."""
+    count, total, squares, errors = sums
+    return 1 - errors / (squares - total**2 / count)
+
+
+def rmse(sums: np.ndarray) -> np.ndarray:
+    """Root of the mean squared error, of sums (4, B) as `error_sums` has them."""
+    count, _, _, errors = sums
+    return np.sqrt(errors / count)

@@ -1,0 +1,95 @@
+// The page: screens behind tabs, and the way from one to another.
+
+const SCREENS = [
+  ["summary", "Summary", SummaryScreen, () => true],
+  ["states", "States", StatesScreen, () => tables.answers.length],
+  ["episodes", "Episodes", EpisodesScreen, () => tables.episodes.length],
+  ["pairs", "Pairs", PairsScreen, () => tables.pairs.length],
+  ["critic", "Critic", CriticScreen, () => valuedRows().length],
+  ["curves", "Curves", CurvesScreen, () => curveKeys().length || facts.runs.length > 1],
+  ["search", "Search", SearchScreen, () => tables.members.length],
+  ["run", "Run", RunScreen, () => true],
+];
+
+let go = () => {};
+
+function App() {
+  const known = useMemo(() => SCREENS.filter(([, , , there]) => there()), []);
+  const [[screen, wanted], setPlace] = useState([known.some(([id]) => id === facts.screen) ? facts.screen : "summary", null]);
+  go = (to, asked) => { if (known.some(([id]) => id === to)) { setPlace([to, asked || null]); scrollTo({ top: 0 }); } };
+  useEffect(() => { document.getElementById("summary").hidden = screen !== "summary"; }, [screen]);
+  useEffect(() => {
+    const keys = (event) => {
+      if (event.altKey || event.ctrlKey || event.metaKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
+      const place = Number(event.key) - 1;
+      if (known[place]) go(known[place][0]);
+      if (event.key === "/") { const find = document.querySelector("input[type=search]"); if (find) { event.preventDefault(); find.focus(); } }
+    };
+    addEventListener("keydown", keys);
+    return () => removeEventListener("keydown", keys);
+  }, []);
+  const tabKeys = (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const place = (known.findIndex(([id]) => id === screen) + step + known.length) % known.length;
+    go(known[place][0]);
+    event.currentTarget.children[place].focus();
+  };
+  const Screen = SCREENS.find(([id]) => id === screen)[2];
+  return html`<nav role="tablist" aria-label="screens" onKeyDown=${tabKeys}>${known.map(([id, name], n) => html`<button role="tab" id=${`tab-${id}`} aria-selected=${id === screen} tabindex=${id === screen ? 0 : -1} title=${`${name} (key ${n + 1})`} onClick=${() => go(id)}>${name}${badge(id)}</button>`)}</nav>
+    <main id="screen"><${Screen} wanted=${wanted} key=${screen} /></main>`;
+}
+
+function badge(id) {
+  const counts = { states: "answers", episodes: "episodes", pairs: "pairs" };
+  const count = id === "states" ? new Set(tables.answers.column("state")).size : counts[id] ? tables[counts[id]].length : 0;
+  return count ? html` <small>${number(count)}</small>` : "";
+}
+
+/** Below the sentences, which stand in the page itself: one start state, before and after, playing. */
+function SummaryScreen() {
+  useEffect(() => {
+    for (const button of document.querySelectorAll("#summary [data-go]")) {
+      button.hidden = false;
+      button.onclick = () => go(button.dataset.go, JSON.parse(button.dataset.with || "null"));
+    }
+    for (const side of document.querySelectorAll("#summary [data-episode]")) {
+      side.replaceChildren();
+      render(html`<${Player} episode=${Number(side.dataset.episode)} compact=${true} autoplay=${true} />`, side);
+    }
+  }, []);
+  return null;
+}
+
+/** How it was run: stages, figures, configuration, machine; folded away elsewhere. */
+function RunScreen() {
+  const { stages } = tables;
+  const own = rowsWith("stages", "run", 0);
+  return html`<section class="screen" aria-label="run">
+    <h3>Stages</h3><div class="scroll"><table><thead><tr><th>stage</th><th>state</th><th class="number">minutes</th><th>figures</th></tr></thead><tbody>
+      ${own.map((row) => html`<tr><th><${Text} text=${stages.at("stage", row) || "the run itself"} /></th><td>${stages.at("state", row)}</td><td class="number">${number(stages.at("minutes", row), 3)}</td><td><${Figures} text=${stages.at("summary", row)} /></td></tr>`)}
+    </tbody></table></div>
+    <details><summary>config.yaml</summary><pre><${Text} text=${facts.config} most=${20000} /></pre></details>
+    <details><summary>environment.json</summary><pre><${Text} text=${facts.environment} most=${20000} /></pre></details>
+  </section>`;
+}
+
+function Figures({ text }) {
+  const figures = Object.entries(JSON.parse(text) || {}).filter(([, value]) => typeof value !== "object");
+  if (!figures.length) return html`<span class="muted">–</span>`;
+  return html`<details><summary>${figures.length} figures</summary><dl class="facts">${figures.map(([name, value]) => html`<div><dt><${Text} text=${name} /></dt><dd>${typeof value === "number" ? number(value) : html`<${Text} text=${value} />`}</dd></div>`)}</dl></details>`;
+}
+
+async function start() {
+  const app = document.getElementById("app");
+  if (typeof DecompressionStream === "undefined") {
+    app.textContent = "This browser cannot unpack the data of the page; a newer one shows every episode.";
+    return;
+  }
+  await readTables();
+  app.replaceChildren();
+  render(html`<${App} />`, app);
+  document.body.dataset.ready = "yes";
+}
+
+start();

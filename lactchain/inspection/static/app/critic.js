@@ -1,0 +1,88 @@
+// The critic: predicted over exact, calibration, error by distance and by round.
+
+/** Rows of answers, or of plain values, in which both numbers are known. */
+function valuedRows() {
+  const found = [];
+  const add = (table, row) => {
+    const t = tables[table], value = t.at("value", row), exact = t.columns.optimal ? t.at("policy_value", row) ?? t.at("optimal", row) : t.at("policy_value", row);
+    if (value != null && exact != null) found.push({ round: t.at("round", row), state: t.at("state", row), x: exact, y: value });
+  };
+  tables.answers.column("state").forEach((_, row) => add("answers", row));
+  const known = new Set(found.map(({ round }) => round));
+  tables.values.column("state").forEach((_, row) => { if (!known.has(tables.values.at("round", row))) add("values", row); });
+  return found;
+}
+
+function shortestOf() {
+  const shortest = new Map();
+  tables.results.column("state").forEach((state, row) => tables.results.at("run", row) === 0 && shortest.set(state, tables.results.at("shortest", row)));
+  return shortest;
+}
+
+function CriticScreen({ wanted }) {
+  const all = useMemo(valuedRows, []);
+  const shortest = useMemo(shortestOf, []);
+  const rounds = useMemo(() => [...new Set(all.map(({ round }) => round))].sort((a, b) => a - b), []);
+  const [round, setRound] = useState(rounds[rounds.length - 1]);
+  const [chosen, choose] = useState(null);
+  if (!all.length) return html`<${CriticByReturns} />`;
+  const here = all.filter((p) => p.round === round);
+  const errors = here.map((p) => p.y - p.x);
+  const rmse = Math.sqrt(mean(errors.map((e) => e * e))), spread = variance(here.map((p) => p.x));
+  const worst = here.slice().sort((a, b) => Math.abs(b.y - b.x) - Math.abs(a.y - a.x)).slice(0, 40);
+  const points = here.map((p) => ({ ...p, id: p.state, hint: `${stateLabel(p.state)}: V ${number(p.y)}, exact ${number(p.x)}` }));
+  return html`<section class="screen" aria-label="critic">
+    <div class="filters"><${Rounds} id="critic-round" rounds=${rounds} value=${round} onChange=${setRound} />
+      <${Figure} label="RMSE" value=${number(rmse, 3)} /><${Figure} label="R²" value=${spread ? number(1 - mean(errors.map((e) => e * e)) / spread, 3) : "–"} />
+      <${Figure} label="mean error" value=${signed(Number(mean(errors).toPrecision(3)))} /><${Figure} label="states" value=${number(here.length)} />
+      <span class="muted">The critic of ${roundName(round)}, against the exact value of the policy that it judges${tables.answers.column("policy_value").some((v) => v != null) || !tables.answers.column("optimal").some((v) => v != null) ? "" : " (here: of the best policy)"}.</span></div>
+    <div class="charts">
+      <${Dots} title="predicted over exact" points=${points} xLabel="exact value" yLabel="V of the critic" selected=${chosen} onClick=${(p) => choose(p.id)} />
+      <${Calibration} points=${here} />
+      <${Bars} title="error by distance" xLabel="shortest way to the goal, in actions" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[0], bars: byDistance(here, shortest) }]} />
+      ${rounds.length > 1 && html`<${Bars} title="error by round" xLabel="round" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[1], bars: rounds.map((r) => ({ x: r, y: Math.sqrt(mean(all.filter((p) => p.round === r).map((p) => (p.y - p.x) ** 2))) })) }]} />`}
+    </div>
+    ${chosen != null && html`<p><b>${stateLabel(chosen)}</b> <${Go} to="states" with=${{ state: chosen, metric: "error" }}>see it on the map<//></p>`}
+    <h3>Where it is most wrong</h3>
+    <div class="scroll"><table id="worst"><thead><tr><th>state</th><th class="number">V</th><th class="number">exact</th><th class="number">error</th><th class="number">distance</th><th></th></tr></thead>
+      <tbody>${worst.map((p) => html`<tr><td>${stateLabel(p.state)}</td><td class="number">${number(p.y)}</td><td class="number">${number(p.x)}</td><td class="number"><b>${signed(Number((p.y - p.x).toPrecision(4)))}</b></td><td class="number">${number(shortest.get(p.state))}</td>
+        <td><${Go} to="states" with=${{ state: p.state, metric: "error", round: p.round }}>map<//></td></tr>`)}</tbody></table></div>
+  </section>`;
+}
+
+function mean(values) {
+  return values.length ? values.reduce((a, b) => a + b, 0) / values.length : NaN;
+}
+
+function variance(values) {
+  const middle = mean(values);
+  return mean(values.map((v) => (v - middle) ** 2));
+}
+
+function byDistance(points, shortest) {
+  const found = new Map();
+  for (const p of points) {
+    const distance = shortest.get(p.state);
+    if (distance == null) continue;
+    if (!found.has(distance)) found.set(distance, []);
+    found.get(distance).push((p.y - p.x) ** 2);
+  }
+  return [...found].sort(([a], [b]) => a - b).map(([x, squares]) => ({ x, y: Math.sqrt(mean(squares)), hint: `${x} actions: RMSE ${number(Math.sqrt(mean(squares)))} over ${squares.length} states` }));
+}
+
+/** Tenths of the predictions, and what was true of them. */
+function Calibration({ points }) {
+  const order = points.slice().sort((a, b) => a.y - b.y), size = Math.max(1, Math.ceil(order.length / 10));
+  const bins = Array.from({ length: Math.ceil(order.length / size) }, (_, n) => order.slice(n * size, (n + 1) * size));
+  const dots = bins.map((bin, n) => ({ x: mean(bin.map((p) => p.x)), y: mean(bin.map((p) => p.y)), id: -1 - n, colour: SERIES[2], hint: `${bin.length} states: V ${number(mean(bin.map((p) => p.y)))}, exact ${number(mean(bin.map((p) => p.x)))}` }));
+  return html`<${Dots} title="calibration, by tenths of the predictions" points=${dots} xLabel="mean exact value" yLabel="mean V" />`;
+}
+
+/** Where nothing is exact: values of the steps against what followed. */
+function CriticByReturns() {
+  const known = tables.steps.column("value").reduce((count, v) => count + (v != null), 0);
+  if (!known) return html`<${Empty}>No values lie in this folder: neither a critic's beside exact ones, nor of the episodes' states.<//>`;
+  const advantages = tables.steps.column("advantage").filter((v) => v != null);
+  return html`<section class="screen"><p>${number(known)} completions have a value; how they compare with what followed:</p>
+    <div class="charts"><${Histogram} title="advantages" values=${advantages} xLabel="what followed less the value" /></div></section>`;
+}

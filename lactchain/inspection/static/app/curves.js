@@ -1,0 +1,113 @@
+// Curves of any metric: rounds or runs over each other; seeds as a band.
+
+const MAIN_CURVES = ["eval/success_rate", "eval/success_within_2_chains", "eval/episode_return", "eval/actions_over_shortest", "eval/sampled_invalid_rate", "train/loss", "rewards/margins", "rewards/accuracies", "logps/chosen", "logps/rejected", "eval_r2", "rollout/episode_return", "search/best_fitness", "search/fitness"];
+
+/** Curves of a metric: one line for each stage that has it; single points are joined over rounds. */
+function linesOf(name, run) {
+  const rows = Array.from({ length: tables.curves.length }, (_, row) => row).filter((row) => tables.curves.at("run", row) === run && curveName(row) === name);
+  return rows.map((row) => ({ stage: tables.curves.at("stage", row), x: tables.curves.at("steps", row), y: tables.curves.at("values", row) }));
+}
+
+/** A metric, and the kind of stage that it is of: the losses of critics and actors are apart. */
+function curveName(row) {
+  const stage = tables.curves.at("stage", row), key = tables.curves.at("key", row);
+  return stage ? `${stage.split("/").pop().replace("_", " ")} · ${key}` : key;
+}
+
+function curveKeys() {
+  const names = new Map();
+  for (let row = 0; row < tables.curves.length; row++) {
+    const name = curveName(row);
+    names.set(name, Math.max(names.get(name) || 0, tables.curves.at("steps", row).length));
+  }
+  return [...names].filter(([name, length]) => length > 1 && !name.includes("alarm/")).map(([name]) => name);
+}
+
+function CurvesScreen() {
+  const keys = useMemo(() => curveKeys().sort((a, b) => rankOf(a) - rankOf(b) || naturally(a, b)), []);
+  const [filter, setFilter] = useState("");
+  const [weight, setWeight] = useState(0);
+  const [log, setLog] = useState(false);
+  const [picked, pick] = useState([]);
+  const [band, setBand] = useState(facts.runs.length > 2);
+  const matching = keys.filter((key) => key.toLowerCase().includes(filter.toLowerCase()));
+  const shown = picked.length ? picked : filter ? matching.slice(0, 12) : keys.filter((key) => rankOf(key) < 99).slice(0, 9).concat(keys.filter((key) => rankOf(key) === 99)).slice(0, 9);
+  if (!keys.length) return html`<${Runs} />`;
+  return html`<section class="screen" aria-label="curves">
+    <${Runs} />
+    <div class="filters">
+      <${Field} label="find" type="search" hint="a metric" value=${filter} onInput=${setFilter} />
+      <label class="field"><span>smoothing</span><input id="smoothing" type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${(event) => setWeight(Number(event.target.value))} /> ${weight.toFixed(2)}</label>
+      <${Toggle} label="log scale" on=${log} onChange=${setLog} />
+      ${facts.runs.length > 1 && html`<${Toggle} label="runs as a band" on=${band} onChange=${setBand} title="mean, lowest and highest of the runs" />`}
+      <span class="count">${number(keys.length)} metrics; drag in a chart to zoom, double-click to go back</span>
+    </div>
+    <details class="keys"><summary>choose metrics</summary><div class="chips">${matching.map((key) => html`<${Toggle} label=${visible(key)} on=${picked.includes(key)} onChange=${(on) => pick(on ? [...picked, key] : picked.filter((other) => other !== key))} />`)}</div></details>
+    <div class="charts curves">${shown.map((key) => html`<${Metric} key=${key} name=${key} weight=${weight} log=${log} band=${band} />`)}</div>
+  </section>`;
+}
+
+function rankOf(key) {
+  const place = MAIN_CURVES.indexOf(key.split(" · ").pop());
+  return place < 0 ? (/loss|return|success/.test(key) ? 50 : 99) : place;
+}
+
+function Metric({ name, weight, log, band }) {
+  const series = useMemo(() => {
+    const runs = facts.runs.map((_, run) => linesOf(name, run).filter(({ x }) => x.length > 1));
+    if (facts.runs.length > 1) return band ? bandOf(runs, weight) : runs.flatMap((lines, run) => lines.slice(0, 1).concat(lines.slice(1)).map((line) => drawn(line, `${facts.runs[run]}${lines.length > 1 ? ` ${stageLabel(line.stage)}` : ""}`, seriesColour(run, facts.runs.length), weight)));
+    return runs[0].map((line, n) => drawn(line, stageLabel(line.stage) || name, seriesColour(n, runs[0].length), weight));
+  }, [name, weight, band]);
+  if (!series.length) return null;
+  const others = /(^|· )(eval|rollout)\/episode_return$/.test(name) ? facts.references.map((other, n) => reference(other, n, series)) : [];
+  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} />`;
+}
+
+/** A level line: what somebody else reaches. */
+function reference({ label, mean: level }, n, series) {
+  const xs = series.flatMap(({ x }) => x);
+  return { label, x: [Math.min(...xs), Math.max(...xs)], y: [level, level], colour: ["#8a97a5", "#b8862b", "#8b76b8"][n % 3] };
+}
+
+function drawn({ x, y }, label, colour, weight) {
+  return { label: visible(label), x, y: smoothed(y, weight), colour };
+}
+
+function stageLabel(stage) {
+  return stage.replace(/\/(critic|simpo|evaluation)$/, "").replace("_", " ");
+}
+
+/** Mean of the runs, between the lowest and the highest, at steps that all of them have. */
+function bandOf(runs, weight) {
+  const first = runs.filter((lines) => lines.length).map((lines) => ({ x: lines[0].x, y: smoothed(lines[0].y, weight) }));
+  if (first.length < 2) return first.map((line, n) => ({ ...line, label: facts.runs[n], colour: seriesColour(n) }));
+  const values = first.map(({ x, y }) => new Map(x.map((step, n) => [step, y[n]])));
+  const x = first[0].x.filter((step) => values.every((known) => known.get(step) != null));
+  const at = (step) => values.map((known) => known.get(step));
+  return [{ label: `mean of ${first.length}`, colour: SERIES[0], x, y: x.map((s) => mean(at(s))), low: x.map((s) => Math.min(...at(s))), high: x.map((s) => Math.max(...at(s))) }];
+}
+
+/** Several runs side by side: how far they came in each round, and from which states they fail. */
+function Runs() {
+  if (facts.runs.length < 2) return null;
+  const rounds = tables.results.values("round");
+  const rate = (run, round) => {
+    const rows = rowsWith("results", "run", run).filter((row) => tables.results.at("round", row) === round);
+    return rows.length ? { won: rows.reduce((sum, row) => sum + tables.results.at("success", row), 0), of: rows.length } : null;
+  };
+  return html`<h3>Runs side by side</h3><div class="scroll"><table id="runs"><thead><tr><th>run</th>${facts.compared.map(([name]) => html`<th class="number">${name}</th>`)}${rounds.map((r) => html`<th class="number">${roundName(r)}</th>`)}</tr></thead>
+    <tbody>${facts.runs.map((name, run) => html`<tr><th><${Text} text=${name} /></th>${facts.compared.map(([, values]) => html`<td class="number">${number(values[run])}</td>`)}${rounds.map((r) => { const found = rate(run, r); return html`<td class="number">${found ? `${percent(found.won / found.of)} of ${number(found.of)}` : "–"}</td>`; })}</tr>`)}</tbody></table></div>
+    <${Differences} rounds=${rounds} />`;
+}
+
+/** Start states that one run solves and another does not, in the last round of each. */
+function Differences({ rounds }) {
+  const last = facts.runs.map((_, run) => {
+    const known = rowsWith("results", "run", run), round = known.length ? Math.max(...known.map((row) => tables.results.at("round", row) ?? 0)) : null;
+    return new Map(known.filter((row) => (tables.results.at("round", row) ?? 0) === round).map((row) => [tables.results.at("state", row), tables.results.at("success", row)]));
+  });
+  const states = [...last[0].keys()].filter((s) => last.every((l) => l.has(s)) && new Set(last.map((l) => l.get(s))).size > 1);
+  if (!last[0].size) return null;
+  return html`<details id="differences"><summary>${number(states.length)} of ${number(last[0].size)} start states end differently</summary><table><thead><tr><th>start state</th>${facts.runs.map((name) => html`<th>${name}</th>`)}</tr></thead>
+    <tbody>${states.slice(0, 200).map((s) => html`<tr><td><${Go} to="states" with=${{ state: s }}>${stateLabel(s)}<//></td>${last.map((l) => html`<td><${Outcome} outcome=${l.get(s) ? "solved" : "failed"} /></td>`)}</tr>`)}</tbody></table></details>`;
+}

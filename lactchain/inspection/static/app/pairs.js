@@ -1,0 +1,73 @@
+// Pairs: all of them by margin, the two answers side by side, and how many were dropped and why.
+
+function marginOf(row) {
+  const chosen = tables.pairs.at("chosen_value", row), rejected = tables.pairs.at("rejected_value", row);
+  return chosen - rejected;
+}
+
+const PAIR_COLUMNS = [
+  { name: "margin", label: "margin", number: true, show: (row) => number(marginOf(row)) },
+  { name: "round", label: "round", show: (row) => roundName(tables.pairs.at("round", row)) },
+  { name: "chosen", label: "chosen", wide: true, show: (row) => clipped(tables.pairs.at("chosen", row), 70) },
+  { name: "rejected", label: "rejected", wide: true, show: (row) => clipped(tables.pairs.at("rejected", row), 70) },
+];
+
+function PairsScreen({ wanted }) {
+  const rounds = tables.pairs.values("round");
+  const [round, setRound] = useState("all");
+  const [text, setText] = useState("");
+  const [state, setState] = useState(wanted?.state ?? null);
+  const [sort, setSort] = useState({ name: "margin", down: true });
+  const [chosen, choose] = useState(null);
+  useEffect(() => { if (wanted?.state !== undefined) setState(wanted.state); if (wanted?.round != null) setRound(String(wanted.round)); }, [wanted]);
+  const rows = useMemo(() => {
+    const fits = (value) => String(value ?? "").toLowerCase().includes(text.toLowerCase());
+    const inText = text && ["prompt", "chosen", "rejected"].map((name) => tables.pairs.where(name, fits));
+    const kept = [];
+    for (let row = 0; row < tables.pairs.length; row++) {
+      if (round !== "all" && String(tables.pairs.at("round", row)) !== round) continue;
+      if (state != null && tables.pairs.at("state", row) !== state) continue;
+      if (inText && !inText.some((column) => column[row])) continue;
+      kept.push(row);
+    }
+    return sort ? sorted(kept, (row) => (sort.name === "margin" ? marginOf(row) : tables.pairs.at(sort.name, row)), sort.down) : kept;
+  }, [round, text, state, sort]);
+  if (!tables.pairs.length) return html`<${Empty}>No preference pairs lie in this folder.<//>`;
+  const shown = chosen != null && rows.includes(chosen) ? chosen : rows[0];
+  return html`<section class="screen" aria-label="pairs">
+    <div class="filters">
+      <${Choice} id="pair-round" label="round" value=${round} onChange=${setRound} options=${[["all", "all"], ...rounds.map((r) => [String(r), roundName(r)])]} />
+      <${Field} label="text" type="search" hint="in prompt and answers" value=${text} onInput=${setText} width="13em" />
+      ${state != null && html`<${Toggle} label=${`${clipped(stateLabel(state), 50)} ×`} on=${true} onChange=${() => setState(null)} />`}
+      <span class="count" id="pair-count">${number(rows.length)} of ${number(tables.pairs.length)}</span>
+    </div>
+    <div class="split">
+      <${LongTable} label="table of pairs" columns=${PAIR_COLUMNS} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort} onSort=${(name) => setSort({ name, down: sort?.name === name ? !sort.down : name === "margin" })} height=${480} />
+      ${shown != null ? html`<${Pair} row=${shown} />` : html`<${Empty}>No pair fits these filters.<//>`}
+    </div>
+    <div class="charts"><${Histogram} title=${`margins of ${number(rows.length)} pairs`} values=${rows.map(marginOf)} xLabel="score of chosen less that of rejected" />
+      <${Dropped} /></div>
+  </section>`;
+}
+
+function Pair({ row }) {
+  const pair = tables.pairs.row(row), scene = sceneOf(pair.state);
+  const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number">${signed(pair[`${kind}_value`])}</span></h4>
+    ${scene && scene.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${pair[`${kind}_way`] ? [{ from: scene.agent, way: pair[`${kind}_way`], order: kind === "chosen" ? 0 : 1 }] : []} label=${`${kind} answer`} />`}
+    <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted">return ${number(pair[`${kind}_return`])}${pair[`${kind}_way`]?.length === 0 ? " · no chain" : ""}</p></div>`;
+  return html`<div class="detail"><header><b>${roundName(pair.round)}</b> · margin <b>${number(marginOf(row))}</b>${pair.state != null && html` · <${Go} to="states" with=${{ state: pair.state }}>this state in every round<//>`}</header>
+    <pre class="prompt"><${Text} text=${pair.prompt} most=${1500} /></pre><div class="two">${side("chosen")}${side("rejected")}</div></div>`;
+}
+
+/** Pairs made and dropped, round by round, each reason in words. */
+function Dropped() {
+  const stages = [...new Set([...tables.pairs.values("stage"), ...tables.dropped.values("stage")])].sort(naturally);
+  const reasons = tables.dropped.values("reason");
+  const count = (stage, reason) => tables.dropped.column("stage").reduce((sum, s, row) => sum + (s === stage && tables.dropped.at("reason", row) === reason ? tables.dropped.at("count", row) : 0), 0);
+  const made = (stage) => rowsWith("pairs", "stage", stage).length;
+  return html`<figure class="chart wide"><figcaption>start states that gave no pair, and why</figcaption>
+    <table id="dropped"><thead><tr><th></th>${stages.map((s) => html`<th class="number">${roundName(tables.pairs.at("round", rowsWith("pairs", "stage", s)[0] ?? 0))}</th>`)}</tr></thead>
+    <tbody><tr><th>pairs</th>${stages.map((s) => html`<td class="number">${number(made(s))}</td>`)}</tr>
+      ${reasons.map((reason) => html`<tr><th>${facts.reasons[reason] || reason}</th>${stages.map((s) => html`<td class="number">${number(count(s, reason))}</td>`)}</tr>`)}
+      ${!reasons.length && html`<tr><td colspan=${stages.length + 1} class="muted">none was dropped, or the run did not count</td></tr>`}</tbody></table></figure>`;
+}

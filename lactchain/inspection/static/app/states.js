@@ -1,0 +1,202 @@
+// States: what the actor answers from a start state, round by round, and what that is worth.
+
+const METRICS = {
+  success: ["success", (row) => answer("success", row), [0, 1]],
+  return: ["return", (row) => answer("return", row)],
+  value: ["V of the critic", (row) => answer("value", row)],
+  optimal: ["V* exact", (row) => answer("optimal", row)],
+  policy_value: ["Vπ exact", (row) => answer("policy_value", row)],
+  error: ["error: V − exact", (row) => errorOf(row)],
+  advantage: ["advantage of the answer", (row) => answer("advantage", row)],
+  probability: ["probability of the answer", (row) => ProbabilityOf(answer("probabilities", row))],
+};
+
+function answer(name, row) {
+  return tables.answers.at(name, row);
+}
+
+/** The critic's error: against the value of the policy that it judges, else the best one's. */
+function errorOf(row) {
+  const value = answer("value", row), exact = answer("policy_value", row) ?? answer("optimal", row);
+  return value == null || exact == null ? null : value - exact;
+}
+
+function knownMetrics() {
+  return Object.entries(METRICS).filter(([name, [, value]]) => name === "probability"
+    ? tables.answers.column("probabilities").some((p) => p && p.length)
+    : tables.answers.column("state").some((_, row) => value(row) != null));
+}
+
+function StatesScreen({ wanted }) {
+  const rounds = useMemo(() => tables.answers.values("round"), []);
+  const metrics = useMemo(knownMetrics, []);
+  const asked = useMemo(() => [...new Set(tables.answers.column("state"))].filter((state) => state != null), []);
+  const groups = useMemo(() => [...new Set(asked.map((state) => groupOf(state)))].sort(naturally), []);
+  const [round, setRound] = useState(rounds[rounds.length - 1]);
+  const [metric, setMetric] = useState(wanted?.metric && METRICS[wanted.metric] ? wanted.metric : "success");
+  const [state, choose] = useState(() => wanted?.state ?? worstState(asked, rounds));
+  const [group, setGroup] = useState(() => groupOf(state) ?? groups[0]);
+  const take = (next) => { choose(next); setGroup(groupOf(next)); };
+  useEffect(() => { if (wanted?.state != null) take(wanted.state); if (wanted?.metric) setMetric(wanted.metric); if (wanted?.round != null) setRound(wanted.round); }, [wanted]);
+  if (!asked.length) return html`<${Empty}>No answers to start states lie in this folder yet: an evaluation leaves them.<//>`;
+  const drawn = sceneOf(asked[0]) && sceneOf(asked[0]).agent;
+  return html`<section class="screen" aria-label="states">
+    <div class="filters">
+      ${drawn && html`<${Choice} id="state-metric" label="colour" value=${metric} onChange=${setMetric} options=${metrics.map(([key, [name]]) => [key, name])} />`}
+      <${Rounds} id="state-round" rounds=${rounds} value=${round} onChange=${setRound} />
+      ${!drawn && html`<${StateList} asked=${asked} state=${state} onChange=${take} round=${round} />`}
+      ${facts.asked && html`<span class="muted">${facts.asked}</span>`}
+    </div>
+    <div class=${drawn ? "split map" : ""}>
+      ${drawn && html`<div><${StateMap} asked=${asked} groups=${groups} group=${group} setGroup=${setGroup} state=${state} choose=${take} metric=${metric} round=${round} /></div>`}
+      <${StateDetail} key=${state} state=${state} rounds=${rounds} round=${round} />
+    </div>
+  </section>`;
+}
+
+function groupOf(state) {
+  const scene = sceneOf(state);
+  return scene ? scene.group : "";
+}
+
+/** One that fails, in the latest round in which any does. */
+function worstState(asked, rounds) {
+  for (const round of rounds.slice().reverse()) {
+    const failed = rowsWith("answers", "round", round).find((row) => !answer("success", row));
+    if (failed != null) return answer("state", failed);
+  }
+  return asked[0];
+}
+
+function answerOf(state, round) {
+  return rowsWith("answers", "state", state).find((row) => answer("round", row) === round);
+}
+
+function StateList({ asked, state, onChange, round }) {
+  const [text, setText] = useState("");
+  const found = asked.filter((s) => `${stateLabel(s)}`.toLowerCase().includes(text.toLowerCase()));
+  return html`<${Field} label="find" type="search" hint="a state" value=${text} onInput=${setText} />
+    <${Choice} id="state-list" label="state" value=${state} onChange=${(value) => onChange(Number(value))}
+      options=${found.slice(0, 500).map((s) => { const row = answerOf(s, round); return [s, `${row != null && !answer("success", row) ? "✗ " : ""}${clipped(stateLabel(s), 70)}`]; })} />
+    <span class="count">${number(found.length)} of ${number(asked.length)}</span>`;
+}
+
+/** A map of start states: one colour each; where goals differ, the goal is chosen first. */
+function StateMap({ asked, groups, group, setGroup, state, choose, metric, round }) {
+  const [name, value, fixed] = METRICS[metric];
+  const rows = rowsWith("answers", "round", round);
+  const values = useMemo(() => new Map(rows.map((row) => [answer("state", row), value(row)])), [metric, round]);
+  const all = [...values.values()].filter((v) => v != null);
+  const [low, high] = fixed || range(all.length ? all : [0, 1], 0);
+  const biggest = Math.max(...all.map(Math.abs), 1e-9);
+  const signedMetric = metric === "error" || metric === "advantage";
+  const share = (v) => (signedMetric ? v / biggest : high > low ? (v - low) / (high - low) : 0.5);
+  const here = asked.filter((s) => groupOf(s) === group && sceneOf(s)?.agent);
+  const heat = here.map((s) => {
+    const [x, y, heading] = sceneOf(s).agent, v = values.get(s);
+    return { x, y, heading, state: s, chosen: s === state, fill: v == null ? "transparent" : signedMetric ? diverging(share(v)) : shade(share(v)),
+      ink: v == null ? "" : inkOn(share(v)), text: heading == null && v != null ? String(Number(v.toFixed(2))) : "", hint: `${stateLabel(s)}: ${name} ${number(v)}` };
+  });
+  const chosen = sceneOf(state);
+  const marks = here.length ? sceneOf(here[0]).marks : [];
+  return html`${groups.length > 1 && html`<${GroupPicker} asked=${asked} groups=${groups} group=${group} values=${values} setGroup=${(next) => {
+      setGroup(next);
+      const same = asked.find((s) => groupOf(s) === next && chosen?.agent && String(sceneOf(s).agent) === String(chosen.agent));
+      choose(same ?? asked.find((s) => groupOf(s) === next));
+    }} share=${share} signedMetric=${signedMetric} />`}
+    <${Board} scene=${{ marks }} heat=${heat} onCell=${(place) => choose(place.state)} label=${`${name} of start states, ${group}`} />
+    <${Scale} low=${signedMetric ? -biggest : low} high=${signedMetric ? biggest : high} signedMetric=${signedMetric} name=${name} />
+    <p class="muted">Click a cell${heat[0]?.heading != null ? "’s side: the direction that the agent faces" : ""}. ${number(here.length)} start states here.</p>`;
+}
+
+/** Goals as a small map where each has its cell, else a list. */
+function GroupPicker({ asked, groups, group, values, setGroup, share, signedMetric }) {
+  const places = groups.map((name) => {
+    const states = asked.filter((s) => groupOf(s) === name), goal = sceneOf(states[0])?.marks.find((mark) => mark[2] === "goal");
+    const known = states.map((s) => values.get(s)).filter((v) => v != null);
+    return { name, goal, mean: known.length ? known.reduce((a, b) => a + b, 0) / known.length : null };
+  });
+  const cells = new Set(places.map(({ goal }) => goal && `${goal[0]},${goal[1]}`));
+  if (cells.size < groups.length || cells.has(undefined)) return html`<${Choice} id="state-group" label="task" value=${group} onChange=${setGroup} options=${places.map(({ name, mean }) => [name, `${name} (${number(mean, 3)})`])} />`;
+  const heat = places.map(({ name, goal, mean }) => ({ x: goal[0], y: goal[1], name, chosen: name === group, hint: `${name}: mean ${number(mean)}`,
+    fill: mean == null ? "transparent" : signedMetric ? diverging(share(mean)) : shade(share(mean)), ink: mean == null ? "" : inkOn(share(mean)), text: mean == null ? "" : String(Number(mean.toFixed(2))) }));
+  return html`<div class="goals"><${Board} heat=${heat} onCell=${({ name }) => setGroup(name)} label="goals" /><p class="muted">First the goal: its mean over all start states.</p></div>`;
+}
+
+function Scale({ low, high, signedMetric, name }) {
+  const stops = Array.from({ length: 9 }, (_, n) => (signedMetric ? diverging(n / 4 - 1) : shade(n / 8)));
+  return html`<div class="scale"><span>${number(low, 3)}</span><i style=${{ background: `linear-gradient(90deg, ${stops.join(",")})` }} /><span>${number(high, 3)}</span><span class="muted">${name}</span></div>`;
+}
+
+/** One start state: its answer in every round, and what else might be said. */
+function StateDetail({ state, rounds, round }) {
+  return html`<div class="detail">
+    <header><b>${stateLabel(state)}</b>${answerOf(state, round) != null && answer("text", answerOf(state, round)) != null && html`<pre class="prompt"><${Text} text=${answer("text", answerOf(state, round))} most=${1500} /></pre>`}
+      <${Go} to="episodes" with=${{ filter: { start: String(state) } }}>its episodes<//> · <${Go} to="pairs" with=${{ state }}>its pairs<//></header>
+    <div class="answers">${rounds.map((r) => html`<${AnswerCard} key=${r} state=${state} round=${r} now=${r === round} />`)}</div>
+    <${Candidates} state=${state} round=${round} />
+  </div>`;
+}
+
+function AnswerCard({ state, round, now }) {
+  const row = answerOf(state, round);
+  if (row == null) return html`<article class="answer"><h4>${roundName(round)}</h4><p class="muted">not asked</p></article>`;
+  const a = tables.answers.row(row), scene = sceneOf(state);
+  const rewards = (a.rewards || []).reduce((sum, r) => sum + r, 0);
+  return html`<article class=${`answer ${now ? "now" : ""}`} aria-label=${`answer of ${roundName(round)}`}>
+    <h4>${roundName(round)} ${a.success == null ? "" : html`<${Outcome} outcome=${a.success === 1 ? "solved" : a.success > 0 ? percent(a.success, 0) : "failed"} />`}</h4>
+    ${scene?.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${a.way ? [{ from: scene.agent, way: a.way, order: 0 }] : []} label=${`where the answer of ${roundName(round)} leads`} />`}
+    <${Tokens} text=${a.completion} tokens=${a.tokens} probabilities=${a.probabilities} invalid=${a.invalid} />
+    <dl class="facts">
+      <div><dt>probability</dt><dd>${a.probabilities && a.probabilities.length ? number(ProbabilityOf(a.probabilities), 3) : "–"}</dd></div>
+      <div><dt>reward</dt><dd>${number(rewards)}</dd></div>
+      ${a.value != null && html`<div title="of the state, by this round's critic"><dt>V</dt><dd>${number(a.value)}</dd></div><div title="r + γᵏ V(next)"><dt>Q</dt><dd>${number(a.q)}</dd></div><div><dt>advantage</dt><dd>${signed(a.advantage)}</dd></div>`}
+      ${a.optimal != null && html`<div title="exact, of the best policy"><dt>V*</dt><dd>${number(a.optimal)}</dd></div>`}
+      ${a.policy_value != null && html`<div title="exact, of the policy that the critic judges"><dt>Vπ</dt><dd>${number(a.policy_value)}</dd></div>`}
+      <div><dt>actions</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
+      <div><dt>return</dt><dd>${number(a.return)}</dd></div>
+    </dl></article>`;
+}
+
+/** The K candidates of a round as a tree of what they begin with. */
+function Candidates({ state, round }) {
+  const rows = rowsWith("candidates", "state", state).filter((row) => tables.candidates.at("round", row) === round);
+  if (!rows.length) return null;
+  const found = new Map();
+  for (const row of rows) {
+    const c = tables.candidates.row(row), same = found.get(c.completion), times = c.count ?? 0;
+    if (same) { same.times += times; same.chosen = same.chosen || c.chosen; same.rejected = same.rejected || c.rejected; } else found.set(c.completion, { ...c, times });
+  }
+  const candidates = [...found.values()];
+  const scores = range(candidates.map((c) => c.score ?? c.reward), 0);
+  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(candidates.length)} different completions; the score is r + γᵏ V(next) by this round’s critic</span></h3>
+    <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number">reward</th><th class="number">score</th><th></th></tr></thead>
+    <tbody>${treeRows(candidates).map(({ depth, tokens, shared, leaf }) => html`<tr class=${leaf ? "" : "branch"}>
+      <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
+      ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times}</td><td class="number">${number(leaf.reward)}</td>
+        <td class="number"><span class="pill" style=${{ background: shade((((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0])) || 0), color: inkOn(((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0]) || 0) }}>${number(leaf.score ?? leaf.reward)}</span></td>
+        <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : leaf.invalid ? html`<span class="bad">no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
+    </tr>`)}</tbody></table></div>`;
+}
+
+/** Candidates by their first tokens: a branch wherever several go the same way. */
+function treeRows(candidates, start = 0, depth = 0) {
+  const byToken = new Map();
+  for (const c of candidates) {
+    const tokens = c.tokens && c.tokens.length ? c.tokens : [c.completion], key = tokens[start] ?? "";
+    if (!byToken.has(key)) byToken.set(key, []);
+    byToken.get(key).push({ ...c, tokens });
+  }
+  const best = (group) => Math.max(...group.map((c) => c.probability ?? 0));
+  return [...byToken.values()].sort((a, b) => best(b) - best(a)).flatMap((group) => {
+    if (group.length === 1) {
+      const [leaf] = group;
+      return [{ depth, leaf, tokens: leaf.tokens.slice(start), shared: (leaf.probabilities || []).slice(start) }];
+    }
+    let end = start + 1;
+    while (group.every((c) => c.tokens[end] !== undefined && c.tokens[end] === group[0].tokens[end])) end += 1;
+    const tokens = group[0].tokens.slice(start, end);
+    tokens.of = group.length;
+    return [{ depth, tokens }, ...treeRows(group, end, depth + 1)];
+  });
+}

@@ -1,0 +1,52 @@
+"""Where the weights of models are, and how one comes by those that are not there.
+
+Asking for a folder costs no torch, nor the hub's client.
+"""
+
+from pathlib import Path
+
+from lactchain.errors import DataError
+from lactchain.shipped import settings as shipped_settings
+
+WEIGHTS_FOLDER = Path("weights")
+"""Where `lactchain prepare_weights` puts models, seen from the working directory.
+
+Its shipped setting X_tiny makes the tiny models in weights/X.
+"""
+
+
+def resolve_weights(model: str | Path) -> Path:
+    """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
+    for folder in (Path(model), WEIGHTS_FOLDER / model):
+        if folder.is_dir():
+            return folder
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(huggingface_hub.snapshot_download(str(model), local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError) as error:
+        raise DataError(
+            f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
+        ) from error
+
+
+def mend(model: str | Path) -> str:
+    """How a model is made or fetched anew, as far as its name tells."""
+    path = Path(model)
+    inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
+    preset = f"{inside.parent.name or 'gridworld'}_tiny"
+    shipped = preset in shipped_settings("prepare_weights")
+    if path != inside and inside.name.startswith("tiny-") and shipped:
+        return f"run: lactchain prepare_weights --config {preset}"
+    is_here = inside.parts[:1] == ("runs",) or inside.parent.is_dir()
+    if len(inside.parts) == 2 and not path.is_absolute() and not is_here:  # a hub id
+        return f"if the hub has it, run: {download_command(inside)}"
+    return (
+        "correct its name or copy it here whole; lactchain prepare_weights makes and fetches some"
+    )
+
+
+def download_command(hub_id: str | Path) -> str:
+    """What fetches a model of the hub into weights/, or goes on with it."""
+    return f"lactchain prepare_weights --download '[{hub_id}]'"

@@ -1,0 +1,85 @@
+"""A run folder from Python: the models it made, its pairs, and what each round answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lactchain.data.inspections import Inspection, read_inspection
+from lactchain.data.preferences import read_pairs
+from lactchain.errors import DataError
+from lactchain.inspection import run_view
+from lactchain.inspection.run_view import RunView
+from lactchain.types import PreferencePair
+
+if TYPE_CHECKING:
+    from lactchain.models.actor import LanguageActor
+    from lactchain.models.critic import EmbeddingCritic
+
+
+@dataclass(frozen=True)
+class OpenedRun(RunView):
+    """What one run folder holds, and the models in it.
+
+    The rounds of a pipeline are counted from 1; 0 is what stood before the first one.
+    """
+
+    def actor(self, number: int | None = None, **changes: Any) -> LanguageActor:
+        """The actor that the run made, or the one that stood after a round of it.
+
+        Args:
+            number: of the round; None: that of the result.
+            changes: fields of `GuidedActorConfig` that shall differ, such as `temperature=0.0`.
+
+        Raises:
+            DataError: there is none, it is damaged, or it was given to the run.
+        """
+        from lactchain.saved import load_policy
+
+        stage = "warm_start" if number == 0 else f"round_{number}/simpo"
+        return load_policy(self._of_round(number, stage), **changes)
+
+    def critic(self, number: int | None = None) -> EmbeddingCritic:
+        """The critic of the run, or that of a round; `DataError` as for the actor."""
+        from lactchain.saved import load_critic
+
+        return load_critic(self._of_round(number, f"round_{number}/critic"))
+
+    @cached_property
+    def pairs(self) -> list[PreferencePair]:
+        """The preference pairs that were made: of a pipeline those of all rounds, one by one."""
+        of_rounds = self._by_round("simpo/pairs")
+        return [
+            pair for folder in of_rounds.values() for pair in read_pairs(folder)
+        ] or super().pairs
+
+    @cached_property
+    def inspections(self) -> dict[int, Inspection]:
+        """What each round left to look at, by its number; empty in runs of older versions."""
+        found = self._by_round("inspection")
+        return {number: read_inspection(folder) for number, folder in found.items()}
+
+    def _of_round(self, number: int | None, stage: str) -> Path:
+        """The folder of a stage, or that of the run itself."""
+        if number is None:
+            return self.directory
+        folder = self.directory / stage
+        if not folder.is_dir():
+            raise DataError(
+                f"round: expected one of {self.directory} that made such a model, got {number};"
+                " what was given to a run lies where it was"
+            )
+        return folder
+
+    def _by_round(self, name: str) -> dict[int, Path]:
+        """The folders of that name in the rounds, in their order."""
+        rounds = {int(p.name.removeprefix("round_")): p for p in self.directory.glob("round_*")}
+        found = {number: rounds[number] / name for number in sorted(rounds)}
+        return {number: folder for number, folder in found.items() if folder.is_dir()}
+
+
+def open_run(path: str | Path) -> OpenedRun:
+    """A run folder to look into; `ConfigError` where it is none."""
+    return OpenedRun(run_view.open_run(path).directory)

@@ -1,0 +1,113 @@
+"""What a command names is looked for at once: worlds, models, folders; a run stands for its result.
+
+Nothing heavy is imported, so that whoever mistypes a name waits a second, and not until torch is
+loaded, and the folder of the run is left as it was.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lactchain.environments.registry import find_env
+from lactchain.errors import DataError
+from lactchain.files import read_json
+from lactchain.models.places import resolve_weights
+from lactchain.results import ADAPTER_RECORD, is_run, result_of
+from lactchain.settings import CriticConfig, PlayerConfig
+
+Config = TypeVar("Config")
+
+RESULTS = {
+    "adapter": "actor",
+    "checkpoint": "critic",
+    "critic": "critic",
+    "values": "values",
+    "trajectories": "trajectories",
+    "source": "trajectories",
+    "pairs": "pairs",
+}
+"""Settings that name a folder, and which result of a run is meant where it is one."""
+
+
+def look_up(config: Config, may_be_missing: bool = False) -> Config:
+    """The configuration with the results of runs in the place of their folders.
+
+    Args:
+        may_be_missing: whether folders and models need not be there, as for an estimate.
+
+    Raises:
+        ConfigError: there is no such environment.
+        DataError: a folder or a model is not there.
+    """
+    return _Search(frozenset(_unread_models(vars(config))), may_be_missing).within(config, "")
+
+
+@dataclass(frozen=True)
+class _Search:
+    unread: frozenset[str]
+    may_be_missing: bool
+
+    def within(self, config: Any, prefix: str) -> Any:
+        """A config, or a part of one, with what was found."""
+        values = vars(config)
+        if "id" in values and "kwargs" in values:
+            find_env(config.id, f"{prefix}id")
+        changes = dict(self._results(values, prefix)) | self._model(config, prefix)
+        for name, value in values.items():
+            if is_dataclass(value):
+                changes[name] = self.within(value, f"{prefix}{name}.")
+        return replace(config, **changes) if changes else config
+
+    def _results(self, values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+        for name, result in RESULTS.items():
+            path = values.get(name)
+            if isinstance(path, str) and self._matters(path):
+                with _naming(f"{prefix}{name}"):
+                    yield name, str(result_of(path, result))
+
+    def _model(self, config: Any, prefix: str) -> dict[str, str]:
+        """Model and adapter of an actor that is given as a run."""
+        key = f"{prefix}model"
+        if not isinstance(config, PlayerConfig | CriticConfig) or key in self.unread:
+            return {}
+        if not self._matters(config.model):
+            return {}
+        with _naming(key):
+            if not is_run(Path(config.model)):
+                resolve_weights(config.model)
+                return {}
+            if isinstance(config, CriticConfig):
+                raise DataError(
+                    f"expected an encoder, got the run {config.model}; to go on with its critic "
+                    f"give it as {prefix}checkpoint"
+                )
+            trained = result_of(config.model, "actor")
+            record = trained / ADAPTER_RECORD
+            if not record.is_file():
+                return {"model": str(trained)}
+            return {"model": read_json(record)["base"], "adapter": str(trained)}
+
+    def _matters(self, path: str) -> bool:
+        return Path(path).exists() or not self.may_be_missing
+
+
+def _unread_models(values: Mapping[str, Any]) -> Iterator[str]:
+    """Models that have a name and may never be read."""
+    if values.get("tiny") is not None:  # the pipeline builds its own
+        yield from ("actor.model", "critic.config.model")
+    if "compare_with_exact" in values and values["trajectories"] is not None:
+        yield "actor.model"  # whose episodes are there
+    critic = values.get("critic")
+    if isinstance(critic, CriticConfig) and critic.checkpoint is not None:
+        yield "critic.model"
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """Errors say which setting they are about."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from error

@@ -1,0 +1,44 @@
+"""Where in the folder of a run its results are: actor, critic, values, trajectories, pairs."""
+
+from pathlib import Path
+
+from lactchain.errors import DataError
+from lactchain.files import read_json
+
+ADAPTER_RECORD = "lactchain_adapter.json"
+"""Beside an adapter's weights: which base model it belongs to."""
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is that of a run; those of some models have a config.yaml as well."""
+    return (path / "config.yaml").is_file() and not (path / "config.json").is_file()
+
+
+def result_of(path: str | Path, name: str) -> Path:
+    """The folder of a result: as given, or the one of that name in a run.
+
+    A pipeline's episodes and pairs are those that its critic and its actor have learnt from.
+
+    Raises:
+        DataError: there is no such folder, or the run has none of that name.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path}: no such folder; expected a run, or what it saved")
+    if not is_run(path):
+        return path
+    of_stages = [(path / part).resolve().parent / name for part in ("critic", "actor")]
+    noted = _noted(path, name)  # by pipelines of older versions
+    places = [path / name, *of_stages, *([Path(noted)] if noted else [])]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
+    return found
+
+
+def _noted(run: Path, name: str) -> str | None:
+    file = run / "summary.json"
+    noted = read_json(file).get(name) if file.is_file() else None
+    if isinstance(noted, dict):
+        return noted.get("adapter") or noted.get("model")
+    return noted if isinstance(noted, str) else None

@@ -1,0 +1,312 @@
+"""What each round of a pipeline leaves for people to look at: `lactchain.data.inspections`.
+
+Little of it is computed: the evaluation has played the greedy episodes and sampled the completions.
+These are played, and the round's critic reads what they lead to.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lactchain import distributed
+from lactchain.config import load
+from lactchain.data.candidates import Judge, is_known
+from lactchain.data.episodes import Episode
+from lactchain.data.evaluations import read_episodes, read_values
+from lactchain.data.exact_values import best_values
+from lactchain.data.films import film, write_gif
+from lactchain.data.inspections import is_inspection, state_text, write_inspection
+from lactchain.data.preferences import read_pairs
+from lactchain.data.rollouts import Rollouts
+from lactchain.data.samples import read_samples
+from lactchain.data.trajectories import read_trajectories
+from lactchain.environments.views import State
+from lactchain.errors import ConfigError
+from lactchain.run import Run
+from lactchain.settings import ActorConfig, EnvironmentConfig, known_fields
+from lactchain.types import Action, PreferencePair, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from lactchain.stages.run_pipeline import RunPipelineConfig
+
+MAX_STATES = 1_000
+"""So many start states are looked at, at most: of more, a sample."""
+
+MAX_CANDIDATES = 8
+"""So many sampled completions to each are kept beside those of pairs: the most probable ones."""
+
+Row = dict[str, Any]
+log = logging.getLogger(__name__)
+
+UNKNOWN: Row = {"value": None, "q": None, "advantage": None}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A completion to a text.
+
+    Attributes:
+        action: the completion.
+        count: how often it was sampled.
+        chosen, rejected: whether it is the one or the other in a pair.
+    """
+
+    action: Action
+    count: int
+    chosen: bool
+    rejected: bool
+
+
+class Recorder:
+    """Leaves an inspection of each round in the folder of a pipeline's run."""
+
+    def __init__(self, config: RunPipelineConfig, run: Run) -> None:
+        self.config, self.run = config, run
+        self.rollouts = Rollouts(config.environment)
+
+    def record(self, number: int, actor: ActorConfig, critic: str | None) -> None:
+        """Writes the inspection of a round that was evaluated, unless it is there.
+
+        Rank 0 does; the others go on.
+        """
+        folder = self.run.path(f"round_{number}/inspection")
+        if not distributed.is_main() or is_inspection(folder):
+            return
+        from lactchain.models.loading import load_own_tokenizer
+
+        stage, told = folder.parent, TokenTexts(load_own_tokenizer(actor)).row
+        episodes = read_trajectories(stage / "evaluation/trajectories")
+        greedy = [episodes[place] for place in self.asked]
+        found = find_candidates([episode.observations[0] for episode in greedy], stage)
+        places = [place for place, some in zip(self.asked, found, strict=True) for _ in some]
+        candidates = [candidate for some in found for candidate in some]
+        outcomes = self.rollouts.outcomes(
+            [self.starts[place] for place in places],
+            [candidate.action for candidate in candidates],
+            self.config.run.seed,
+        )
+        worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
+        answers = zip(self.asked, greedy, self._known(stage), worth, strict=False)
+        asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
+        write_inspection(
+            folder,
+            self._meta(critic),
+            [told(e.actions[0]) | _answer(place, e) | known | w for place, e, known, w in answers],
+            [told(c.action) | _candidate(place, c, o, w["q"]) for place, c, o, w in asked],
+        )
+
+    @cached_property
+    def starts(self) -> list[State]:
+        """All start states."""
+        return self.rollouts.env.start_states()
+
+    @cached_property
+    def asked(self) -> list[int]:
+        """The places of those that are looked at, the same in all rounds."""
+        order = np.random.default_rng([self.config.run.seed]).permutation(len(self.starts))
+        return sorted(order[:MAX_STATES].tolist())
+
+    @cached_property
+    def _optimal(self) -> Sequence[float | None]:
+        settings, states = self.config.critic.config, [self.starts[place] for place in self.asked]
+        values = best_values(self.rollouts.env, states, settings.gamma, settings.discount_per)
+        return [None] * len(states) if values is None else values.tolist()
+
+    def _meta(self, critic: str | None) -> Row:
+        settings, home = self.config.critic.config, self.run.directory
+        inside = critic is not None and Path(critic).is_relative_to(home)
+        return {
+            "asked": len(self.asked),
+            "of": len(self.starts),
+            "sampled": len(self.asked) < len(self.starts),
+            "critic": Path(critic).relative_to(home).as_posix() if inside else critic,
+            "gamma": settings.gamma,
+            "discount_per": settings.discount_per,
+        }
+
+    def _known(self, stage: Path) -> list[Row]:
+        """What is exactly known of each state that is looked at."""
+        results, file = (
+            read_episodes(stage / "evaluation/episodes.json"),
+            stage / "critic/values.json",
+        )
+        shortest = {state_text(result.state): result.shortest for result in results}
+        policy: Mapping[str, float] = {}
+        if file.is_file():  # the critic was measured
+            values = read_values(file)
+            policy = dict(zip(map(state_text, values.states), values.exact, strict=True))
+        states = [state_text(self.starts[place]) for place in self.asked]
+        return [
+            {"optimal": best, "policy_value": policy.get(state), "shortest": shortest.get(state)}
+            for state, best in zip(states, self._optimal, strict=True)
+        ]
+
+    def _worth(self, decisions: Sequence[Trajectory], folder: str | None) -> list[Row]:
+        """What the critic in a folder makes of B single decisions: value, q and advantage."""
+        if folder is None:
+            return [UNKNOWN] * len(decisions)
+        from lactchain.models.critic import EmbeddingCritic
+
+        critic = EmbeddingCritic.load(folder)
+        texts = [decision.observations[0] for decision in decisions]
+        if critic.mode == "action_value":
+            said = [decision.actions[0].text for decision in decisions]
+            return [UNKNOWN | {"q": q} for q in critic.values(texts, said).tolist()]
+        judge = Judge(self.rollouts, critic, critic.gamma, critic.discount_per)
+        states = [decision.infos[0]["state"] for decision in decisions]
+        if is_known(self.rollouts, states):
+            _, scores = judge.expected(states, decisions).T
+        else:
+            _, scores = judge.worth(decisions).T
+        columns = zip(judge.values(texts).tolist(), scores.tolist(), strict=True)
+        return [{"value": value, "q": q, "advantage": q - value} for value, q in columns]
+
+
+def film_run(run_dir: Path, number: int) -> None:
+    """Writes RUN/episode.gif: one start state before the rounds, and after one of them.
+
+    Of those that were failed before and are solved after it, the one that takes most actions.
+    Nothing where the world does not draw itself, or the picture is there.
+    """
+    if (run_dir / "episode.gif").is_file():
+        return
+    before, after = (
+        read_trajectories(run_dir / f"round_{n}/evaluation/trajectories") for n in (0, number)
+    )
+    best = max(zip(before, after, strict=True), key=_telling)
+    state = best[0].infos[0]["state"]
+    played = load(run_dir / "round_0/evaluation/config.yaml")["environment"]
+    environment = EnvironmentConfig(**known_fields(EnvironmentConfig, played))
+    try:
+        films = {
+            name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
+            for name, one in zip(("before", "after"), best, strict=True)
+        }
+    except ConfigError as error:
+        log.info("no episode.gif: %s", error)
+    else:
+        write_gif(run_dir / "episode.gif", films)
+
+
+class TokenTexts:
+    """What the tokens of completions read as, one by one.
+
+    Args:
+        tokenizer: of the actor.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._text = cache(tokenizer.decode)  # most completions begin as others do
+
+    def row(self, action: Action) -> Row:
+        """A completion, its tokens, and how probable each of them was."""
+        return {
+            "completion": action.text,
+            "tokens": self.split(action.token_ids),
+            "probabilities": np.exp(action.logprobs).tolist(),
+        }
+
+    def split(self, token_ids: tuple[int, ...]) -> list[str]:
+        """Texts that join to that of all tokens; of a character's tokens the last one has it."""
+        pieces, before = [], ""
+        for end in range(1, len(token_ids) + 1):
+            text = self._text(token_ids[:end])
+            whole = not text.endswith("\N{REPLACEMENT CHARACTER}") or end == len(token_ids)
+            pieces.append(text[len(before) :] if whole else "")
+            before = text if whole else before
+        return pieces
+
+
+def find_candidates(texts: Sequence[str], stage: Path) -> list[list[Candidate]]:
+    """Completions to each of some texts, that a round has sampled, or made pairs of."""
+    sampled: defaultdict[str, list[Action]] = defaultdict(list)
+    pairs: defaultdict[str, list[PreferencePair]] = defaultdict(list)
+    if (folder := stage / "evaluation/samples").is_dir():  # not in runs of older versions
+        for sample in read_samples(folder):
+            sampled[sample.observation].append(sample.action)
+    if (folder := stage / "simpo/pairs").is_dir():
+        for pair in read_pairs(folder):
+            pairs[pair.prompt].append(pair)
+    found = {text: merge(sampled[text], pairs[text]) for text in dict.fromkeys(texts)}
+    return [found[text] for text in texts]
+
+
+def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[Candidate]:
+    """The different completions to a text: the likeliest ones, and all of pairs."""
+    counts = Counter((action.text, action.token_ids) for action in sampled)
+    first = {(action.text, action.token_ids): action for action in reversed([*sampled])}
+    likeliest = sorted(first.values(), key=lambda action: (-sum(action.logprobs), action.text))
+    chosen = {pair.chosen: pair.chosen_token_ids for pair in pairs}
+    rejected = {pair.rejected: pair.rejected_token_ids for pair in pairs}
+    known = {action.text for action in likeliest}
+    told = (chosen | rejected).items()
+    kept = likeliest[:MAX_CANDIDATES]
+    kept += [action for action in likeliest[MAX_CANDIDATES:] if action.text in chosen | rejected]
+    kept += [Action(text, token_ids) for text, token_ids in told if text not in known]
+    return [
+        Candidate(a, counts[a.text, a.token_ids], a.text in chosen, a.text in rejected)
+        for a in kept
+    ]
+
+
+def _telling(episodes: tuple[Trajectory, Trajectory]) -> tuple[bool, int]:
+    """How much the two episodes from one start state tell of what was learnt."""
+    failed, solved = (not episodes[0].infos[-1]["success"], episodes[1].infos[-1]["success"])
+    return failed and solved, sum(episodes[1].num_actions)
+
+
+def _first_decision(episode: Trajectory) -> Trajectory:
+    """The first completion of an episode, and what came of it."""
+    ends = len(episode) == 1 and episode.terminated
+    return replace(
+        episode,
+        observations=episode.observations[:2],
+        actions=episode.actions[:1],
+        rewards=episode.rewards[:1],
+        infos=episode.infos[:2],
+        terminated=ends,
+        truncated=not ends,
+    )
+
+
+def _answer(place: int, episode: Trajectory) -> Row:
+    """What a greedy episode tells of its start state."""
+    start, first, *_ = episode.infos
+    ends = len(episode) == 1 and episode.terminated
+    return {
+        "state_id": place,
+        "state": state_text(start["state"]),
+        "text": episode.observations[0],
+        "actions": first["executed"],
+        "rewards": first["rewards"],
+        "invalid": first["invalid_action"],
+        "next_state": None if ends else state_text(first["state"]),
+        "terminated": ends,
+        "success": episode.infos[-1]["success"],
+        "num_actions": sum(len(info["executed"]) for info in episode.infos),
+        "return": episode.episode_return,
+    }
+
+
+def _candidate(place: int, candidate: Candidate, outcome: Trajectory, score: float | None) -> Row:
+    return {
+        "state_id": place,
+        "probability": math.exp(sum(candidate.action.logprobs)) if candidate.count else None,
+        "count": candidate.count,
+        "reward": outcome.rewards[0],
+        "score": score,
+        "invalid": outcome.infos[1]["invalid_action"],
+        "chosen": candidate.chosen,
+        "rejected": candidate.rejected,
+    }

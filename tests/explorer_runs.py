@@ -1,0 +1,174 @@
+"""A pipeline's run folder for the explorer: three rounds on a grid of 3x3, no models."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
+
+from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes, write_values
+from lactchain.data.inspections import write_inspection
+from lactchain.data.preferences import Candidates, make_pairs, write_pairs
+from lactchain.data.trajectories import write_trajectories
+from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
+from lactchain.environments.language import make_language_env
+from lactchain.environments.views import tabular_model
+from lactchain.settings import EnvironmentConfig
+from lactchain.types import Action
+
+CONFIG = EnvironmentConfig(
+    GRID.id, {"size": 3}, GRID.template, max_chains=4, max_chain_length=4, invalid_penalty=-0.1
+)
+SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
+"""How often the policy of a round plays well; the last is that of the run."""
+NONSENSE = "I would rather <b>not</b> $ay"
+
+
+class GridRun:
+    """Writes the folder; what is in it can be computed again from its attributes."""
+
+    def __init__(self, directory: Path, hostile: bool = False, skill: float = 0.95) -> None:
+        self.directory, self.draw = directory, np.random.default_rng(0)
+        self.skill = SKILL | {2: skill}
+        self.env = make_language_env(CONFIG)
+        self.model = tabular_model(self.env.env)
+        self.states = self.model.non_terminal_states
+        self.optimal = optimal_values(self.model, GAMMA)
+        self.best = optimal_chains(self.model, CONFIG.max_chain_length)
+        self.lengths = shortest_paths(self.model)
+        self.values = {n: self._critic(n) for n in (1, 2)}
+        self._write(hostile)
+
+    def _critic(self, number: int) -> np.ndarray:
+        return self.optimal + self.draw.normal(0, 0.2 / number, len(self.states))
+
+    def _write(self, hostile: bool) -> None:
+        environment = {"environment": vars(CONFIG)}
+        summary = {"seed": 0, "num_pairs": 9, "num_env_steps": 4321, "round": 2}
+        write_run(self.directory, {"run": {"seed": 0}} | environment, 3, summary)
+        write_run(self.directory / "warm_start", environment, 20, {"loss": 0.5})
+        for number in SKILL:
+            if number:
+                self._write_training(number, environment)
+            self._write_evaluation(number, environment, hostile and number == 2)
+            self._write_inspection(number)
+
+    def _write_training(self, number: int, environment: dict) -> None:
+        folder = self.directory / f"round_{number}"
+        values = tuple(self.values[number].tolist())
+        write_run(folder / "critic", environment, 15, {"loss": 0.1}, 1000 * number)
+        exact = tuple(self.optimal.tolist())
+        write_values(
+            folder / "critic/values.json", StateValues(tuple(self.states), values, exact, GAMMA)
+        )
+        pairs, dropped = make_pairs([self._candidates(n) for n in range(0, 60, 7)])
+        summary = {f"pairs/dropped_{reason}": count for reason, count in dropped.items()}
+        summary["pairs/dropped_margin"] = 3 * number
+        write_run(folder / "simpo", environment, 12, summary, 1000 * number + 500)
+        write_pairs(folder / "simpo/pairs/0.parquet", pairs)
+
+    def _write_evaluation(self, number: int, environment: dict, hostile: bool) -> None:
+        folder = self.directory / f"round_{number}/evaluation"
+        write_run(folder, environment, 1, {"success_rate": 0.5}, 1000 * number + 900)
+        self.played = [
+            play(self.env, self._policy(self.skill[number]), n, state, f"round {number}")
+            for n, state in enumerate(self.states)
+        ]
+        extra = [hostile_trajectory()] if hostile else []
+        write_trajectories(folder / "trajectories/0.parquet", self.played + extra)
+        write_episodes(folder / "episodes.json", [*map(self._result, self.played, self.lengths)])
+
+    def _result(self, trajectory, length: int) -> EpisodeResult:
+        return EpisodeResult(
+            state=trajectory.infos[0]["state"],
+            success=trajectory.terminated,
+            num_chains=len(trajectory),
+            num_actions=sum(trajectory.num_actions),
+            shortest=int(length),
+        )
+
+    def _policy(self, skill: float):
+        def completion(_: str) -> str:
+            luck = self.draw.random()
+            if luck > 0.98:
+                return NONSENSE
+            if luck < skill:
+                return self.env.grammar.render(
+                    self.best[self.model.row(self.env.view.get_state(self.env.env))]
+                )
+            return self.env.grammar.render([1] * int(self.draw.integers(1, 4)))
+
+        return completion
+
+    def _write_inspection(self, number: int) -> None:
+        known = self.values.get(number)
+        answers, candidates = [], []
+        for n, trajectory in enumerate(self.played):
+            answers.append(self._answer(n, trajectory, None if known is None else known))
+            candidates += self._others(n)
+        meta = {"asked": len(self.states), "of": len(self.states), "sampled": False}
+        meta |= {"critic": None if known is None else f"round_{number}/critic/critic"}
+        meta |= {"gamma": GAMMA, "discount_per": "action"}
+        folder = self.directory / f"round_{number}/inspection"
+        write_inspection(folder, meta, answers, candidates)
+
+    def _answer(self, n: int, trajectory, values) -> dict:
+        text, after = trajectory.actions[0].text, trajectory.infos[1]
+        ended = trajectory.terminated and len(trajectory) == 1
+        value = None if values is None else float(values[n])
+        later = 0.0 if values is None or ended else float(values[self.model.row(after["state"])])
+        discounted = sum(r * GAMMA**k for k, r in enumerate(after["rewards"]))
+        q = None if value is None else discounted + GAMMA ** len(after["rewards"]) * later
+        return {
+            "state_id": n,
+            "state": json.dumps(self.states[n]),
+            "text": trajectory.observations[0],
+            "completion": text,
+            "tokens": [text[:4], text[4:], "</s>"],
+            "probabilities": [0.999, 0.5, 0.9],
+            "actions": after["executed"],
+            "rewards": after["rewards"],
+            "invalid": after["invalid_action"],
+            "next_state": None if ended else json.dumps(after["state"]),
+            "terminated": ended,
+            "success": trajectory.terminated,
+            "num_actions": sum(trajectory.num_actions),
+            "return": trajectory.episode_return,
+            "value": value,
+            "q": q,
+            "advantage": None if value is None else q - value,
+            "optimal": float(self.optimal[n]),
+            "policy_value": None,
+            "shortest": int(self.lengths[n]),
+        }
+
+    def _others(self, n: int) -> list[dict]:
+        texts = ([0, 1], [0, 0, 1], [1])
+        return [
+            {
+                "state_id": n,
+                "completion": self.env.grammar.render(chain),
+                "tokens": ["[", *(self.env.grammar.action_names[a] for a in chain), "]"],
+                "probabilities": [1.0, *(0.5 for _ in chain), 0.75],
+                "probability": 0.75 * 0.5 ** len(chain),
+                "count": 3 - k,
+                "reward": 0.5 - k,
+                "score": 0.25 * k,
+                "invalid": False,
+                "chosen": k == 2,
+                "rejected": k == 0,
+            }
+            for k, chain in enumerate(texts)
+        ]
+
+    def _candidates(self, n: int) -> Candidates:
+        best = self.env.grammar.render(self.best[n])
+        texts = (best, self.env.grammar.render([0]), NONSENSE)
+        return Candidates(
+            observation=GRID.template.format(**self.states[n], feedback=""),
+            actions=tuple(Action(text, (k,)) for k, text in enumerate(texts)),
+            returns=(1.0, 0.0, -0.1),
+            advantages=(1.0 + n / 100, 0.0, -0.5),
+            is_chain=(True, True, False),
+            state=self.states[n],
+        )

@@ -1,0 +1,101 @@
+"""The command `lactchain`: every script by its name, every shipped configuration by its own."""
+
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from run_folders import write_text_run
+from script_setups import config_class
+
+from lactchain import command, shipped
+from lactchain.config import parse, to_dict
+from lactchain.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+NAMES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+FILES = sorted(f for f in (ROOT / "configs").glob("*/*.yaml") if f.parent.name != "accelerate")
+
+
+def run(*words: str, **options) -> subprocess.CompletedProcess:
+    """The command as a shell starts it."""
+    words = (sys.executable, "-m", "lactchain", *words)
+    return subprocess.run(words, capture_output=True, text=True, **options)
+
+
+def test_alone_it_lists_every_script_in_a_line_within_a_second():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    alone = run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+    listed = re.findall(r"^  (\w+) +([A-Z].+\.)$", alone.stdout, re.MULTILINE)
+    assert [name for name, _ in listed] == NAMES
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert command.overview() == alone.stdout
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_name_stands_for_the_shipped_file(file):
+    for words in (["--config", file.stem, "--a", "1"], [f"--config={file.stem}", "--a", "1"]):
+        assert shipped.with_files(file.parent.name, words) == ["--config", str(file), "--a", "1"]
+
+
+def test_names_are_read_after_the_option_alone_and_paths_stay():
+    words = ["--config", "gridworld_tiny", "--config", "./mine", "--run.run_dir", "gridworld_tiny"]
+    words += ["--config", "a/b.yaml", "--config=c.yaml"]
+    read = shipped.with_files("evaluate", words)
+    assert read[1] == str(shipped.CONFIGS / "evaluate" / "gridworld_tiny.yaml")
+    assert read[2:] == [*words[2:8], "--config", "c.yaml"]
+
+
+def test_an_unknown_name_lists_those_there_are():
+    with pytest.raises(ConfigError, match="one of cartpole, gridworld_mistral7b, gridworld_tiny;"):
+        shipped.with_files("search", ["--config", "cartpol"])
+    with pytest.raises(ConfigError, match=r"no such command; did you mean train_critic or"):
+        shipped.script("train_critc")
+    refused = run("evaluate", "--config", "tiny")
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert re.fullmatch(
+        r"error: --config tiny: expected a file, or one of [^\n]+\n", refused.stderr
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_gives_commands_that_it_takes(name):
+    said = command.usage(name, command.runpy.run_path(str(shipped.script(name)))["__doc__"])
+    assert "scripts/" not in said and ".yaml" not in said.replace("/cuda_bf16.yaml", "").replace(
+        "/multi_gpu.yaml", ""
+    )
+    commands = re.findall(rf"lactchain {name} (.+)", re.sub(r"\s*\\\n\s*", " ", said))
+    assert len(commands) >= 2
+    for words in map(shlex.split, commands):
+        parse(config_class(name), shipped.with_files(name, words))
+
+
+def test_it_runs_a_script_under_its_own_name():
+    shown = run("train_dqn", "--config", "cartpole", "--loop.total_steps", "7", "--print_config")
+    file = str(ROOT / "configs/train_dqn/cartpole.yaml")
+    config = parse(config_class("train_dqn"), ["--config", file, "--loop.total_steps", "7"])
+    assert yaml.safe_load(shown.stdout) == to_dict(config)
+    assert run("play", "--help").stdout.startswith("usage: lactchain play [--config FILE ...]")
+
+
+def test_a_run_is_reported_by_its_folder_alone(tmp_path):
+    folder = write_text_run(tmp_path / "run")
+    reported = run("report", str(folder), cwd=tmp_path)
+    assert (reported.returncode, reported.stderr) == (0, "")
+    assert (
+        reported.stdout.strip() == str(folder / "report.html") and (folder / "report.html").exists()
+    )
+    elsewhere = run("report", str(folder), "--output", "other.html", cwd=tmp_path)
+    assert elsewhere.returncode == 0 and (tmp_path / "other.html").is_file()
+
+
+def test_it_says_where_the_configurations_are():
+    folder = Path(run("configs").stdout.removesuffix("\n"))
+    assert (folder / "accelerate/cpu_2_processes.yaml").is_file()
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version").stdout)

@@ -1,0 +1,194 @@
+"""The console: one live line while there is work, and plain lines for whoever pipes them away."""
+
+import io
+import os
+import pty
+import re
+import select
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from script_setups import build_weights, config_of, run_here
+
+from lactchain import progress
+from lactchain.console import GrowingTable
+from lactchain.errors import Interrupted
+from lactchain.progress import Step, live_line, under_way
+from lactchain.stages.closing import command
+from lactchain.stages.rounds import Rounds
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+# --- the live line -------------------------------------------------------------------------------
+
+
+def test_the_line_tells_what_is_under_way_and_how_long_it_takes(clock):
+    with under_way("round", 14, most=True) as rounds:
+        rounds.at(0)
+        for number in (1, 2):
+            clock.now = 16.0 * number
+            rounds.at(number)
+        rounds.note = "success 0.88"
+        with under_way("Critic"), under_way("training", 240) as training:
+            training.at(120)
+            assert live_line() == (
+                "round 3/14 · Critic · training 120/240 · success 0.88 · at most 3 min left"
+            )
+    assert live_line() == ""
+
+
+def test_what_was_done_before_tells_nothing_of_the_pace(clock):
+    with under_way("training", 100) as step:
+        step.resumed(80)
+        clock.now = 2.0
+        step.at(81)
+        assert live_line() == "training 81/100"  # too early to tell
+        clock.now = 10.0
+        step.at(85)
+        assert live_line() == "training 85/100 · about 30 s left"
+        clock.now = 14.0
+        assert step.seconds_left() == 26.0
+
+
+def test_what_is_done_of_a_part_counts(clock):
+    with under_way("rollouts", 4) as shards:
+        clock.now = 10.0
+        shards.at(1)
+        with under_way("episodes", 200) as episodes:
+            clock.now = 15.0
+            episodes.at(100)
+            assert live_line() == "rollouts 1/4 · episodes 100/200 · about 25 s left"
+
+
+def test_a_step_of_unknown_length_promises_nothing(clock):
+    step = Step("evaluation")
+    clock.now = 100.0
+    step.at(3)
+    assert str(step) == "evaluation" and step.seconds_left() is None
+
+
+def work(file, monkeypatch) -> None:
+    """Something that is counted, and says something meanwhile."""
+    console = Console(file=file, highlight=False)
+    monkeypatch.setattr(progress, "console", console)
+    with under_way("rollouts", 12) as step:
+        step.at(5)
+        console.print("in between")
+
+
+def written(terminal: int) -> Iterator[str]:
+    """What has come out of a terminal."""
+    while select.select([terminal], [], [], 0.1)[0]:
+        yield os.read(terminal, 10_000).decode()
+    os.close(terminal)
+
+
+def test_a_terminal_shows_the_line_and_keeps_nothing_of_it(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        work(terminal, monkeypatch)
+        shown = "".join(written(ours))
+    begun, _, rest = shown.partition("in between")
+    assert "rollouts 0/12" in begun and "rollouts 5/12" in rest
+    wiped, cursor_stays = rest.rindex("\x1b[2K"), "\x1b[?25h"
+    assert rest.rindex("rollouts") < wiped
+    assert cursor_stays in begun and rest.strip().endswith((cursor_stays, "\x1b[2K"))
+
+
+@pytest.mark.parametrize("force_color", [None, "1"])
+def test_a_pipe_gets_no_live_line_and_no_control_character(force_color, monkeypatch):
+    if force_color:
+        monkeypatch.setenv("FORCE_COLOR", force_color)
+    piped = io.StringIO()
+    work(piped, monkeypatch)
+    assert piped.getvalue() == "in between\n"
+
+
+def test_a_growing_table_is_a_line_for_each_row(capsys):
+    table = GrowingTable()
+    table.add({"round": 0, "success": 0.51349, "alarms": ""})
+    table.add({"round": 1, "success": float("nan"), "alarms": "loops, bumps"})
+    assert capsys.readouterr().out.splitlines() == [
+        "  round  success   alarms",
+        "      0   0.5135",
+        "      1           loops, bumps",
+    ]
+
+
+# --- a whole pipeline ----------------------------------------------------------------------------
+
+
+def test_a_pipeline_prints_a_line_for_each_round_one_table_and_what_to_do_next(
+    weights, tmp_path, capsys
+):
+    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
+    run_here("run_pipeline", config)
+    shown = capsys.readouterr().out
+    assert not CONTROL.search(shown)
+    assert shown.count("┏") == 1 and "Critic" not in shown
+    assert re.findall(r"^ +(\d+) +[.\d]+ ", shown, re.MULTILINE) == ["0", "1"]
+    assert "no round has met the target" in shown
+    commands = re.findall(r"^  (.+)$", shown, re.MULTILINE)[-3:]
+    assert [line.split()[:2] for line in commands][0] == ["python", "-m"]
+    assert f"--actor.model {tmp_path}/run" in commands[1] and "--run.seed 1" in commands[2]
+    run_here("run_pipeline", config)
+    again = capsys.readouterr().out  # a finished run says it once more
+    assert again.count("┏") == 1 and commands[1] in again
+
+
+def test_the_actor_has_its_name_as_soon_as_there_is_one(weights, tmp_path, monkeypatch):
+    def stop(rounds: Rounds, number: int) -> None:
+        raise Interrupted(15, f"in round {number}")
+
+    monkeypatch.setattr(Rounds, "train_critic", stop)
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    with pytest.raises(Interrupted, match="in round 1"):
+        run_here("run_pipeline", config)
+    assert Path(os.readlink(tmp_path / "run/actor")) == Path("warm_start/actor")
+    assert (tmp_path / "run/actor/model.safetensors").is_file()
+    assert not os.path.lexists(tmp_path / "run/critic")
+
+
+def test_a_command_is_of_the_kind_that_was_given(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["scripts/run_pipeline.py"])
+    options = {"actor.model": "my runs/x", "actor.temperature": 0, "environment.kwargs.walls": None}
+    assert command("play", options) == (
+        "python scripts/play.py --actor.model 'my runs/x' --actor.temperature 0"
+        " --environment.kwargs.walls null"
+    )
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/lactchain"])
+    assert command("play", {}) == "lactchain play"
+
+
+def test_a_stage_alone_ends_with_its_table(weights, tmp_path, capsys):
+    config = config_of("evaluate", weights, tmp_path / "run")
+    run_here("evaluate", replace(config, evaluation=replace(config.evaluation, num_samples=0)))
+    shown = capsys.readouterr().out
+    assert shown.count("┏") == 1 and "success_rate" in shown

@@ -1,0 +1,295 @@
+"""The explorer in a real browser: opened from disk, clicked through, and asked its questions."""
+
+import json
+
+import pytest
+from browser import Visit, chromium
+from explorer_runs import NONSENSE, GridRun
+from run_folders import HOSTILE, write_text_run, write_wordle_run
+
+from lactchain.data.movement import loops
+from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.inspection.report import framed, render, write_report
+from lactchain.inspection.run_view import open_run
+
+SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "run")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return GridRun(tmp_path_factory.mktemp("runs") / "grid", hostile=True)
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return write_report(run.directory)
+
+
+@pytest.fixture
+def visit(browser, page):
+    opened = Visit(browser, page)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def two_seeds(run, tmp_path_factory):
+    other = GridRun(tmp_path_factory.mktemp("runs") / "other", skill=0.3)
+    return write_report(run.directory, run.directory / "both.html", [other.directory])
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_screen_fits_in_light_and_dark_narrow_and_wide(browser, page, width, scheme):
+    visit = Visit(browser, page, width, 800, scheme)
+    for screen in SCREENS:
+        visit.open(screen)
+        visit.page.wait_for_timeout(50)
+        assert visit.ask("document.documentElement.scrollWidth") <= width, screen
+    background = visit.ask("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") is (scheme == "light")
+    visit.close()
+
+
+def test_hostile_text_is_shown_letter_for_letter_and_does_nothing(visit):
+    visit.open("episodes")
+    visit.page.fill("input[type=search]", "</script><script>alert(1)")
+    assert visit.text("#episode-count") == "1 of 865"
+    shown = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
+    assert shown in visit.text("main .player .now .completion")
+    assert visit.page.query_selector("img") is None
+    assert visit.ask("document.scripts.length") == 2  # the facts, and the page's own
+
+
+def test_a_very_long_line_and_marks_of_direction_are_inert(browser, tmp_path):
+    run = GridRun(tmp_path / "run", hostile=False)
+    folder = run.directory / "round_2/evaluation"
+    (folder / "summary.json").write_text(json.dumps({"policy": "\u202e" + "x" * 1_000_000}))
+    visit = Visit(browser, write_report(run.directory))
+    visit.open("run")
+    visit.page.click("text=1 figures >> nth=-1")
+    assert "\\u202e" in visit.text("dl.facts >> nth=-1")
+    assert len(visit.text("main")) < 100_000
+    assert visit.ask("document.documentElement.scrollWidth") <= 1400
+    visit.close()
+
+
+def test_the_filters_of_episodes_keep_what_they_say(visit, run):
+    visit.open("episodes")
+    played = [t for stage in open_run(run.directory).stages.values() for t in stage.trajectories]
+
+    def shown(holds) -> bool:
+        return visit.text("#episode-count") == f"{sum(map(holds, played))} of {len(played)}"
+
+    assert shown(lambda t: True)
+    visit.page.select_option("#filter-outcome", "failed")
+    assert shown(lambda t: not t.terminated)
+    visit.page.select_option("#filter-round", "2")
+    assert shown(lambda t: not t.terminated and t.policy in ("round 2", HOSTILE))
+    visit.page.click("text=clear")
+    for name, holds in FLAGS.items():
+        visit.page.click(f"button.chip:has-text('{name}')")
+        assert shown(holds), name
+        visit.page.click(f"button.chip:has-text('{name}')")
+    visit.page.fill("input[placeholder=least] >> nth=0", "2")
+    visit.page.fill("input[placeholder=most] >> nth=0", "3")
+    assert shown(lambda t: 2 <= len(t) <= 3)
+    visit.page.click("text=clear")
+    visit.page.fill("input[placeholder=least] >> nth=1", "0.5")
+    assert shown(lambda t: t.episode_return >= 0.5)
+    visit.page.click("text=clear")
+    visit.page.fill("input[type=search]", NONSENSE[:15].lower())
+    assert shown(lambda t: any(NONSENSE in action.text for action in t.actions))
+
+
+FLAGS = {
+    "invalid": lambda t: any(info["invalid_action"] for info in t.infos[1:]),
+    "bumps": lambda t: any(any(info["bumped"]) for info in t.infos[1:]),
+    "loops": loops,
+}
+
+
+def test_failures_come_first(visit):
+    visit.open("episodes")
+    outcomes = visit.page.locator(".longtable tbody .outcome").all_inner_texts()
+    assert outcomes[0] != "solved" and len(outcomes) > 10
+
+
+def test_a_player_steps_by_buttons_and_by_keys(visit):
+    visit.open("episodes")
+    visit.page.fill("input[placeholder=least] >> nth=0", "3")
+    player = visit.page.locator("main .player")
+    assert "1 / " in player.locator(".controls").inner_text()
+    player.locator("[aria-label='next completion']").click()
+    assert "2 / " in player.locator(".controls").inner_text()
+    player.focus()
+    visit.page.keyboard.press("ArrowRight")
+    assert "3 / " in player.locator(".controls").inner_text()
+    visit.page.keyboard.press("ArrowLeft")
+    assert "2 / " in player.locator(".controls").inner_text()
+
+
+def test_all_screens_are_reached_by_the_keyboard_alone(visit):
+    for number, screen in enumerate(SCREENS, 1):
+        visit.page.keyboard.press(str(number))
+        assert visit.page.get_attribute(f"#tab-{screen}", "aria-selected") == "true"
+    visit.page.focus("#tab-run")
+    visit.page.keyboard.press("ArrowRight")
+    assert visit.page.get_attribute("#tab-summary", "aria-selected") == "true"
+    visit.page.keyboard.press("3")
+    table = visit.page.locator(".longtable")
+    table.focus()
+    first = visit.text("main .player header")
+    visit.page.keyboard.press("ArrowDown")
+    assert visit.text("main .player header") != first or visit.text(".longtable tr.selected")
+    visit.page.keyboard.press("2")
+    visit.page.locator(".split.map .board .hit").nth(3).focus()
+    before = visit.text(".detail header")
+    visit.page.keyboard.press("Enter")
+    assert visit.text(".detail header") != before
+
+
+def test_without_scripts_the_page_is_a_readable_summary(browser, page):
+    visit = Visit(browser, page, java_script_enabled=False)
+    shown = visit.text("body")
+    assert "The goal is reached in" in shown and "What still fails" in shown
+    assert "One start state, before and after" in shown
+    assert visit.page.locator("#summary svg").count() == 4
+    visit.close()
+
+
+def test_a_notebook_shows_the_same_in_a_frame_of_its_own(browser, run, tmp_path):
+    frame = framed(render(open_run(run.directory), screen="pairs"))
+    (tmp_path / "notebook.html").write_text(f"<!doctype html>{frame}", encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((tmp_path / "notebook.html").as_uri())
+    inner = page.frame_locator("iframe")
+    inner.locator("#pair-count").wait_for(timeout=20_000)
+    assert inner.locator("#tab-pairs").get_attribute("aria-selected") == "true"
+    context.close()
+
+
+# --- questions -----------------------------------------------------------------------------------
+
+
+def test_the_answers_of_a_state_are_those_of_each_round_and_its_own_critic(visit, run):
+    """Every value shown is the one of that round's critic."""
+    visit.open("states")
+    n = 17
+    choose(visit, run.states[n])
+    cards = visit.page.locator(".answer").all_inner_texts()
+    assert len(cards) == 3 and "V\n" not in cards[0].replace("V*", "")
+    for number in (1, 2):
+        assert _number(run.values[number][n]) in cards[number]
+        assert _number(run.optimal[n]) in cards[number]
+
+
+def test_the_map_shows_the_error_of_the_critic(visit, run):
+    visit.open("states")
+    visit.page.select_option("#state-metric", "error")
+    visit.page.wait_for_selector("[aria-label*='error']")
+    hints = visit.page.locator(".split.map > div > .board .hit").evaluate_all(
+        "cells => cells.map(cell => cell.getAttribute('aria-label'))"
+    )
+    shown = [float(hint.rpartition(" ")[2].replace("−", "-")) for hint in hints]
+    errors = run.values[2] - run.optimal
+    assert len(shown) == 32
+    for error in shown:
+        assert min(abs(errors - error)) < 1e-4  # four digits are shown
+
+
+def test_candidates_are_a_tree_with_probability_and_score(visit):
+    visit.open("states")
+    tree = visit.text(".tree")
+    assert "3 ways on" in tree and "chosen" in tree and "rejected" in tree
+    assert "0.375" in tree and "0.188" in tree
+
+
+def test_the_pair_of_the_largest_margin_stands_first_and_drops_are_counted(visit):
+    visit.open("pairs")
+    visit.page.select_option("#pair-round", "1")
+    margins = visit.page.locator(".longtable tbody td:first-child").all_inner_texts()
+    numbers = [float(margin) for margin in margins if margin]
+    assert numbers == sorted(numbers, reverse=True) and numbers[0] == 2.06
+    assert "min_margin" in visit.text("#dropped") and "3" in visit.text("#dropped")
+
+
+def test_the_critic_is_most_wrong_where_it_says(visit, run):
+    visit.open("critic")
+    errors = run.values[2] - run.optimal
+    worst = max(errors, key=abs)
+    first = visit.page.locator("#worst tbody tr").first.inner_text()
+    assert _number(worst).lstrip("−") in first.replace("−", "")
+
+
+def test_two_seeds_differ_where_the_page_says(browser, two_seeds):
+    visit = Visit(browser, two_seeds)
+    visit.open("curves")
+    assert "grid" in visit.text("#runs") and "other" in visit.text("#runs")
+    visit.page.click("#differences summary")
+    assert "failed" in visit.text("#differences")
+    visit.close()
+
+
+@pytest.mark.parametrize("write", [write_text_run, write_wordle_run])
+def test_other_worlds_are_drawn_or_read_as_transcripts(browser, tmp_path, write):
+    visit = Visit(browser, write_report(write(tmp_path / "run")))
+    visit.open("episodes")
+    assert visit.page.locator("main .player .board").count() == 1
+    visit.close()
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_twelve_thousand_episodes_are_filtered_within_a_tenth_of_a_second(browser, tmp_path):
+    run = GridRun(tmp_path / "run")
+    played = read_trajectories(run.directory / "round_2/evaluation/trajectories")
+    many = run.directory / "round_2/evaluation/trajectories/many.parquet"
+    write_trajectories(many, played * 40)
+    visit = Visit(browser, write_report(run.directory))
+    visit.open("episodes")
+    assert visit.text("#episode-count").startswith("12,384 of")
+    for selector, value in FILTERS.items():
+        visit.ask(f"({MEASURE})({json.dumps(selector)}, {json.dumps(value)})")  # the first is cold
+        spent = visit.ask(f"({MEASURE})({json.dumps(selector)}, '')")
+        assert spent < 100, (selector, spent)
+    visit.close()
+
+
+FILTERS = {"#filter-outcome": "failed", "#filter-round": "1", "input[type=search]": "left"}
+MEASURE = """async (selector, value) => {
+  const field = document.querySelector(selector), count = document.querySelector("#episode-count");
+  const before = performance.now();
+  field.value = value || "all";
+  if (selector.includes("search")) field.value = value;
+  field.dispatchEvent(new Event(field.tagName === "SELECT" ? "change" : "input", {bubbles: true}));
+  const old = count.textContent;
+  while (count.textContent === old) await new Promise(requestAnimationFrame);
+  return performance.now() - before;
+}"""
+
+
+def test_the_first_paint_takes_less_than_a_second(visit):
+    assert visit.ask("performance.getEntriesByName('first-paint')[0].startTime") < 1000
+
+
+def choose(visit, state) -> None:
+    """Clicks a goal, and then the side of a cell."""
+    goal = f"goal at ({state['goal_x']}, {state['goal_y']})"
+    visit.page.locator(f".goals .hit[aria-label^='{goal}']").click()
+    facing = ("up", "right", "down", "left")[state["orientation"]]
+    cell = f"({state['x']}, {state['y']}) facing {facing}"
+    visit.page.locator(f".split.map > div > .board .hit[aria-label^='{cell}']").click()
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")

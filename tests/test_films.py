@@ -1,0 +1,153 @@
+"""Worlds draw themselves in pixels, and episodes become moving pictures."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image, ImageColor
+
+import lactchain.worlds  # noqa: F401  registers
+from lactchain.data.episodes import Episode
+from lactchain.data.films import Frame, NotingPolicy, film, write_gif
+from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import OptimalChains
+from lactchain.errors import ConfigError
+from lactchain.settings import EnvironmentConfig
+from lactchain.worlds.canvas import AGENT, CELL, FLAG, PAPER, WALL
+from lactchain.worlds.wordle.words import COLOURS
+
+GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
+STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}
+DRAWN = [
+    env_id
+    for env_id, spec in gym.registry.items()
+    if env_id.startswith("lactchain/")
+    and "rgb_array" in gym.make(env_id, disable_env_checker=True).metadata["render_modes"]
+]
+
+
+def at(pixels, x, y):
+    """The colour in a place that is told in cells."""
+    return tuple(pixels[round(y * CELL), round(x * CELL)].tolist())
+
+
+def colour(name):
+    return ImageColor.getrgb(name)
+
+
+def test_the_worlds_that_are_shipped_draw_themselves():
+    assert {"lactchain/GridWorld-v0", "lactchain/Maze-v0", "lactchain/Wordle-v0"} <= set(DRAWN)
+
+
+@pytest.mark.parametrize("env_id", DRAWN)
+def test_pixels_are_as_gymnasium_has_them_and_follow_the_state(env_id):
+    env = gym.make(env_id, render_mode="rgb_array", disable_env_checker=True)
+    frames = []
+    for _ in range(2):
+        env.reset(seed=3)
+        frames.append(env.render())
+        for action in range(4):
+            env.step(action % env.action_space.n)
+            frames.append(env.render())
+    assert all(f.dtype == np.uint8 and f.ndim == 3 and f.shape[2] == 3 for f in frames)
+    assert all(map(np.array_equal, frames[:5], frames[5:]))
+    assert not all(np.array_equal(frames[0], frame) for frame in frames)
+
+
+def test_a_grid_shows_its_agent_where_it_looks_its_goal_and_its_walls():
+    env = make_language_env(replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"}))
+    env.reset(options={"state": STATE})
+    pixels = env.env.render()
+    assert pixels.shape == (3 * CELL + 1, 3 * CELL + 1, 3)
+    assert at(pixels, 1.5, 0.5) == colour(WALL)
+    assert at(pixels, 0.5, 0.5) == at(pixels, 1.5, 1.5) == colour(PAPER)
+    assert at(pixels, 0.75, 1.5) == colour(AGENT) and at(pixels, 0.25, 1.5) == colour(PAPER)
+    assert at(pixels, 2.45, 2.35) == colour(FLAG)
+    env.reset(options={"state": STATE | {"orientation": 3}})
+    looks_back = env.env.render()
+    assert at(looks_back, 0.25, 1.5) == colour(AGENT) and at(looks_back, 0.75, 1.5) == colour(PAPER)
+
+
+def test_a_maze_shows_its_agent_and_its_walls():
+    env = gym.make("lactchain/Maze-v0", layout=["00", "10"], goal=(0, 1), render_mode="rgb_array")
+    env.reset(options={"state": {"row": 1, "column": 1}})
+    pixels = env.render()
+    assert at(pixels, 1.5, 1.5) == colour(AGENT) and at(pixels, 0.5, 1.5) == colour(WALL)
+    assert at(pixels, 0.5, 0.5) == colour(PAPER) and at(pixels, 1.45, 0.35) == colour(FLAG)
+
+
+def test_a_board_shows_the_marks_of_each_letter():
+    env = gym.make("lactchain/Wordle-v0", render_mode="rgb_array")
+    turns = {"guesses": ["about", "zzz"], "feedback": ["gbbby", ""]}
+    env.reset(options={"state": turns})
+    pixels = env.render()
+    assert pixels.shape == (6 * CELL + 1, 5 * CELL + 1, 3)
+    corners = [at(pixels, place + 0.1, 0.1) for place in range(5)]
+    assert corners == [colour(COLOURS[mark]) for mark in "gbbby"]
+    assert at(pixels, 0.5, 1.5) == colour(WALL) and at(pixels, 0.5, 2.5) == colour(PAPER)
+
+
+def test_a_film_has_a_frame_for_the_start_and_for_each_action():
+    completions = ['["move forward", "turn left"]', "no", '["turn left", "move forward"]']
+    frames = film(GRID, Episode(0, STATE), completions)
+    captions = ["start", "1: move forward", "1: turn left", "2: no chain", "3: turn left"]
+    assert [frame.caption for frame in frames] == [*captions, "3: move forward"]
+    env = make_language_env(replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"}))
+    env.reset(seed=0, options={"state": STATE})
+    drawn = [env.env.render()]
+    for completion in completions:
+        env.step(completion)
+        drawn.append(env.env.render())
+    for number, pixels in zip((0, 2, 3, 5), drawn, strict=True):
+        assert np.array_equal(frames[number].pixels, pixels)
+    assert np.array_equal(frames[3].pixels, frames[2].pixels)
+
+
+def test_a_film_shows_what_an_episode_that_was_played_has_shown():
+    """Drawn start and all: the seed tells them."""
+    env, seed = make_language_env(GRID), 5
+    policy = NotingPolicy(OptimalChains(make_language_env(GRID)))
+    (text, _), over, count = env.reset(seed=seed), False, 0
+    while not over:
+        text, _, over, _, info = env.step(policy.act([text], [0])[0].text)
+        count += len(info["executed"])
+    frames = film(GRID, Episode(seed), policy.said)
+    assert info["success"] and len(frames) == 1 + count
+    assert [frame.caption.endswith(" (solved)") for frame in frames] == [False] * count + [True]
+    x, y, *_ = info["positions"][-1]
+    assert at(frames[-1].pixels, x + 0.5, y + 0.5) == colour(AGENT)
+
+
+def test_a_world_that_does_not_draw_itself_is_refused():
+    with pytest.raises(ConfigError, match="expected a world that draws itself"):
+        film(EnvironmentConfig("key_corridor:my/KeyCorridor-v0"), Episode(0), ())
+
+
+def test_a_world_that_is_registered_in_words_draws_itself_too():
+    words = film(EnvironmentConfig("lactchain/Language-v0"), Episode(1), ())
+    bare = film(EnvironmentConfig(), Episode(1), ())
+    assert np.array_equal(words[0].pixels, bare[0].pixels)
+
+
+def test_films_stand_side_by_side_and_the_shorter_one_waits(tmp_path):
+    def frames(*shades):
+        return [Frame(np.full((20, 300, 3), shade, np.uint8), str(shade)) for shade in shades]
+
+    write_gif(tmp_path / "a.gif", {"left": frames(0, 100, 200), "right": frames(50)})
+    with Image.open(tmp_path / "a.gif") as picture:
+        assert (picture.n_frames, picture.width) == (3, 2 * 320)
+        shown = []
+        for number in range(3):
+            picture.seek(number)
+            row = picture.convert("RGB").crop((0, 50, 640, 51))
+            shown.append((row.getpixel((160, 0))[0], row.getpixel((480, 0))[0]))
+    assert shown == [(0, 50), (100, 50), (200, 50)]
+
+
+def test_captions_hold_anything_that_a_model_says(tmp_path):
+    pixels = np.zeros((20, 20, 3), np.uint8)
+    hostile = "\x1b[31m\n\u202e\ud800" + "w" * 10_000
+    write_gif(tmp_path / "a.gif", {hostile: [Frame(pixels, hostile)]})
+    with Image.open(tmp_path / "a.gif") as picture:
+        assert picture.width == 180

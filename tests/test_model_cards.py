@@ -1,0 +1,274 @@
+"""Model cards tell what weights are, how good, and how they are loaded; nothing leaves unasked."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hub_stand_in import serving
+from huggingface_hub import ModelCard
+from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_here
+
+from lactchain.data.evaluations import StateValues
+from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
+from lactchain.files import read_json, sha256
+from lactchain.manifests import MANIFEST, _serialise, verify_manifest, write_manifest
+from lactchain.models.model_cards import Base, code
+from lactchain.run import Run
+from lactchain.saved import load_policy
+from lactchain.settings import PlayerConfig, RunConfig, ValueConfig
+from lactchain.stages import cards, export
+from lactchain.stages.export import ExportConfig
+from lactchain.stages.train_bc import TrainBCConfig
+from lactchain.stages.train_mc import TrainMCConfig
+
+CARDS = {
+    "a pipeline's actor": "pipeline/actor",
+    "its critic": "pipeline/critic",
+    "a clone": "pipeline/warm_start/actor",
+    "an adapter": "simpo/actor",
+    "values": "mc/values",
+    "a merged adapter": "export/model",
+    "an exported actor": "export_all/model",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """A run of every kind that leaves weights."""
+    folder = tmp_path_factory.mktemp("runs")
+    weights = build_weights(folder / "weights")
+    config = config_of("run_pipeline", weights, folder / "pipeline", num_rounds=1)
+    run_here("run_pipeline", config)
+    simpo = config_of("train_simpo", weights, folder / "simpo")
+    run_here("train_simpo", replace(simpo, actor=replace(simpo.actor, lora=LORA)))
+    values = TrainMCConfig(
+        run=RunConfig(str(folder / "mc")),
+        environment=GRID,
+        actor=simpo.actor,
+        trajectories=str(folder / "pipeline/round_1/critic/trajectories"),
+        mc=ValueConfig(),
+        training=replace(TRAINING, max_steps=2),
+    )
+    run_here("train_mc", values)
+    adapted = PlayerConfig(str(weights / "actor"), adapter=str(folder / "simpo/actor"))
+    export.main(ExportConfig(RunConfig(str(folder / "export")), adapted))
+    whole = PlayerConfig(str(folder / "pipeline/actor"))
+    export.main(ExportConfig(RunConfig(str(folder / "export_all")), whole))
+    return folder
+
+
+def card_of(folder: Path) -> ModelCard:
+    return ModelCard.load(folder / "README.md")
+
+
+# --- what a card says ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CARDS.values(), ids=CARDS)
+def test_the_lines_that_load_weights_do(runs, name, capsys):
+    folder = runs / name
+    (lines,) = re.findall(r"^```python\n(.*?)^```", card_of(folder).text, re.MULTILINE | re.DOTALL)
+    assert repr(str(folder)) in lines.replace(str(folder.resolve()), str(folder))
+    defined: dict = {}
+    exec(lines, defined)
+    assert {"completion", "critic", "values", "model"} & defined.keys()
+
+
+@pytest.mark.parametrize("name", CARDS.values(), ids=CARDS)
+def test_a_card_says_base_data_figures_limits_and_licence(runs, name):
+    card = card_of(runs / name)
+    headings = re.findall(r"^## (.+)$", card.text, re.MULTILINE)
+    assert headings == ["Data", "Figures", "How to load", "Limits", "Licence"]
+    assert card.data.license == "mit" and "lactchain" in card.data.tags
+    assert card.data.base_model is None  # a folder's path is no model of the hub
+    assert "The base is under `mit`" in card.text
+    assert not re.search(r"\{\{|\{%|None|\n\n\n", card.text)
+
+
+def test_a_pipelines_actor_has_its_figures_with_intervals_and_counts(runs):
+    summary = read_json(runs / "pipeline/summary.json")
+    figures = {
+        found.metric_type: found for found in card_of(runs / "pipeline/actor").data.eval_results
+    }
+    expected = {
+        "success_rate": ("success_rate_after", "48 episodes", 48),
+        "success_within_2_completions": ("success_within_2_chains", "48 episodes", 48),
+        "invalid_completions": ("invalid_rate_after", "100 completions", 100),
+    }
+    for name, (key, of, count) in expected.items():
+        found = figures[name]
+        assert (found.metric_value, found.metric_args["of"]) == (summary[key], of)
+        interval = share_interval(round(summary[key] * count), count)
+        assert found.metric_args["interval_95"] == list(interval)
+    row = "| success rate | {:.4g} | {:.4g} to {:.4g} | 48 episodes |".format(
+        summary["success_rate_after"], *figures["success_rate"].metric_args["interval_95"]
+    )
+    assert row in card_of(runs / "pipeline/actor").text
+    assert "Not evaluated" in card_of(runs / "pipeline/warm_start/actor").text
+
+
+def test_a_critics_figures_lie_in_their_intervals(runs):
+    summary = read_json(runs / "pipeline/round_1/critic/summary.json")
+    figures = {
+        found.metric_type: found for found in card_of(runs / "pipeline/critic").data.eval_results
+    }
+    keys = {"r2_of_returns": "eval_r2", "rmse_of_returns": "eval_rmse"}
+    keys |= {"r2_of_values": "critic_r2", "rmse_of_values": "critic_rmse"}
+    for name, key in keys.items():
+        low, high = figures[name].metric_args["interval_95"]
+        assert low < figures[name].metric_value == summary[key] < high
+    assert figures["r2_of_values"].metric_args["of"] == "exact values of 48 states"
+
+
+def test_an_export_keeps_the_figures_data_and_limits_of_its_actor(runs):
+    actor, exported = card_of(runs / "pipeline/actor"), card_of(runs / "export_all/model")
+    assert exported.data.eval_results == actor.data.eval_results
+    for heading in ("Data", "Limits"):
+        section = rf"## {heading}\n.*?(?=## )"
+        texts = [re.search(section, card.text, re.DOTALL)[0] for card in (actor, exported)]
+        assert texts[0] == texts[1]
+    assert "is left after rounding" in card_of(runs / "export/model").text
+    assert "a LoRA adapter of rank 2" in card_of(runs / "simpo/actor").text
+    assert load_policy(runs / "export/model").template.encode("1 0") == load_policy(
+        runs / "simpo/actor"
+    ).template.encode("1 0")
+
+
+def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, monkeypatch):
+    hub = tmp_path / "weights/some/model"
+    hub.mkdir(parents=True)
+    (hub / "README.md").write_text(
+        "---\nlicense: cc-by-nc-4.0\nbase_model: other/model\n---\n# It\n"
+    )
+    write_manifest(hub, {"made_from": {"hub": "some/model"}})
+    monkeypatch.chdir(tmp_path)
+    base = Base.of("some/model")
+    assert (base.hub_id, base.licence) == ("some/model", {"license": "cc-by-nc-4.0"})
+    assert base.terms.startswith(
+        "The base is under `cc-by-nc-4.0` (see https://huggingface.co/some/"
+    )
+    trained = tmp_path / "trained"
+    trained.mkdir()
+    (trained / "README.md").write_text(
+        "---\nlicense: cc-by-nc-4.0\nbase_model: some/model\ntags: [lactchain]\n---\n# It\n"
+    )
+    assert (Base.of(trained).hub_id, Base.of(trained).licence) == (base.hub_id, base.licence)
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    assert "does not say under which licence" in Base.of(unknown).terms
+    (unknown / "README.md").write_text("---\n[not yaml\n---\n")
+    assert Base.of(unknown).licence == {}
+
+
+def test_code_stays_in_its_line_and_cell():
+    assert code("a `b`\n|c|") == "`a 'b' \\|c\\|`"
+
+
+def test_a_secret_among_the_settings_is_not_on_the_card(tmp_path):
+    secret = replace(GRID, kwargs={"size": 2, "api_key": "hunter2"})
+    with Run.open(tmp_path, TrainBCConfig(environment=secret)) as run:
+        assert cards.world(GRID, run)["environment"].endswith(
+            "`{'size': 2, 'api_key': '<redacted>'}`"
+        )
+
+
+# --- cards and manifests -------------------------------------------------------------------------
+
+
+def test_a_card_may_be_edited_and_one_that_an_older_manifest_lists_too(runs, tmp_path):
+    folder = shutil.copytree((runs / "pipeline/actor").resolve(), tmp_path / "actor")
+    (folder / "README.md").write_text("mine")
+    files = verify_manifest(folder)["files"]
+    assert "README.md" not in files and load_policy(folder).act(["1 0 left 0 1"], [0])
+    size = (folder / "README.md").stat().st_size
+    listed = files | {"README.md": {"size": size, "sha256": sha256(folder / "README.md")}}
+    manifest = verify_manifest(folder) | {"files": listed}
+    (folder / MANIFEST).write_text(_serialise(manifest))
+    (folder / "README.md").write_text("mine again")
+    assert verify_manifest(folder)["files"] == listed
+
+
+# --- intervals -----------------------------------------------------------------------------------
+
+
+def test_a_shares_interval_is_wilsons():
+    assert share_interval(8, 10) == pytest.approx((0.490162, 0.943318), abs=1e-6)
+    assert share_interval(0, 48)[0] == 0 and share_interval(48, 48)[1] == 1
+    for limit in share_interval(3, 20):  # the limits are those of the test that does not refuse .15
+        assert (0.15 - limit) ** 2 == pytest.approx(
+            1.959964**2 * limit * (1 - limit) / 20, rel=1e-6
+        )
+
+
+def test_a_resampled_interval_is_that_of_a_loop_and_of_theory():
+    draws = np.random.default_rng(1)
+    values = draws.normal(3, 2, size=400)
+    sums = np.stack([values, np.ones(400)], axis=1)
+    low, high = resampled_interval(sums, lambda s: s[0] / s[1])
+    assert (low, high) == pytest.approx((values.mean() - 0.196, values.mean() + 0.196), abs=0.03)
+    loop = [draws.choice(values, 400).mean() for _ in range(1000)]
+    assert (low, high) == pytest.approx(tuple(np.percentile(loop, [2.5, 97.5])), abs=0.03)
+    nothing = resampled_interval(np.zeros((3, 2)), lambda s: s[0] / s[1])
+    assert np.isnan(nothing).all()
+
+
+def test_scores_of_sums_are_those_of_the_values():
+    critic, exact = np.array([1.0, 2, 3, 5]), np.array([1.5, 2, 2, 5])
+    values = StateValues(({},) * 4, tuple(critic), tuple(exact), 0.9)
+    sums = error_sums(critic, exact).sum(axis=0)
+    assert (r2(sums), rmse(sums)) == pytest.approx((values.r2, values.rmse))
+
+
+# --- the hub -------------------------------------------------------------------------------------
+
+
+def python(*words: str, **variables: str) -> subprocess.CompletedProcess:
+    """What a Python with these arguments has said."""
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=os.environ | variables
+    )
+
+
+def test_an_export_is_published_on_request_and_the_token_is_written_nowhere(runs, tmp_path):
+    token, folder = "hf_" + "secret" * 5, runs / "export_all/model"
+    with serving(token) as hub:
+        assert hub.requests == []
+        config = str(runs / "export_all/config.yaml")
+        pushed = python(
+            *("-m", "lactchain", "export", "--config", config, "--push_to_hub", "me/grid"),
+            **hub.variables(tmp_path / "home", token),
+        )
+        assert pushed.returncode == 0
+        paths = [request.path for request in hub.requests]
+        created = hub.requests[0]
+        assert paths[0] == "/api/repos/create" and b'"visibility":"private"' in created.body
+        assert paths[-1] == "/api/models/me/grid/commit/main"
+        assert hub.files() == {file.name: file.read_bytes() for file in folder.iterdir()}
+    said = f"{folder}: uploaded to {hub.address}/me/grid"
+    assert said in pushed.stderr
+    written = [*runs.rglob("*"), *(tmp_path / "home").rglob("*")]
+    assert not [f for f in written if f.is_file() and token.encode() in f.read_bytes()]
+    assert token not in pushed.stderr
+
+
+def test_what_a_hub_refuses_is_told_in_one_line(tmp_path):
+    with serving("hf_right") as hub:
+        code = "import sys; from lactchain.stages.export import push; push(sys.argv[1], 'me/grid')"
+        refused = python("-c", code, str(tmp_path), **hub.variables(tmp_path, "hf_wrong"))
+    line = refused.stderr.splitlines()[-1]
+    assert "push_to_hub: expected a hub that takes me/grid, got: Client error '401" in line
+    assert line.endswith("give the same command again; the model is whole")
+    assert "hf_wrong" not in refused.stderr
+
+
+def test_a_name_that_the_hub_could_not_have_is_refused_before_all_work():
+    with pytest.raises(
+        ValueError, match="push_to_hub: expected a name such as user/model, or null"
+    ):
+        ExportConfig(push_to_hub="model")

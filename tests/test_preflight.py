@@ -1,0 +1,249 @@
+"""What a command names is looked for at once, and a run stands for what it has saved."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from script_setups import GRID, build_weights, config_of, run_here
+
+import lactchain
+from lactchain import distributed
+from lactchain.baselines.settings import TrainDQNConfig, WorldConfig
+from lactchain.baselines.training import train_agent
+from lactchain.data.sources import open_pairs, open_trajectories
+from lactchain.errors import ConfigError, DataError
+from lactchain.preflight import look_up
+from lactchain.results import result_of
+from lactchain.run import Run
+from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
+from lactchain.stages.evaluate import EvaluateConfig
+from lactchain.stages.rounds import full_keys
+from lactchain.stages.train_critic import TrainCriticConfig
+from lactchain.stages.train_simpo import TrainSimPOConfig
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def saved(folder: Path, *results: str) -> Path:
+    """The folder of a run that has saved such results."""
+    for result in results:
+        (folder / result).mkdir(parents=True)
+    (folder / "config.yaml").touch()
+    return folder
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+NO_WORLD = {
+    "Taxxi-v4": "no Gymnasium environment 'Taxxi-v4': .*Did you mean: `Taxi`",
+    "nomodule:my/Env-v0": "no Gymnasium environment .*: No module named 'nomodule'",
+    "LunarLander-v3": "LunarLander-v3 needs a package: .*pip install",
+}
+
+
+@pytest.mark.parametrize(("env_id", "message"), NO_WORLD.items())
+def test_an_environment_that_is_not_there_is_one_line_for_every_kind_of_agent(
+    env_id, message, tmp_path
+):
+    if env_id == "LunarLander-v3" and _has_box2d():
+        pytest.skip("Box2D is installed")
+    message = f"environment.id: {message}"
+    with pytest.raises(ConfigError, match=message):
+        lactchain.make_language_env(EnvironmentConfig(env_id))
+    with pytest.raises(ConfigError, match=message):
+        look_up(EvaluateConfig(environment=EnvironmentConfig(env_id)))
+    run = RunConfig(run_dir=str(tmp_path / "run"))
+    dqn = TrainDQNConfig(run=run, environment=WorldConfig(env_id))
+    for start in (look_up, train_agent):
+        with pytest.raises(ConfigError, match=message):
+            start(dqn)
+    assert not (tmp_path / "run").exists()
+
+
+def _has_box2d() -> bool:
+    try:
+        import Box2D  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, weights):
+    """The same command, mended, goes on in the same folder."""
+    program = (
+        "import sys; sys.argv[0] = 'evaluate'\n"
+        "from lactchain.process import launch\n"
+        "from lactchain.stages.evaluate import EvaluateConfig, main\n"
+        "try:\n    launch(main, EvaluateConfig)\n"
+        "finally:\n    print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))\n"
+    )
+    named = ["--run.run_dir", str(tmp_path / "run"), "--actor.model", str(weights / "actor")]
+    for mistake in (
+        ["--environment.id", "lactchain/GridWurld-v0"],
+        ["--actor.strategy", "founder"],
+        ["--actor.values", "runs/nothing"],
+        ["--actor.modell", "x"],
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *named, *mistake],
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": _path()},
+        )  # fmt: skip
+        assert (ended.returncode, ended.stdout) in ((2, "[]\n"), (3, "[]\n")), ended
+        assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    second = subprocess.run(  # of two processes, which says nothing that the first one says
+        [sys.executable, "-c", program, *named, "--actor.modell", "x"],
+        capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": _path(), "RANK": "1", "WORLD_SIZE": "2"},
+    )  # fmt: skip
+    assert (second.returncode, second.stderr) == (2, "")
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+
+def test_missing_folders_are_named_by_their_key(tmp_path, weights):
+    config = config_of("make_preferences", weights, tmp_path / "run")
+    nothing = str(tmp_path / "nothing")
+    for change in (
+        {"critic": nothing},
+        {"trajectories": nothing},
+        {"actor": replace(config.actor, adapter=nothing)},
+        {"actor": replace(config.actor, model=nothing)},
+    ):
+        key = next(iter(change)) if "actor" not in change else "actor.(adapter|model)"
+        with pytest.raises(DataError, match=f"^{key}: {nothing}: no such folder"):
+            look_up(replace(config, **change))
+        look_up(replace(config, **change), may_be_missing=True)  # for an estimate
+
+
+def test_models_that_are_never_read_need_not_be_there(tmp_path, weights):
+    pipeline = config_of("run_pipeline", weights, tmp_path / "run")
+    pipeline = replace(pipeline, actor=replace(pipeline.actor, model="weights/nothing"))
+    assert look_up(pipeline) == pipeline
+    with pytest.raises(DataError, match="^actor.model: weights/nothing: no such folder"):
+        look_up(replace(pipeline, tiny=None))
+
+
+def test_a_missing_run_is_not_taken_for_a_model_of_the_hub():
+    with pytest.raises(DataError, match="correct its name") as error:
+        look_up(EvaluateConfig(actor=GuidedActorConfig("runs/nothing")))
+    assert "--download" not in str(error.value)
+    with pytest.raises(DataError, match="--download"):
+        look_up(EvaluateConfig(actor=GuidedActorConfig("someone/nothing-7B")))
+
+
+# --- runs for their results ----------------------------------------------------------------------
+
+
+def test_a_run_stands_for_its_results(tmp_path):
+    run = saved(tmp_path / "run", "actor", "critic", "values", "trajectories", "pairs")
+    grammar = {"environment": GRID}
+    judged = EvaluateConfig(**grammar, actor=GuidedActorConfig(str(run), values=str(run)))
+    found = look_up(judged).actor
+    assert (found.model, found.values) == (f"{run}/actor", f"{run}/values")
+    simpo = TrainSimPOConfig(**grammar, actor=replace(TrainSimPOConfig().actor, model=str(run)))
+    simpo = replace(simpo, critic=str(run), pairs=str(run))
+    found = look_up(simpo)
+    assert (found.critic, found.pairs) == (f"{run}/critic", f"{run}/pairs")
+    critic = replace(TrainCriticConfig().critic, checkpoint=str(run))
+    found = look_up(TrainCriticConfig(**grammar, critic=critic, trajectories=str(run)))
+    assert found.critic.checkpoint == f"{run}/critic"
+    assert found.trajectories == f"{run}/trajectories"
+    encoder = replace(critic, checkpoint=None, model=str(run))
+    with pytest.raises(DataError, match=r"^critic.model: .*give it as critic\.checkpoint$"):
+        look_up(TrainCriticConfig(**grammar, actor=found.actor, critic=encoder, trajectories="."))
+
+
+def test_a_model_that_has_such_a_file_is_no_run(tmp_path):
+    model = saved(tmp_path / "model", "actor")
+    (model / "config.json").touch()
+    config = EvaluateConfig(actor=GuidedActorConfig(str(model)))
+    assert look_up(config) == config
+
+
+def test_an_adapter_of_a_run_comes_with_its_base(tmp_path):
+    run = saved(tmp_path / "run", "actor")
+    (run / "actor" / "lactchain_adapter.json").write_text(json.dumps({"base": "weights/base"}))
+    found = look_up(EvaluateConfig(actor=GuidedActorConfig(str(run)))).actor
+    assert (found.model, found.adapter) == ("weights/base", f"{run}/actor")
+
+
+def test_a_run_without_such_a_result_says_so(tmp_path):
+    run = saved(tmp_path / "run", "critic")
+    with pytest.raises(DataError, match="^actor.model: .*/run: this run has saved no actor"):
+        look_up(EvaluateConfig(actor=GuidedActorConfig(str(run))))
+
+
+def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, tmp_path):
+    """Its links are kept or followed, as who copies likes; and the copy goes on."""
+    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
+    run_here("run_pipeline", config)
+    for name in ("actor", "critic"):
+        assert not Path(os.readlink(tmp_path / "run" / name)).is_absolute()
+    assert len(open_trajectories(tmp_path / "run")) == 96
+    assert open_pairs(tmp_path / "run")
+    evaluation = config_of("evaluate", weights, tmp_path / "again")
+    settings = replace(evaluation.evaluation, num_samples=0)
+    for name, follow in (("kept", False), ("followed", True)):
+        copy = shutil.copytree(tmp_path / "run", tmp_path / name, symlinks=not follow)
+        assert (copy / "actor").is_symlink() != follow
+        for key in ("actor", "critic"):
+            assert result_of(copy, key) == copy / key
+        assert lactchain.load_critic(copy).gamma == 0.9
+        actor = replace(evaluation.actor, model=str(copy))
+        where = replace(evaluation.run, run_dir=str(tmp_path / f"{name}_again"))
+        asked = replace(evaluation, run=where, actor=actor, evaluation=settings)
+        assert run_here("evaluate", look_up(asked))["num_episodes"] == 48
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "followed").rename(tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    run_here("run_pipeline", config)
+    assert (tmp_path / "run/actor").is_symlink()
+
+
+def test_a_result_of_another_run_is_still_refused(weights, tmp_path):
+    run_here("train_critic", config_of("train_critic", weights, tmp_path / "one"))
+    other = config_of("train_critic", weights, tmp_path / "other")
+    with Run.of(replace(other, run=replace(other.run, seed=7))) as run:
+        shutil.copytree(tmp_path / "one/critic", run.path("critic"))
+    with pytest.raises(DataError, match="was written elsewhere"):
+        lactchain.load_critic(tmp_path / "other/critic")
+
+
+# --- late errors ---------------------------------------------------------------------------------
+
+
+def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    critic = replace(config.critic, config=replace(config.critic.config, max_length=10**6))
+    with pytest.raises(ConfigError, match="^critic.config.max_length: expected"):
+        run_here("run_pipeline", replace(config, critic=critic))
+    with pytest.raises(ConfigError, match="^simpo.training.extra.x: no such"), full_keys("simpo"):
+        raise ConfigError("training.extra.x: no such argument")
+    with pytest.raises(ConfigError, match="^actor.lora: expected"), full_keys("simpo"):
+        raise ConfigError("actor.lora: expected an adapter")
+
+
+def test_processes_for_gpus_that_are_not_there_are_refused(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(ConfigError, match="8 processes on GPUs, and torch finds none"):
+        distributed.check_gpus()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1,-1")  # configs/accelerate/cpu_2_processes.yaml
+    distributed.check_gpus()
