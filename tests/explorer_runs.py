@@ -37,6 +37,8 @@ class GridRun:
         self.best = optimal_chains(self.model, CONFIG.max_chain_length)
         self.lengths = shortest_paths(self.model)
         self.values = {n: self._critic(n) for n in (1, 2)}
+        self.judged = self.optimal - 0.3
+        """Exact values of the policy that the critic of round 1 judges; of round 2, unknown."""
         self._write(hostile)
 
     def _critic(self, number: int) -> np.ndarray:
@@ -118,6 +120,7 @@ class GridRun:
         value = None if values is None else float(values[n])
         later = 0.0 if values is None or ended else float(values[self.model.row(after["state"])])
         discounted = sum(r * GAMMA**k for k, r in enumerate(after["rewards"]))
+        own = self.judged if values is self.values[1] else None
         q = None if value is None else discounted + GAMMA ** len(after["rewards"]) * later
         return {
             "state_id": n,
@@ -138,7 +141,7 @@ class GridRun:
             "q": q,
             "advantage": None if value is None else q - value,
             "optimal": float(self.optimal[n]),
-            "policy_value": None,
+            "policy_value": None if own is None else float(own[n]),
             "shortest": int(self.lengths[n]),
         }
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from browser import Visit, chromium
 from explorer_runs import NONSENSE, GridRun
@@ -227,6 +228,24 @@ def test_the_critic_is_most_wrong_where_it_says(visit, run):
     worst = max(errors, key=abs)
     first = visit.page.locator("#worst tbody tr").first.inner_text()
     assert _number(worst).lstrip("−") in first.replace("−", "")
+
+
+def test_the_critic_of_each_round_is_compared_with_the_exact_values_that_are_named(visit, run):
+    visit.open("critic")
+    assert "best policy (V*)" in visit.text("#against")
+    assert "V*" in visit.text("#worst thead")
+    charts = visit.page.locator("figcaption").all_inner_texts()
+    assert [c for c in charts if "by round" in c] == [
+        "error by round, against Vπ",
+        "error by round, against V*",
+    ]
+    visit.page.fill("#critic-round", "0")
+    assert "the policy that it judges (Vπ)" in visit.text("#against")
+    assert "Vπ" in visit.text("#worst thead") and "V*" not in visit.text("#worst thead")
+    errors = run.values[1] - run.judged
+    assert f"{np.sqrt((errors**2).mean()):.3g}" in visit.text(".figure:has-text('RMSE')")
+    visit.open("states")
+    assert "error: V − V*" in visit.text("#state-metric")
 
 
 def test_two_seeds_differ_where_the_page_says(browser, two_seeds):

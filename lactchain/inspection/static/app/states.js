@@ -17,8 +17,14 @@ function answer(name, row) {
 
 /** The critic's error: against the value of the policy that it judges, else the best one's. */
 function errorOf(row) {
-  const value = answer("value", row), exact = answer("policy_value", row) ?? answer("optimal", row);
+  const value = answer("value", row), { exact } = exactOf("answers", row);
   return value == null || exact == null ? null : value - exact;
+}
+
+/** What the error of a round is against; the rounds of a run may differ in it. */
+function metricName(metric, rows) {
+  if (metric !== "error") return METRICS[metric][0];
+  return `error: V − ${[...new Set(rows.filter((row) => errorOf(row) != null).map((row) => exactOf("answers", row).reference))].join(" or ") || "exact"}`;
 }
 
 function knownMetrics() {
@@ -42,7 +48,7 @@ function StatesScreen({ wanted }) {
   const drawn = sceneOf(asked[0]) && sceneOf(asked[0]).agent;
   return html`<section class="screen" aria-label="states">
     <div class="filters">
-      ${drawn && html`<${Choice} id="state-metric" label="colour" value=${metric} onChange=${setMetric} options=${metrics.map(([key, [name]]) => [key, name])} />`}
+      ${drawn && html`<${Choice} id="state-metric" label="colour" value=${metric} onChange=${setMetric} options=${metrics.map(([key]) => [key, metricName(key, rowsWith("answers", "round", round))])} />`}
       <${Rounds} id="state-round" rounds=${rounds} value=${round} onChange=${setRound} />
       ${!drawn && html`<${StateList} asked=${asked} state=${state} onChange=${take} round=${round} />`}
       ${facts.asked && html`<span class="muted">${facts.asked}</span>`}
@@ -83,8 +89,8 @@ function StateList({ asked, state, onChange, round }) {
 
 /** A map of start states: one colour each; where goals differ, the goal is chosen first. */
 function StateMap({ asked, groups, group, setGroup, state, choose, metric, round }) {
-  const [name, value, fixed] = METRICS[metric];
-  const rows = rowsWith("answers", "round", round);
+  const [, value, fixed] = METRICS[metric];
+  const rows = rowsWith("answers", "round", round), name = metricName(metric, rows);
   const values = useMemo(() => new Map(rows.map((row) => [answer("state", row), value(row)])), [metric, round]);
   const all = [...values.values()].filter((v) => v != null);
   const [low, high] = fixed || range(all.length ? all : [0, 1], 0);
