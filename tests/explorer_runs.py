@@ -147,7 +147,20 @@ class GridRun:
 
     def _others(self, n: int) -> list[dict]:
         texts = ([0, 1], [0, 0, 1], [1])
-        return [
+        nonsense = {
+            "state_id": n,
+            "completion": NONSENSE,
+            "tokens": [NONSENSE, "</s>"],
+            "probabilities": [],
+            "probability": None,
+            "count": 0,
+            "reward": -0.1,
+            "score": -0.1,
+            "invalid": True,
+            "chosen": False,
+            "rejected": True,
+        }
+        return [nonsense] * (n % 8 == 0) + [
             {
                 "state_id": n,
                 "completion": self.env.grammar.render(chain),

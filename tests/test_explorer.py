@@ -248,6 +248,25 @@ def test_the_critic_of_each_round_is_compared_with_the_exact_values_that_are_nam
     assert "error: V − V*" in visit.text("#state-metric")
 
 
+def test_answers_that_were_no_chains_are_listed_wherever_they_were_given(visit, run):
+    visit.open("pairs")
+    visit.page.click("button.chip:has-text('no chain')")
+    pairs = [pair for view in open_run(run.directory).stages.values() for pair in view.pairs]
+    without = sum(NONSENSE in (pair.chosen, pair.rejected) for pair in pairs)
+    assert visit.text("#pair-count") == f"{without} of {len(pairs)}" and without > 0
+    visit.open("episodes")
+    visit.page.select_option("#filter-outcome", "solved")
+    visit.page.click("button.chip:has-text('invalid')")
+    visit.page.fill("input[placeholder=most] >> nth=0", "0")
+    count = 3 * sum(n % 8 == 0 for n in range(len(run.states)))
+    assert f"{count} candidates" in visit.text("#none-played")
+    assert f"{without} pairs" in visit.text("#none-played")
+    visit.page.click("#none-played button >> nth=0")
+    listed = visit.page.locator("#nochains tbody tr")
+    assert listed.count() == 1 and NONSENSE in listed.inner_text()
+    assert str(count // 3) in listed.inner_text()
+
+
 def test_two_seeds_differ_where_the_page_says(browser, two_seeds):
     visit = Visit(browser, two_seeds)
     visit.open("curves")

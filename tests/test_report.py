@@ -165,7 +165,7 @@ def test_recorded_answers_are_those_of_the_round(run, page):
         assert optimal == pytest.approx(run.optimal[row], rel=1e-5)
         expected = run.values[number][row] if number else None
         assert value == (expected if expected is None else pytest.approx(expected, rel=1e-5))
-    assert len(page.table("candidates")["round"]) == 3 * 3 * 288
+    assert len(page.table("candidates")["round"]) == 3 * (3 * 288 + 36)
 
 
 def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(tmp_path):

@@ -95,12 +95,20 @@ function EpisodesScreen({ wanted }) {
       <button class="link" onClick=${() => { setFilter(NO_FILTER); setSort(null); }}>clear</button>
     </div>
     ${facts.sample && html`<p class="muted">${facts.sample}</p>`}
+    ${filter.invalid && !rows.length && html`<${NonePlayed} />`}
     <div class="split">
       <${LongTable} label="table of episodes" columns=${EPISODE_COLUMNS} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort}
         onSort=${(name) => setSort(sort && sort.name === name ? (sort.down ? null : { name, down: true }) : { name, down: false })} height=${620} />
       ${shown != null ? html`<${Player} key=${shown} episode=${shown} />` : html`<${Empty}>No episode fits these filters.<//>`}
     </div>
   </section>`;
+}
+
+/** Where the answers that were no chains are, if no episode has one. */
+function NonePlayed() {
+  const candidates = rowsWith("candidates", "invalid", 1).length, pairs = noChainPairs().length;
+  return html`<p id="none-played">No such answer was played in these episodes. Among what else was sampled or compared:
+    ${" "}<${Go} to="states" with=${{ noChains: true }}>${number(candidates)} candidates<//>, <${Go} to="pairs" with=${{ noChain: true, state: null }}>${number(pairs)} pairs<//> with an answer that was no chain.</p>`;
 }
 
 /** One episode, step by step: ← and → move, Space plays. */

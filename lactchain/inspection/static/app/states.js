@@ -57,6 +57,7 @@ function StatesScreen({ wanted }) {
       ${drawn && html`<div><${StateMap} asked=${asked} groups=${groups} group=${group} setGroup=${setGroup} state=${state} choose=${take} metric=${metric} round=${round} /></div>`}
       <${StateDetail} key=${state} state=${state} rounds=${rounds} round=${round} />
     </div>
+    <${NoChains} open=${Boolean(wanted?.noChains)} />
   </section>`;
 }
 
@@ -162,6 +163,29 @@ function AnswerCard({ state, round, now }) {
       <div><dt>actions</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
       <div><dt>return</dt><dd>${number(a.return)}</dd></div>
     </dl></article>`;
+}
+
+/** Candidates that were no chains, each text once, the most frequent first. */
+function noChains() {
+  const found = new Map();
+  for (const row of rowsWith("candidates", "invalid", 1)) {
+    const { completion, state, round, count } = tables.candidates.row(row);
+    const same = found.get(completion) || { completion, times: 0, places: [] };
+    same.times += count ?? 0;
+    same.places.push({ state, round });
+    found.set(completion, same);
+  }
+  return [...found.values()].sort((a, b) => b.times - a.times || b.places.length - a.places.length);
+}
+
+function NoChains({ open }) {
+  const found = useMemo(noChains, []);
+  const [shown, more] = useMore(found);
+  if (!found.length) return null;
+  return html`<details id="nochains" open=${open}><summary>Candidates that were no chains: ${number(found.length)} different</summary>
+    <div class="scroll"><table><thead><tr><th>completion</th><th class="number">times sampled</th><th class="number">in start states</th><th>one of them</th></tr></thead>
+      <tbody>${shown.map(({ completion, times, places }) => html`<tr><td><code class="completion invalid"><${Text} text=${completion} most=${400} /></code></td><td class="number">${number(times)}</td>
+        <td class="number">${number(new Set(places.map(({ state }) => state)).size)}</td><td><${Go} to="states" with=${places[0]}>${stateLabel(places[0].state)}, ${roundName(places[0].round)}<//></td></tr>`)}</tbody></table></div>${more}</details>`;
 }
 
 /** The K candidates of a round as a tree of what they begin with. */
