@@ -17,7 +17,13 @@ from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action
 
 CONFIG = EnvironmentConfig(
-    GRID.id, {"size": 3}, GRID.template, max_chains=4, max_chain_length=4, invalid_penalty=-0.1
+    GRID.id,
+    {"size": 3},
+    GRID.template,
+    max_chains=4,
+    max_chain_length=4,
+    invalid_penalty=-0.1,
+    chain_cost=0.02,
 )
 SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
 """How often the policy of a round plays well; the last is that of the run."""

@@ -10,6 +10,7 @@ from run_folders import HOSTILE, write_text_run, write_wordle_run
 
 from lactchain.data.movement import loops
 from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.inspection.contents import contents
 from lactchain.inspection.report import framed, render, write_report
 from lactchain.inspection.run_view import open_run
 
@@ -190,6 +191,37 @@ def test_the_answers_of_a_state_are_those_of_each_round_and_its_own_critic(visit
     for number in (1, 2):
         assert _number(run.values[number][n]) in cards[number]
         assert _number(run.optimal[n]) in cards[number]
+
+
+def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run):
+    visit.open("states")
+    n = next(n for n, played in enumerate(run.played) if len(played) == 2)
+    choose(visit, run.states[n])
+    played, card = run.played[n], visit.page.locator(".answer").nth(2)
+    answer, episode = card.locator("dl").all_inner_texts()
+    assert f"reward\n{_number(played.rewards[0])}" in answer and "return" not in answer
+    assert "in 2 completions" in episode and f"return\n{_number(sum(played.rewards))}" in episode
+    card.locator("text=step through it").click()
+    header = visit.text("main .player header")
+    assert "round 2, evaluation" in header and f"number {n} there" in header
+
+
+def test_an_answer_has_the_reward_that_it_has_among_the_candidates(run):
+    tables = contents(open_run(run.directory)).tables
+    rewards = tables["answers"]["reward"][-len(run.played) :]
+    assert rewards == pytest.approx([played.rewards[0] for played in run.played])
+    assert len({reward > 0.1 for reward in rewards}) == 2  # both of those that end and of others
+
+
+def test_candidates_that_were_only_compared_are_set_apart(visit, run):
+    visit.open("states")
+    choose(visit, run.states[8])
+    rows = visit.page.locator(".tree tbody tr").all_inner_texts()
+    apart = next(n for n, row in enumerate(rows) if "not sampled" in row)
+    assert [NONSENSE in row for row in rows[apart + 1 :]] == [True]
+    assert "rejected, no chain" in rows[-1]
+    probability = 0.75 * (0.25 + 0.125 + 0.5)
+    assert f"3 different completions of probability {probability:.3g}" in visit.text("main h3")
 
 
 def test_the_map_shows_the_error_of_the_critic(visit, run):

@@ -149,20 +149,37 @@ function AnswerCard({ state, round, now }) {
   const row = answerOf(state, round);
   if (row == null) return html`<article class="answer"><h4>${roundName(round)}</h4><p class="muted">not asked</p></article>`;
   const a = tables.answers.row(row), scene = sceneOf(state);
-  const rewards = (a.rewards || []).reduce((sum, r) => sum + r, 0);
+  const episode = evaluationFrom(state, round), needed = completionsFrom(state, round);
   return html`<article class=${`answer ${now ? "now" : ""}`} aria-label=${`answer of ${roundName(round)}`}>
-    <h4>${roundName(round)} ${a.success == null ? "" : html`<${Outcome} outcome=${a.success === 1 ? "solved" : a.success > 0 ? percent(a.success, 0) : "failed"} />`}</h4>
+    <h4>${roundName(round)}</h4>
     ${scene?.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${a.way ? [{ from: scene.agent, way: a.way, order: 0 }] : []} label=${`where the answer of ${roundName(round)} leads`} />`}
     <${Tokens} text=${a.completion} tokens=${a.tokens} probabilities=${a.probabilities} invalid=${a.invalid} />
-    <dl class="facts">
+    <h5>this answer</h5><dl class="facts">
       <div><dt>probability</dt><dd>${a.probabilities && a.probabilities.length ? number(probabilityOf(a.probabilities), 3) : "–"}</dd></div>
-      <div><dt>reward</dt><dd>${number(rewards)}</dd></div>
+      <div title="of its actions, less the cost of a completion"><dt>reward</dt><dd>${number(a.reward)}</dd></div>
       ${a.value != null && html`<div title="of the state, by this round's critic"><dt>V</dt><dd>${number(a.value)}</dd></div><div title="r + γᵏ V(next)"><dt>Q</dt><dd>${number(a.q)}</dd></div><div><dt>advantage</dt><dd>${signed(a.advantage)}</dd></div>`}
       ${a.optimal != null && html`<div title="exact, of the best policy"><dt>V*</dt><dd>${number(a.optimal)}</dd></div>`}
       ${a.policy_value != null && html`<div title="exact, of the policy that the critic judges"><dt>Vπ</dt><dd>${number(a.policy_value)}</dd></div>`}
-      <div><dt>actions</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
+    </dl>
+    <h5>the episode that begins with it</h5><dl class="facts">
+      <div><dt>${a.success == null ? "" : html`<${Outcome} outcome=${a.success === 1 ? "solved" : a.success > 0 ? percent(a.success, 0) : "failed"} />`}</dt><dd>${needed == null ? "" : `in ${number(needed, 3)} completion${needed === 1 ? "" : "s"}`}</dd></div>
+      <div title=${a.shortest == null ? "" : "played, and the fewest that lead to the goal"}><dt>actions${a.shortest == null ? "" : " / shortest"}</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
       <div><dt>return</dt><dd>${number(a.return)}</dd></div>
-    </dl></article>`;
+    </dl>${episode != null && html`<p><${Go} to="episodes" with=${{ filter: { start: String(state) }, episode }}>step through it<//></p>`}</article>`;
+}
+
+/** The episode of a round's evaluation from a start state; undefined where the page holds none. */
+function evaluationFrom(state, round) {
+  return rowsWith("episodes", "start_state", state).find((row) => tables.episodes.at("round", row) === round && [EVALUATION, "this run"].includes(stageKind(tables.episodes.at("stage", row))));
+}
+
+const EVALUATION = "evaluation";
+
+/** How many completions the evaluation of a round took from a start state, on average. */
+function completionsFrom(state, round) {
+  const { results } = tables;
+  const known = rowsWith("results", "state", state).filter((row) => results.at("run", row) === 0 && results.at("round", row) === round);
+  return known.length ? mean(known.map((row) => results.at("num_chains", row))) : null;
 }
 
 /** Candidates that were no chains, each text once, the most frequent first. */
@@ -198,14 +215,16 @@ function Candidates({ state, round }) {
     if (same) { same.times += times; same.chosen = same.chosen || c.chosen; same.rejected = same.rejected || c.rejected; } else found.set(c.completion, { ...c, times });
   }
   const candidates = [...found.values()];
+  const sampled = candidates.filter(({ times }) => times > 0), others = candidates.filter(({ times }) => !times);
+  const covered = sampled.reduce((sum, c) => sum + (c.probability ?? 0), 0);
   const scores = range(candidates.map((c) => c.score ?? c.reward), 0);
-  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(candidates.length)} different completions; the score is r + γᵏ V(next) by this round’s critic</span></h3>
+  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; the score is r + γᵏ V(next) by this round’s critic</span></h3>
     <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number">reward</th><th class="number">score</th><th></th></tr></thead>
-    <tbody>${treeRows(candidates).map(({ depth, tokens, shared, leaf }) => html`<tr class=${leaf ? "" : "branch"}>
+    <tbody>${[...treeRows(sampled), ...(others.length ? [{ title: "Compared in pairs, not sampled" }] : []), ...treeRows(others)].map(({ title, depth, tokens, shared, leaf }) => title ? html`<tr class="apart"><th colspan="6">${title}</th></tr>` : html`<tr class=${leaf ? "" : "branch"}>
       <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
-      ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times}</td><td class="number">${number(leaf.reward)}</td>
+      ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times || "–"}</td><td class="number">${number(leaf.reward)}</td>
         <td class="number"><span class="pill" style=${{ background: shade((((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0])) || 0), color: inkOn(((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0]) || 0) }}>${number(leaf.score ?? leaf.reward)}</span></td>
-        <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : leaf.invalid ? html`<span class="bad">no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
+        <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : ""}${leaf.invalid ? html`<span class="bad">${leaf.rejected || leaf.chosen ? ", " : ""}no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
     </tr>`)}</tbody></table></div>`;
 }
 
