@@ -413,6 +413,13 @@ def test_success_by_distance_by_hand(tmp_path):
     assert "between 30.1 and 95.4\u00a0% (95\u00a0%)" in summary.sentences[-1]
 
 
+def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_path):
+    write_run(tmp_path / "one", {}, 1, {"wall_seconds": 1289.0})
+    assert open_run(tmp_path / "one").minutes == pytest.approx(1289 / 60)
+    write_run(tmp_path / "two", {}, 1, {})
+    assert open_run(tmp_path / "two").minutes is None
+
+
 def test_intervals_by_hand():
     assert Share(0, 10).interval == (0.0, pytest.approx(1.96**2 / (10 + 1.96**2)))
     assert Share(5, 10).interval == pytest.approx((0.2366, 0.7634), abs=1e-4)
