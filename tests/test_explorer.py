@@ -299,6 +299,35 @@ def test_answers_that_were_no_chains_are_listed_wherever_they_were_given(visit, 
     assert str(count // 3) in listed.inner_text()
 
 
+def test_the_map_starts_with_what_differs_and_shows_what_a_round_changed(visit, run):
+    visit.open("states")
+    visit.page.select_option("#state-metric", "completions")
+    n = next(n for n, played in enumerate(run.played) if len(played) == 2)
+    choose(visit, run.states[n])
+    chosen = visit.page.locator(".split.map > div > .board polygon.chosen title")
+    assert chosen.text_content().endswith("completions needed 2")
+    visit.page.select_option("#state-metric", "change")
+    tables = contents(open_run(run.directory)).tables["answers"]
+    keys = zip(tables["round"], tables["text"], strict=True)
+    returns = dict(zip(keys, tables["return"], strict=True))
+    text = run.played[n].observations[0]
+    change = returns[2, text] - returns[1, text]
+    shown = chosen.text_content().rpartition(" ")[2].replace("−", "-")
+    assert float(shown) == pytest.approx(change, rel=1e-3, abs=1e-9)
+
+
+def test_a_screen_is_found_again_as_it_was_left(visit):
+    visit.open("episodes")
+    visit.page.select_option("#filter-round", "1")
+    count = visit.text("#episode-count")
+    visit.open("pairs")
+    visit.page.click("button.chip:has-text('no chain')")
+    visit.open("episodes")
+    assert visit.text("#episode-count") == count
+    visit.open("pairs")
+    assert visit.page.get_attribute("button.chip:has-text('no chain')", "aria-pressed") == "true"
+
+
 def test_two_seeds_differ_where_the_page_says(browser, two_seeds):
     visit = Visit(browser, two_seeds)
     visit.open("curves")

@@ -13,8 +13,11 @@ const EPISODE_COLUMNS = [
   { name: "start_state", label: "start", wide: true, show: (row) => startLabel(row) },
 ].map((column) => ({ show: (row) => number(tables.episodes.at(column.name, row)), ...column }));
 
+const KINDS = { critic: "critic's rollouts" };
+
 function stageKind(stage) {
-  return (stage || "this run").split("/").pop().replace("_", " ");
+  const kind = (stage || "this run").split("/").pop().replace("_", " ");
+  return KINDS[kind] || kind;
 }
 
 function startLabel(row) {
@@ -65,10 +68,10 @@ function failuresFirst(rows) {
 }
 
 function EpisodesScreen({ wanted }) {
-  const [filter, setFilter] = useState({ ...NO_FILTER, ...(wanted && wanted.filter) });
-  const [sort, setSort] = useState(null);
-  const [chosen, choose] = useState(wanted && wanted.episode != null ? wanted.episode : null);
-  useEffect(() => { if (wanted && wanted.filter) setFilter({ ...NO_FILTER, ...wanted.filter }); if (wanted && wanted.episode != null) choose(wanted.episode); }, [wanted]);
+  const [filter, setFilter] = useKept("episodes filter", { ...NO_FILTER, ...wanted?.filter });
+  const [sort, setSort] = useKept("episodes sort", null);
+  const [chosen, choose] = useKept("episodes chosen", null);
+  useEffect(() => { if (wanted?.filter) { setFilter({ ...NO_FILTER, ...wanted.filter }); choose(wanted.episode ?? null); } }, [wanted]);
   const rows = useMemo(() => {
     const kept = filterEpisodes(filter);
     return sort ? sorted(kept, (row) => tables.episodes.at(sort.name, row), sort.down) : failuresFirst(kept);

@@ -23,14 +23,14 @@ const PAIR_COLUMNS = [
 
 function PairsScreen({ wanted }) {
   const rounds = tables.pairs.values("round");
-  const [round, setRound] = useState("all");
-  const [text, setText] = useState("");
-  const [state, setState] = useState(wanted?.state ?? null);
-  const [noChain, setNoChain] = useState(Boolean(wanted?.noChain));
+  const [round, setRound] = useKept("pairs round", "all");
+  const [text, setText] = useKept("pairs text", "");
+  const [state, setState] = useKept("pairs state", null);
+  const [noChain, setNoChain] = useKept("pairs no chain", false);
   const without = useMemo(() => new Set(noChainPairs()), []);
-  const [sort, setSort] = useState({ name: "margin", down: true });
-  const [chosen, choose] = useState(null);
-  useEffect(() => { if (wanted?.state !== undefined) setState(wanted.state); if (wanted?.round != null) setRound(String(wanted.round)); if (wanted?.noChain) setNoChain(true); }, [wanted]);
+  const [sort, setSort] = useKept("pairs sort", { name: "margin", down: true });
+  const [chosen, choose] = useKept("pairs chosen", null);
+  useEffect(() => { if (wanted) { setState(wanted.state ?? null); setRound(String(wanted.round ?? "all")); setNoChain(Boolean(wanted.noChain)); setText(""); } }, [wanted]);
   const rows = useMemo(() => {
     const fits = (value) => String(value ?? "").toLowerCase().includes(text.toLowerCase());
     const inText = text && ["prompt", "chosen", "rejected"].map((name) => tables.pairs.where(name, fits));

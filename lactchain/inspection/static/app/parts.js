@@ -84,6 +84,14 @@ function warm(doubt) {
   return doubt < 0.02 ? "transparent" : `hsl(28 90% 55% / ${Math.min(0.75, 0.1 + 0.75 * doubt).toFixed(3)})`;
 }
 
+const kept = new Map();
+
+/** State that a screen finds again when one comes back to it. */
+function useKept(name, initial) {
+  const [value, setValue] = useState(() => (kept.has(name) ? kept.get(name) : initial));
+  return [value, (next) => { kept.set(name, next); setValue(next); }];
+}
+
 /** The first of some rows, and a button that shows the others as well. */
 function useMore(rows, most = 10) {
   const [whole, showWhole] = useState(false);

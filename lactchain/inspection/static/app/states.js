@@ -2,6 +2,8 @@
 
 const METRICS = {
   success: ["success", (row) => answer("success", row), [0, 1]],
+  completions: ["completions needed", (row) => completionsFrom(answer("state", row), answer("round", row))],
+  change: ["return: change since the round before", (row) => changeOf(row)],
   return: ["return", (row) => answer("return", row)],
   value: ["V of the critic", (row) => answer("value", row)],
   optimal: ["V* exact", (row) => answer("optimal", row)],
@@ -13,6 +15,25 @@ const METRICS = {
 
 function answer(name, row) {
   return tables.answers.at(name, row);
+}
+
+/** How much more the episode earned than in the round before. */
+function changeOf(row) {
+  const before = answer("round", row) == null ? undefined : answerOf(answer("state", row), answer("round", row) - 1);
+  return before == null ? null : answer("return", row) - answer("return", before);
+}
+
+/** What differs between start states: success, or else the first that does in this round. */
+function telling(metrics, round) {
+  const rows = rowsWith("answers", "round", round);
+  const found = ["success", "completions", "return"].find((name) => metrics.some(([known]) => known === name) && new Set(rows.map(METRICS[name][1])).size > 1);
+  return found || "success";
+}
+
+/** The first round in which every start state was solved, in words; empty where there was none. */
+function allSolved(rounds) {
+  const first = rounds.find((round) => rowsWith("answers", "round", round).every((row) => answer("success", row) === 1));
+  return first == null ? "" : `All ${number(rowsWith("answers", "round", first).length)} were solved in ${first === 0 ? "the evaluation before training" : roundName(first)}.`;
 }
 
 /** The critic's error: against the value of the policy that it judges, else the best one's. */
@@ -38,10 +59,10 @@ function StatesScreen({ wanted }) {
   const metrics = useMemo(knownMetrics, []);
   const asked = useMemo(() => [...new Set(tables.answers.column("state"))].filter((state) => state != null), []);
   const groups = useMemo(() => [...new Set(asked.map((state) => groupOf(state)))].sort(naturally), []);
-  const [round, setRound] = useState(rounds[rounds.length - 1]);
-  const [metric, setMetric] = useState(wanted?.metric && METRICS[wanted.metric] ? wanted.metric : "success");
-  const [state, choose] = useState(() => wanted?.state ?? worstState(asked, rounds));
-  const [group, setGroup] = useState(() => groupOf(state) ?? groups[0]);
+  const [round, setRound] = useKept("states round", rounds[rounds.length - 1]);
+  const [metric, setMetric] = useKept("states metric", useMemo(() => telling(metrics, rounds[rounds.length - 1]), []));
+  const [state, choose] = useKept("states state", useMemo(() => worstState(asked, rounds), []));
+  const [group, setGroup] = useState(groupOf(state) ?? groups[0]);
   const take = (next) => { choose(next); setGroup(groupOf(next)); };
   useEffect(() => { if (wanted?.state != null) take(wanted.state); if (wanted?.metric) setMetric(wanted.metric); if (wanted?.round != null) setRound(wanted.round); }, [wanted]);
   if (!asked.length) return html`<${Empty}>No answers to start states lie in this folder yet: an evaluation leaves them.<//>`;
@@ -51,6 +72,7 @@ function StatesScreen({ wanted }) {
       ${drawn && html`<${Choice} id="state-metric" label="colour" value=${metric} onChange=${setMetric} options=${metrics.map(([key]) => [key, metricName(key, rowsWith("answers", "round", round))])} />`}
       <${Rounds} id="state-round" rounds=${rounds} value=${round} onChange=${setRound} />
       ${!drawn && html`<${StateList} asked=${asked} state=${state} onChange=${take} round=${round} />`}
+      <span class="muted" id="all-solved">${allSolved(rounds)}</span>
       ${facts.asked && html`<span class="muted">${facts.asked}</span>`}
     </div>
     <div class=${drawn ? "split map" : ""}>
@@ -96,7 +118,7 @@ function StateMap({ asked, groups, group, setGroup, state, choose, metric, round
   const all = [...values.values()].filter((v) => v != null);
   const [low, high] = fixed || range(all.length ? all : [0, 1], 0);
   const biggest = Math.max(...all.map(Math.abs), 1e-9);
-  const signedMetric = metric === "error" || metric === "advantage";
+  const signedMetric = ["error", "advantage", "change"].includes(metric);
   const share = (v) => (signedMetric ? v / biggest : high > low ? (v - low) / (high - low) : 0.5);
   const here = asked.filter((s) => groupOf(s) === group && sceneOf(s)?.agent);
   const heat = here.map((s) => {
