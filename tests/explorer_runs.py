@@ -17,7 +17,13 @@ from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action
 
 CONFIG = EnvironmentConfig(
-    GRID.id, {"size": 3}, GRID.template, max_chains=4, max_chain_length=4, invalid_penalty=-0.1
+    GRID.id,
+    {"size": 3},
+    GRID.template,
+    max_chains=4,
+    max_chain_length=4,
+    invalid_penalty=-0.1,
+    chain_cost=0.02,
 )
 SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
 """How often the policy of a round plays well; the last is that of the run."""
@@ -37,6 +43,8 @@ class GridRun:
         self.best = optimal_chains(self.model, CONFIG.max_chain_length)
         self.lengths = shortest_paths(self.model)
         self.values = {n: self._critic(n) for n in (1, 2)}
+        self.judged = self.optimal - 0.3
+        """Exact values of the policy that the critic of round 1 judges; of round 2, unknown."""
         self._write(hostile)
 
     def _critic(self, number: int) -> np.ndarray:
@@ -118,6 +126,7 @@ class GridRun:
         value = None if values is None else float(values[n])
         later = 0.0 if values is None or ended else float(values[self.model.row(after["state"])])
         discounted = sum(r * GAMMA**k for k, r in enumerate(after["rewards"]))
+        own = self.judged if values is self.values[1] else None
         q = None if value is None else discounted + GAMMA ** len(after["rewards"]) * later
         return {
             "state_id": n,
@@ -138,13 +147,26 @@ class GridRun:
             "q": q,
             "advantage": None if value is None else q - value,
             "optimal": float(self.optimal[n]),
-            "policy_value": None,
+            "policy_value": None if own is None else float(own[n]),
             "shortest": int(self.lengths[n]),
         }
 
     def _others(self, n: int) -> list[dict]:
         texts = ([0, 1], [0, 0, 1], [1])
-        return [
+        nonsense = {
+            "state_id": n,
+            "completion": NONSENSE,
+            "tokens": [NONSENSE, "</s>"],
+            "probabilities": [],
+            "probability": None,
+            "count": 0,
+            "reward": -0.1,
+            "score": -0.1,
+            "invalid": True,
+            "chosen": False,
+            "rejected": True,
+        }
+        return [nonsense] * (n % 8 == 0) + [
             {
                 "state_id": n,
                 "completion": self.env.grammar.render(chain),

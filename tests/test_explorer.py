@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from browser import Visit, chromium
 from explorer_runs import NONSENSE, GridRun
@@ -9,6 +10,7 @@ from run_folders import HOSTILE, write_text_run, write_wordle_run
 
 from lactchain.data.movement import loops
 from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.inspection.contents import contents
 from lactchain.inspection.report import framed, render, write_report
 from lactchain.inspection.run_view import open_run
 
@@ -191,6 +193,37 @@ def test_the_answers_of_a_state_are_those_of_each_round_and_its_own_critic(visit
         assert _number(run.optimal[n]) in cards[number]
 
 
+def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run):
+    visit.open("states")
+    n = next(n for n, played in enumerate(run.played) if len(played) == 2)
+    choose(visit, run.states[n])
+    played, card = run.played[n], visit.page.locator(".answer").nth(2)
+    answer, episode = card.locator("dl").all_inner_texts()
+    assert f"reward\n{_number(played.rewards[0])}" in answer and "return" not in answer
+    assert "in 2 completions" in episode and f"return\n{_number(sum(played.rewards))}" in episode
+    card.locator("text=step through it").click()
+    header = visit.text("main .player header")
+    assert "round 2, evaluation" in header and f"number {n} there" in header
+
+
+def test_an_answer_has_the_reward_that_it_has_among_the_candidates(run):
+    tables = contents(open_run(run.directory)).tables
+    rewards = tables["answers"]["reward"][-len(run.played) :]
+    assert rewards == pytest.approx([played.rewards[0] for played in run.played])
+    assert len({reward > 0.1 for reward in rewards}) == 2  # both of those that end and of others
+
+
+def test_candidates_that_were_only_compared_are_set_apart(visit, run):
+    visit.open("states")
+    choose(visit, run.states[8])
+    rows = visit.page.locator(".tree tbody tr").all_inner_texts()
+    apart = next(n for n, row in enumerate(rows) if "not sampled" in row)
+    assert [NONSENSE in row for row in rows[apart + 1 :]] == [True]
+    assert "rejected, no chain" in rows[-1]
+    probability = 0.75 * (0.25 + 0.125 + 0.5)
+    assert f"3 different completions of probability {probability:.3g}" in visit.text("main h3")
+
+
 def test_the_map_shows_the_error_of_the_critic(visit, run):
     visit.open("states")
     visit.page.select_option("#state-metric", "error")
@@ -227,6 +260,72 @@ def test_the_critic_is_most_wrong_where_it_says(visit, run):
     worst = max(errors, key=abs)
     first = visit.page.locator("#worst tbody tr").first.inner_text()
     assert _number(worst).lstrip("−") in first.replace("−", "")
+
+
+def test_the_critic_of_each_round_is_compared_with_the_exact_values_that_are_named(visit, run):
+    visit.open("critic")
+    assert "best policy (V*)" in visit.text("#against")
+    assert "V*" in visit.text("#worst thead")
+    charts = visit.page.locator("figcaption").all_inner_texts()
+    assert [c for c in charts if "by round" in c] == [
+        "error by round, against Vπ",
+        "error by round, against V*",
+    ]
+    visit.page.fill("#critic-round", "0")
+    assert "the policy that it judges (Vπ)" in visit.text("#against")
+    assert "Vπ" in visit.text("#worst thead") and "V*" not in visit.text("#worst thead")
+    errors = run.values[1] - run.judged
+    assert f"{np.sqrt((errors**2).mean()):.3g}" in visit.text(".figure:has-text('RMSE')")
+    visit.open("states")
+    assert "error: V − V*" in visit.text("#state-metric")
+
+
+def test_answers_that_were_no_chains_are_listed_wherever_they_were_given(visit, run):
+    visit.open("pairs")
+    visit.page.click("button.chip:has-text('no chain')")
+    pairs = [pair for view in open_run(run.directory).stages.values() for pair in view.pairs]
+    without = sum(NONSENSE in (pair.chosen, pair.rejected) for pair in pairs)
+    assert visit.text("#pair-count") == f"{without} of {len(pairs)}" and without > 0
+    visit.open("episodes")
+    visit.page.select_option("#filter-outcome", "solved")
+    visit.page.click("button.chip:has-text('invalid')")
+    visit.page.fill("input[placeholder=most] >> nth=0", "0")
+    count = 3 * sum(n % 8 == 0 for n in range(len(run.states)))
+    assert f"{count} candidates" in visit.text("#none-played")
+    assert f"{without} pairs" in visit.text("#none-played")
+    visit.page.click("#none-played button >> nth=0")
+    listed = visit.page.locator("#nochains tbody tr")
+    assert listed.count() == 1 and NONSENSE in listed.inner_text()
+    assert str(count // 3) in listed.inner_text()
+
+
+def test_the_map_starts_with_what_differs_and_shows_what_a_round_changed(visit, run):
+    visit.open("states")
+    visit.page.select_option("#state-metric", "completions")
+    n = next(n for n, played in enumerate(run.played) if len(played) == 2)
+    choose(visit, run.states[n])
+    chosen = visit.page.locator(".split.map > div > .board polygon.chosen title")
+    assert chosen.text_content().endswith("completions needed 2")
+    visit.page.select_option("#state-metric", "change")
+    tables = contents(open_run(run.directory)).tables["answers"]
+    keys = zip(tables["round"], tables["text"], strict=True)
+    returns = dict(zip(keys, tables["return"], strict=True))
+    text = run.played[n].observations[0]
+    change = returns[2, text] - returns[1, text]
+    shown = chosen.text_content().rpartition(" ")[2].replace("−", "-")
+    assert float(shown) == pytest.approx(change, rel=1e-3, abs=1e-9)
+
+
+def test_a_screen_is_found_again_as_it_was_left(visit):
+    visit.open("episodes")
+    visit.page.select_option("#filter-round", "1")
+    count = visit.text("#episode-count")
+    visit.open("pairs")
+    visit.page.click("button.chip:has-text('no chain')")
+    visit.open("episodes")
+    assert visit.text("#episode-count") == count
+    visit.open("pairs")
+    assert visit.page.get_attribute("button.chip:has-text('no chain')", "aria-pressed") == "true"
 
 
 def test_two_seeds_differ_where_the_page_says(browser, two_seeds):

@@ -165,7 +165,7 @@ def test_recorded_answers_are_those_of_the_round(run, page):
         assert optimal == pytest.approx(run.optimal[row], rel=1e-5)
         expected = run.values[number][row] if number else None
         assert value == (expected if expected is None else pytest.approx(expected, rel=1e-5))
-    assert len(page.table("candidates")["round"]) == 3 * 3 * 288
+    assert len(page.table("candidates")["round"]) == 3 * (3 * 288 + 36)
 
 
 def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(tmp_path):
@@ -411,6 +411,13 @@ def test_success_by_distance_by_hand(tmp_path):
     assert summary.failures == (results[2],) and summary.num_failures == 1
     # Four episodes from three start states are luck: Wilson's interval of 3 in 4.
     assert "between 30.1 and 95.4\u00a0% (95\u00a0%)" in summary.sentences[-1]
+
+
+def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_path):
+    write_run(tmp_path / "one", {}, 1, {"wall_seconds": 1289.0})
+    assert open_run(tmp_path / "one").minutes == pytest.approx(1289 / 60)
+    write_run(tmp_path / "two", {}, 1, {})
+    assert open_run(tmp_path / "two").minutes is None
 
 
 def test_intervals_by_hand():

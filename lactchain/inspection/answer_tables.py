@@ -16,7 +16,7 @@ from lactchain.inspection.worth import Worth, key
 from lactchain.types import Trajectory
 
 ANSWER = (
-    "round", "state", "text", "completion", "tokens", "probabilities", "rewards", "invalid", "way",
+    "round", "state", "text", "completion", "tokens", "probabilities", "reward", "invalid", "way",
     "success", "num_actions", "return", "value", "q", "advantage", "optimal", "policy_value",
     "shortest",
 )  # fmt: skip
@@ -37,6 +37,7 @@ def recorded_rows(view: RunView, states: States, ways: Ways) -> tuple[list[Row],
             numbers[row["state_id"]] = states.number(state)
             answers.append(_answer(row, number, numbers[row["state_id"]]))
             answers[-1]["way"] = ways.way(state, row["completion"])
+            answers[-1]["reward"] = _reward(row, view)
         for row in inspection.candidates.to_pylist():
             candidates.append(_answer(row, number, numbers.get(row["state_id"])))
     return answers, candidates
@@ -46,6 +47,19 @@ def _answer(row: Mapping[str, Any], number: int, state: int | None) -> Row:
     flags = {n: int(row[n]) for n in ("invalid", "success", "chosen", "rejected") if n in row}
     known = [round(p, 3) for p in row["probabilities"] or ()]
     return {**row, **flags, "probabilities": known, "round": number, "state": state}
+
+
+def _reward(row: Mapping[str, Any], view: RunView) -> float | None:
+    """What an answer earned in all, the cost of a chain in it, as candidates tell it.
+
+    None of an answer that a world took as a text of its own: that was not recorded.
+    """
+    cost = view.world.get("chain_cost", 0.0)
+    if not row["invalid"]:
+        return sum(row["rewards"]) - cost
+    if view.env is None or view.env.view.step_takes_text:
+        return None
+    return view.env.invalid_penalty - cost
 
 
 def played_rows(
@@ -92,7 +106,7 @@ def _first_answer(trajectory: Trajectory, vocabulary: Vocabulary, worth: Worth) 
         "completion": action.text,
         "tokens": vocabulary.tokens(action.token_ids),
         "probabilities": probabilities(action.logprobs),
-        "rewards": after.get("rewards", []),
+        "reward": record.reward,
         "invalid": int(bool(after.get("invalid_action"))),
         "way": after.get("positions", []),
         "return": trajectory.episode_return,

@@ -97,7 +97,7 @@ def render(
         summary=summary,
         under_way=under_way or summary.under_way,
         num_last=len(view.results.get(chosen_round(view), [])),
-        failed_filter=json.dumps({"filter": {"outcome": "failed"}}),
+        failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
         rounds_chart=_rounds_chart(summary) or _learning_chart(view),
         distance_chart=_distance_chart(summary),
         both=_both(view, summary, held),

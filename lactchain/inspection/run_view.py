@@ -136,9 +136,12 @@ class RunView:
 
     @property
     def minutes(self) -> float | None:
-        """From the first record to the last; None before there is one."""
+        """By its own clock, or else from the first record to the last; None of fewer than two."""
+        seconds = (self.summary or {}).get("wall_seconds")
         times = [record["time"] for record in self.metrics if "time" in record]
-        return (times[-1] - times[0]) / 60 if times else None
+        if seconds is None and len(times) > 1:
+            seconds = times[-1] - times[0]
+        return None if seconds is None else seconds / 60
 
     @property
     def started(self) -> float:

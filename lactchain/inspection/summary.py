@@ -172,7 +172,7 @@ def _learnt_from(view: RunView) -> str:
     if not parts:
         return ""
     listed = ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
-    minutes = sum(stage.minutes or 0 for stage in view.stages.values()) or view.minutes
+    minutes = view.minutes
     device = view.environment.get("device")
     where = f" on {device}" if isinstance(device, str) and device else ""
     took = f", in {minutes:.1f} minutes{where}" if minutes else ""

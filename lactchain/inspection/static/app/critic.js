@@ -4,13 +4,32 @@
 function valuedRows() {
   const found = [];
   const add = (table, row) => {
-    const t = tables[table], value = t.at("value", row), exact = t.columns.optimal ? t.at("policy_value", row) ?? t.at("optimal", row) : t.at("policy_value", row);
-    if (value != null && exact != null) found.push({ round: t.at("round", row), state: t.at("state", row), x: exact, y: value });
+    const t = tables[table], value = t.at("value", row), { exact, reference } = exactOf(table, row);
+    if (value != null && exact != null) found.push({ round: t.at("round", row), state: t.at("state", row), x: exact, y: value, reference });
   };
   tables.answers.column("state").forEach((_, row) => add("answers", row));
   const known = new Set(found.map(({ round }) => round));
   tables.values.column("state").forEach((_, row) => { if (!known.has(tables.values.at("round", row))) add("values", row); });
-  return found;
+  const judged = new Set(found.filter(({ reference }) => reference === OWN).map(({ round }) => round));
+  return found.filter(({ round, reference }) => reference === OWN || !judged.has(round));
+}
+
+const OWN = "Vπ", BEST = "V*";
+const REFERENCES = { [OWN]: "the exact value of the policy that it judges (Vπ)", [BEST]: "the exact value of the best policy (V*): nobody computed that of the policy that it judges" };
+
+/** The exact value that a row has, and of which policy: the one that the critic judges, else the best. */
+function exactOf(table, row) {
+  const { columns } = tables[table], own = tables[table].at("policy_value", row);
+  if (own != null) return { exact: own, reference: OWN };
+  return { exact: columns.optimal ? tables[table].at("optimal", row) : null, reference: BEST };
+}
+
+/** Of each reference the rounds whose critics are compared with it. */
+function errorByRound(points) {
+  return [OWN, BEST].map((reference) => {
+    const those = points.filter((p) => p.reference === reference), rounds = [...new Set(those.map(({ round }) => round))].sort((a, b) => a - b);
+    return [reference, rounds.map((r) => ({ x: r, y: Math.sqrt(mean(those.filter((p) => p.round === r).map((p) => (p.y - p.x) ** 2))) }))];
+  }).filter(([, bars]) => bars.length);
 }
 
 function shortestOf() {
@@ -27,24 +46,24 @@ function CriticScreen({ wanted }) {
   const [chosen, choose] = useState(null);
   if (!all.length) return html`<${CriticByReturns} />`;
   const here = all.filter((p) => p.round === round);
-  const errors = here.map((p) => p.y - p.x);
+  const errors = here.map((p) => p.y - p.x), [{ reference }] = here;
   const rmse = Math.sqrt(mean(errors.map((e) => e * e))), spread = variance(here.map((p) => p.x));
   const worst = here.slice().sort((a, b) => Math.abs(b.y - b.x) - Math.abs(a.y - a.x)).slice(0, 40);
-  const points = here.map((p) => ({ ...p, id: p.state, hint: `${stateLabel(p.state)}: V ${number(p.y)}, exact ${number(p.x)}` }));
+  const points = here.map((p) => ({ ...p, id: p.state, hint: `${stateLabel(p.state)}: V ${number(p.y)}, ${p.reference} ${number(p.x)}` }));
   return html`<section class="screen" aria-label="critic">
     <div class="filters"><${Rounds} id="critic-round" rounds=${rounds} value=${round} onChange=${setRound} />
       <${Figure} label="RMSE" value=${number(rmse, 3)} /><${Figure} label="R²" value=${spread ? number(1 - mean(errors.map((e) => e * e)) / spread, 3) : "–"} />
       <${Figure} label="mean error" value=${signed(Number(mean(errors).toPrecision(3)))} /><${Figure} label="states" value=${number(here.length)} />
-      <span class="muted">The critic of ${roundName(round)}, against the exact value of the policy that it judges${tables.answers.column("policy_value").some((v) => v != null) || !tables.answers.column("optimal").some((v) => v != null) ? "" : " (here: of the best policy)"}.</span></div>
+      <span class="muted" id="against">The critic of ${roundName(round)}, against ${REFERENCES[reference]}.</span></div>
     <div class="charts">
-      <${Dots} title="predicted over exact" points=${points} xLabel="exact value" yLabel="V of the critic" selected=${chosen} onClick=${(p) => choose(p.id)} />
-      <${Calibration} points=${here} />
+      <${Dots} title=${`predicted over ${reference}`} points=${points} xLabel=${`${reference}, exact`} yLabel="V of the critic" selected=${chosen} onClick=${(p) => choose(p.id)} />
+      <${Calibration} points=${here} reference=${reference} />
       <${Bars} title="error by distance" xLabel="shortest way to the goal, in actions" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[0], bars: byDistance(here, shortest) }]} />
-      ${rounds.length > 1 && html`<${Bars} title="error by round" xLabel="round" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[1], bars: rounds.map((r) => ({ x: r, y: Math.sqrt(mean(all.filter((p) => p.round === r).map((p) => (p.y - p.x) ** 2))) })) }]} />`}
+      ${rounds.length > 1 && errorByRound(all).map(([name, bars]) => html`<${Bars} title=${`error by round, against ${name}`} xLabel="round" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[1], bars }]} />`)}
     </div>
     ${chosen != null && html`<p><b>${stateLabel(chosen)}</b> <${Go} to="states" with=${{ state: chosen, metric: "error" }}>see it on the map<//></p>`}
     <h3>Where it is most wrong</h3>
-    <div class="scroll"><table id="worst"><thead><tr><th>state</th><th class="number">V</th><th class="number">exact</th><th class="number">error</th><th class="number">distance</th><th></th></tr></thead>
+    <div class="scroll"><table id="worst"><thead><tr><th>state</th><th class="number">V</th><th class="number">${reference}</th><th class="number">error</th><th class="number">distance</th><th></th></tr></thead>
       <tbody>${worst.map((p) => html`<tr><td>${stateLabel(p.state)}</td><td class="number">${number(p.y)}</td><td class="number">${number(p.x)}</td><td class="number"><b>${signed(Number((p.y - p.x).toPrecision(4)))}</b></td><td class="number">${number(shortest.get(p.state))}</td>
         <td><${Go} to="states" with=${{ state: p.state, metric: "error", round: p.round }}>map<//></td></tr>`)}</tbody></table></div>
   </section>`;
@@ -71,11 +90,11 @@ function byDistance(points, shortest) {
 }
 
 /** Tenths of the predictions, and what was true of them. */
-function Calibration({ points }) {
+function Calibration({ points, reference }) {
   const order = points.slice().sort((a, b) => a.y - b.y), size = Math.max(1, Math.ceil(order.length / 10));
   const bins = Array.from({ length: Math.ceil(order.length / size) }, (_, n) => order.slice(n * size, (n + 1) * size));
-  const dots = bins.map((bin, n) => ({ x: mean(bin.map((p) => p.x)), y: mean(bin.map((p) => p.y)), id: -1 - n, colour: SERIES[2], hint: `${bin.length} states: V ${number(mean(bin.map((p) => p.y)))}, exact ${number(mean(bin.map((p) => p.x)))}` }));
-  return html`<${Dots} title="calibration, by tenths of the predictions" points=${dots} xLabel="mean exact value" yLabel="mean V" />`;
+  const dots = bins.map((bin, n) => ({ x: mean(bin.map((p) => p.x)), y: mean(bin.map((p) => p.y)), id: -1 - n, colour: SERIES[2], hint: `${bin.length} states: V ${number(mean(bin.map((p) => p.y)))}, ${reference} ${number(mean(bin.map((p) => p.x)))}` }));
+  return html`<${Dots} title="calibration, by tenths of the predictions" points=${dots} xLabel=${`mean ${reference}`} yLabel="mean V" />`;
 }
 
 /** Where nothing is exact: values of the steps against what followed. */

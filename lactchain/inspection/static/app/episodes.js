@@ -13,8 +13,11 @@ const EPISODE_COLUMNS = [
   { name: "start_state", label: "start", wide: true, show: (row) => startLabel(row) },
 ].map((column) => ({ show: (row) => number(tables.episodes.at(column.name, row)), ...column }));
 
+const KINDS = { critic: "critic's rollouts" };
+
 function stageKind(stage) {
-  return (stage || "this run").split("/").pop().replace("_", " ");
+  const kind = (stage || "this run").split("/").pop().replace("_", " ");
+  return KINDS[kind] || kind;
 }
 
 function startLabel(row) {
@@ -65,10 +68,10 @@ function failuresFirst(rows) {
 }
 
 function EpisodesScreen({ wanted }) {
-  const [filter, setFilter] = useState({ ...NO_FILTER, ...(wanted && wanted.filter) });
-  const [sort, setSort] = useState(null);
-  const [chosen, choose] = useState(wanted && wanted.episode != null ? wanted.episode : null);
-  useEffect(() => { if (wanted && wanted.filter) setFilter({ ...NO_FILTER, ...wanted.filter }); if (wanted && wanted.episode != null) choose(wanted.episode); }, [wanted]);
+  const [filter, setFilter] = useKept("episodes filter", { ...NO_FILTER, ...wanted?.filter });
+  const [sort, setSort] = useKept("episodes sort", null);
+  const [chosen, choose] = useKept("episodes chosen", null);
+  useEffect(() => { if (wanted?.filter) { setFilter({ ...NO_FILTER, ...wanted.filter }); choose(wanted.episode ?? null); } }, [wanted]);
   const rows = useMemo(() => {
     const kept = filterEpisodes(filter);
     return sort ? sorted(kept, (row) => tables.episodes.at(sort.name, row), sort.down) : failuresFirst(kept);
@@ -95,12 +98,20 @@ function EpisodesScreen({ wanted }) {
       <button class="link" onClick=${() => { setFilter(NO_FILTER); setSort(null); }}>clear</button>
     </div>
     ${facts.sample && html`<p class="muted">${facts.sample}</p>`}
+    ${filter.invalid && !rows.length && html`<${NonePlayed} />`}
     <div class="split">
       <${LongTable} label="table of episodes" columns=${EPISODE_COLUMNS} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort}
         onSort=${(name) => setSort(sort && sort.name === name ? (sort.down ? null : { name, down: true }) : { name, down: false })} height=${620} />
       ${shown != null ? html`<${Player} key=${shown} episode=${shown} />` : html`<${Empty}>No episode fits these filters.<//>`}
     </div>
   </section>`;
+}
+
+/** Where the answers that were no chains are, if no episode has one. */
+function NonePlayed() {
+  const candidates = rowsWith("candidates", "invalid", 1).length, pairs = noChainPairs().length;
+  return html`<p id="none-played">No such answer was played in these episodes. Among what else was sampled or compared:
+    ${" "}<${Go} to="states" with=${{ noChains: true }}>${number(candidates)} candidates<//>, <${Go} to="pairs" with=${{ noChain: true, state: null }}>${number(pairs)} pairs<//> with an answer that was no chain.</p>`;
 }
 
 /** One episode, step by step: ← and → move, Space plays. */

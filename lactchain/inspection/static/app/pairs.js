@@ -5,6 +5,15 @@ function marginOf(row) {
   return chosen - rejected;
 }
 
+/** Whether an answer of a pair was no chain: it moves nothing, or is known as such from the candidates. */
+function isNoChain(row, kind) {
+  return tables.pairs.at(`${kind}_way`, row)?.length === 0 || tables.candidates.at("invalid", rowsWith("candidates", "completion", tables.pairs.at(kind, row))[0]) === 1;
+}
+
+function noChainPairs() {
+  return tables.pairs.column("rejected").map((_, row) => row).filter((row) => isNoChain(row, "rejected") || isNoChain(row, "chosen"));
+}
+
 const PAIR_COLUMNS = [
   { name: "margin", label: "margin", number: true, show: (row) => number(marginOf(row)) },
   { name: "round", label: "round", show: (row) => roundName(tables.pairs.at("round", row)) },
@@ -14,12 +23,14 @@ const PAIR_COLUMNS = [
 
 function PairsScreen({ wanted }) {
   const rounds = tables.pairs.values("round");
-  const [round, setRound] = useState("all");
-  const [text, setText] = useState("");
-  const [state, setState] = useState(wanted?.state ?? null);
-  const [sort, setSort] = useState({ name: "margin", down: true });
-  const [chosen, choose] = useState(null);
-  useEffect(() => { if (wanted?.state !== undefined) setState(wanted.state); if (wanted?.round != null) setRound(String(wanted.round)); }, [wanted]);
+  const [round, setRound] = useKept("pairs round", "all");
+  const [text, setText] = useKept("pairs text", "");
+  const [state, setState] = useKept("pairs state", null);
+  const [noChain, setNoChain] = useKept("pairs no chain", false);
+  const without = useMemo(() => new Set(noChainPairs()), []);
+  const [sort, setSort] = useKept("pairs sort", { name: "margin", down: true });
+  const [chosen, choose] = useKept("pairs chosen", null);
+  useEffect(() => { if (wanted) { setState(wanted.state ?? null); setRound(String(wanted.round ?? "all")); setNoChain(Boolean(wanted.noChain)); setText(""); } }, [wanted]);
   const rows = useMemo(() => {
     const fits = (value) => String(value ?? "").toLowerCase().includes(text.toLowerCase());
     const inText = text && ["prompt", "chosen", "rejected"].map((name) => tables.pairs.where(name, fits));
@@ -27,17 +38,19 @@ function PairsScreen({ wanted }) {
     for (let row = 0; row < tables.pairs.length; row++) {
       if (round !== "all" && String(tables.pairs.at("round", row)) !== round) continue;
       if (state != null && tables.pairs.at("state", row) !== state) continue;
+      if (noChain && !without.has(row)) continue;
       if (inText && !inText.some((column) => column[row])) continue;
       kept.push(row);
     }
     return sort ? sorted(kept, (row) => (sort.name === "margin" ? marginOf(row) : tables.pairs.at(sort.name, row)), sort.down) : kept;
-  }, [round, text, state, sort]);
+  }, [round, text, state, noChain, sort]);
   if (!tables.pairs.length) return html`<${Empty}>No preference pairs lie in this folder.<//>`;
   const shown = chosen != null && rows.includes(chosen) ? chosen : rows[0];
   return html`<section class="screen" aria-label="pairs">
     <div class="filters">
       <${Choice} id="pair-round" label="round" value=${round} onChange=${setRound} options=${[["all", "all"], ...rounds.map((r) => [String(r), roundName(r)])]} />
       <${Field} label="text" type="search" hint="in prompt and answers" value=${text} onInput=${setText} width="13em" />
+      <${Toggle} label=${`no chain (${number(without.size)})`} on=${noChain} onChange=${setNoChain} title="pairs with an answer that was no chain" />
       ${state != null && html`<${Toggle} label=${`${clipped(stateLabel(state), 50)} ×`} on=${true} onChange=${() => setState(null)} />`}
       <span class="count" id="pair-count">${number(rows.length)} of ${number(tables.pairs.length)}</span>
     </div>
@@ -54,7 +67,7 @@ function Pair({ row }) {
   const pair = tables.pairs.row(row), scene = sceneOf(pair.state);
   const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number">${signed(pair[`${kind}_value`])}</span></h4>
     ${scene && scene.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${pair[`${kind}_way`] ? [{ from: scene.agent, way: pair[`${kind}_way`], order: kind === "chosen" ? 0 : 1 }] : []} label=${`${kind} answer`} />`}
-    <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted">return ${number(pair[`${kind}_return`])}${pair[`${kind}_way`]?.length === 0 ? " · no chain" : ""}</p></div>`;
+    <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted">return ${number(pair[`${kind}_return`])}${isNoChain(row, kind) ? " · no chain" : ""}</p></div>`;
   return html`<div class="detail"><header><b>${roundName(pair.round)}</b> · margin <b>${number(marginOf(row))}</b>${pair.state != null && html` · <${Go} to="states" with=${{ state: pair.state }}>this state in every round<//>`}</header>
     <pre class="prompt"><${Text} text=${pair.prompt} most=${1500} /></pre><div class="two">${side("chosen")}${side("rejected")}</div></div>`;
 }

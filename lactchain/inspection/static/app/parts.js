@@ -84,6 +84,21 @@ function warm(doubt) {
   return doubt < 0.02 ? "transparent" : `hsl(28 90% 55% / ${Math.min(0.75, 0.1 + 0.75 * doubt).toFixed(3)})`;
 }
 
+const kept = new Map();
+
+/** State that a screen finds again when one comes back to it. */
+function useKept(name, initial) {
+  const [value, setValue] = useState(() => (kept.has(name) ? kept.get(name) : initial));
+  return [value, (next) => { kept.set(name, next); setValue(next); }];
+}
+
+/** The first of some rows, and a button that shows the others as well. */
+function useMore(rows, most = 10) {
+  const [whole, showWhole] = useState(false);
+  const button = rows.length > most && !whole && html`<button class="link" onClick=${() => showWhole(true)}>${number(rows.length - most)} more</button>`;
+  return [whole ? rows : rows.slice(0, most), button];
+}
+
 /** Number with a name under it. */
 function Figure({ label, value, title }) {
   return html`<div class="figure" title=${title}><b>${value}</b><span>${label}</span></div>`;

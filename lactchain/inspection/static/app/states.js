@@ -2,6 +2,8 @@
 
 const METRICS = {
   success: ["success", (row) => answer("success", row), [0, 1]],
+  completions: ["completions needed", (row) => completionsFrom(answer("state", row), answer("round", row))],
+  change: ["return: change since the round before", (row) => changeOf(row)],
   return: ["return", (row) => answer("return", row)],
   value: ["V of the critic", (row) => answer("value", row)],
   optimal: ["V* exact", (row) => answer("optimal", row)],
@@ -15,10 +17,35 @@ function answer(name, row) {
   return tables.answers.at(name, row);
 }
 
+/** How much more the episode earned than in the round before. */
+function changeOf(row) {
+  const before = answer("round", row) == null ? undefined : answerOf(answer("state", row), answer("round", row) - 1);
+  return before == null ? null : answer("return", row) - answer("return", before);
+}
+
+/** What differs between start states: success, or else the first that does in this round. */
+function telling(metrics, round) {
+  const rows = rowsWith("answers", "round", round);
+  const found = ["success", "completions", "return"].find((name) => metrics.some(([known]) => known === name) && new Set(rows.map(METRICS[name][1])).size > 1);
+  return found || "success";
+}
+
+/** The first round in which every start state was solved, in words; empty where there was none. */
+function allSolved(rounds) {
+  const first = rounds.find((round) => rowsWith("answers", "round", round).every((row) => answer("success", row) === 1));
+  return first == null ? "" : `All ${number(rowsWith("answers", "round", first).length)} were solved in ${first === 0 ? "the evaluation before training" : roundName(first)}.`;
+}
+
 /** The critic's error: against the value of the policy that it judges, else the best one's. */
 function errorOf(row) {
-  const value = answer("value", row), exact = answer("policy_value", row) ?? answer("optimal", row);
+  const value = answer("value", row), { exact } = exactOf("answers", row);
   return value == null || exact == null ? null : value - exact;
+}
+
+/** What the error of a round is against; the rounds of a run may differ in it. */
+function metricName(metric, rows) {
+  if (metric !== "error") return METRICS[metric][0];
+  return `error: V − ${[...new Set(rows.filter((row) => errorOf(row) != null).map((row) => exactOf("answers", row).reference))].join(" or ") || "exact"}`;
 }
 
 function knownMetrics() {
@@ -32,25 +59,27 @@ function StatesScreen({ wanted }) {
   const metrics = useMemo(knownMetrics, []);
   const asked = useMemo(() => [...new Set(tables.answers.column("state"))].filter((state) => state != null), []);
   const groups = useMemo(() => [...new Set(asked.map((state) => groupOf(state)))].sort(naturally), []);
-  const [round, setRound] = useState(rounds[rounds.length - 1]);
-  const [metric, setMetric] = useState(wanted?.metric && METRICS[wanted.metric] ? wanted.metric : "success");
-  const [state, choose] = useState(() => wanted?.state ?? worstState(asked, rounds));
-  const [group, setGroup] = useState(() => groupOf(state) ?? groups[0]);
+  const [round, setRound] = useKept("states round", rounds[rounds.length - 1]);
+  const [metric, setMetric] = useKept("states metric", useMemo(() => telling(metrics, rounds[rounds.length - 1]), []));
+  const [state, choose] = useKept("states state", useMemo(() => worstState(asked, rounds), []));
+  const [group, setGroup] = useState(groupOf(state) ?? groups[0]);
   const take = (next) => { choose(next); setGroup(groupOf(next)); };
   useEffect(() => { if (wanted?.state != null) take(wanted.state); if (wanted?.metric) setMetric(wanted.metric); if (wanted?.round != null) setRound(wanted.round); }, [wanted]);
   if (!asked.length) return html`<${Empty}>No answers to start states lie in this folder yet: an evaluation leaves them.<//>`;
   const drawn = sceneOf(asked[0]) && sceneOf(asked[0]).agent;
   return html`<section class="screen" aria-label="states">
     <div class="filters">
-      ${drawn && html`<${Choice} id="state-metric" label="colour" value=${metric} onChange=${setMetric} options=${metrics.map(([key, [name]]) => [key, name])} />`}
+      ${drawn && html`<${Choice} id="state-metric" label="colour" value=${metric} onChange=${setMetric} options=${metrics.map(([key]) => [key, metricName(key, rowsWith("answers", "round", round))])} />`}
       <${Rounds} id="state-round" rounds=${rounds} value=${round} onChange=${setRound} />
       ${!drawn && html`<${StateList} asked=${asked} state=${state} onChange=${take} round=${round} />`}
+      <span class="muted" id="all-solved">${allSolved(rounds)}</span>
       ${facts.asked && html`<span class="muted">${facts.asked}</span>`}
     </div>
     <div class=${drawn ? "split map" : ""}>
       ${drawn && html`<div><${StateMap} asked=${asked} groups=${groups} group=${group} setGroup=${setGroup} state=${state} choose=${take} metric=${metric} round=${round} /></div>`}
       <${StateDetail} key=${state} state=${state} rounds=${rounds} round=${round} />
     </div>
+    <${NoChains} open=${Boolean(wanted?.noChains)} />
   </section>`;
 }
 
@@ -83,13 +112,13 @@ function StateList({ asked, state, onChange, round }) {
 
 /** A map of start states: one colour each; where goals differ, the goal is chosen first. */
 function StateMap({ asked, groups, group, setGroup, state, choose, metric, round }) {
-  const [name, value, fixed] = METRICS[metric];
-  const rows = rowsWith("answers", "round", round);
+  const [, value, fixed] = METRICS[metric];
+  const rows = rowsWith("answers", "round", round), name = metricName(metric, rows);
   const values = useMemo(() => new Map(rows.map((row) => [answer("state", row), value(row)])), [metric, round]);
   const all = [...values.values()].filter((v) => v != null);
   const [low, high] = fixed || range(all.length ? all : [0, 1], 0);
   const biggest = Math.max(...all.map(Math.abs), 1e-9);
-  const signedMetric = metric === "error" || metric === "advantage";
+  const signedMetric = ["error", "advantage", "change"].includes(metric);
   const share = (v) => (signedMetric ? v / biggest : high > low ? (v - low) / (high - low) : 0.5);
   const here = asked.filter((s) => groupOf(s) === group && sceneOf(s)?.agent);
   const heat = here.map((s) => {
@@ -142,20 +171,60 @@ function AnswerCard({ state, round, now }) {
   const row = answerOf(state, round);
   if (row == null) return html`<article class="answer"><h4>${roundName(round)}</h4><p class="muted">not asked</p></article>`;
   const a = tables.answers.row(row), scene = sceneOf(state);
-  const rewards = (a.rewards || []).reduce((sum, r) => sum + r, 0);
+  const episode = evaluationFrom(state, round), needed = completionsFrom(state, round);
   return html`<article class=${`answer ${now ? "now" : ""}`} aria-label=${`answer of ${roundName(round)}`}>
-    <h4>${roundName(round)} ${a.success == null ? "" : html`<${Outcome} outcome=${a.success === 1 ? "solved" : a.success > 0 ? percent(a.success, 0) : "failed"} />`}</h4>
+    <h4>${roundName(round)}</h4>
     ${scene?.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${a.way ? [{ from: scene.agent, way: a.way, order: 0 }] : []} label=${`where the answer of ${roundName(round)} leads`} />`}
     <${Tokens} text=${a.completion} tokens=${a.tokens} probabilities=${a.probabilities} invalid=${a.invalid} />
-    <dl class="facts">
+    <h5>this answer</h5><dl class="facts">
       <div><dt>probability</dt><dd>${a.probabilities && a.probabilities.length ? number(probabilityOf(a.probabilities), 3) : "–"}</dd></div>
-      <div><dt>reward</dt><dd>${number(rewards)}</dd></div>
+      <div title="of its actions, less the cost of a completion"><dt>reward</dt><dd>${number(a.reward)}</dd></div>
       ${a.value != null && html`<div title="of the state, by this round's critic"><dt>V</dt><dd>${number(a.value)}</dd></div><div title="r + γᵏ V(next)"><dt>Q</dt><dd>${number(a.q)}</dd></div><div><dt>advantage</dt><dd>${signed(a.advantage)}</dd></div>`}
       ${a.optimal != null && html`<div title="exact, of the best policy"><dt>V*</dt><dd>${number(a.optimal)}</dd></div>`}
       ${a.policy_value != null && html`<div title="exact, of the policy that the critic judges"><dt>Vπ</dt><dd>${number(a.policy_value)}</dd></div>`}
-      <div><dt>actions</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
+    </dl>
+    <h5>the episode that begins with it</h5><dl class="facts">
+      <div><dt>${a.success == null ? "" : html`<${Outcome} outcome=${a.success === 1 ? "solved" : a.success > 0 ? percent(a.success, 0) : "failed"} />`}</dt><dd>${needed == null ? "" : `in ${number(needed, 3)} completion${needed === 1 ? "" : "s"}`}</dd></div>
+      <div title=${a.shortest == null ? "" : "played, and the fewest that lead to the goal"}><dt>actions${a.shortest == null ? "" : " / shortest"}</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
       <div><dt>return</dt><dd>${number(a.return)}</dd></div>
-    </dl></article>`;
+    </dl>${episode != null && html`<p><${Go} to="episodes" with=${{ filter: { start: String(state) }, episode }}>step through it<//></p>`}</article>`;
+}
+
+/** The episode of a round's evaluation from a start state; undefined where the page holds none. */
+function evaluationFrom(state, round) {
+  return rowsWith("episodes", "start_state", state).find((row) => tables.episodes.at("round", row) === round && [EVALUATION, "this run"].includes(stageKind(tables.episodes.at("stage", row))));
+}
+
+const EVALUATION = "evaluation";
+
+/** How many completions the evaluation of a round took from a start state, on average. */
+function completionsFrom(state, round) {
+  const { results } = tables;
+  const known = rowsWith("results", "state", state).filter((row) => results.at("run", row) === 0 && results.at("round", row) === round);
+  return known.length ? mean(known.map((row) => results.at("num_chains", row))) : null;
+}
+
+/** Candidates that were no chains, each text once, the most frequent first. */
+function noChains() {
+  const found = new Map();
+  for (const row of rowsWith("candidates", "invalid", 1)) {
+    const { completion, state, round, count } = tables.candidates.row(row);
+    const same = found.get(completion) || { completion, times: 0, places: [] };
+    same.times += count ?? 0;
+    same.places.push({ state, round });
+    found.set(completion, same);
+  }
+  return [...found.values()].sort((a, b) => b.times - a.times || b.places.length - a.places.length);
+}
+
+function NoChains({ open }) {
+  const found = useMemo(noChains, []);
+  const [shown, more] = useMore(found);
+  if (!found.length) return null;
+  return html`<details id="nochains" open=${open}><summary>Candidates that were no chains: ${number(found.length)} different</summary>
+    <div class="scroll"><table><thead><tr><th>completion</th><th class="number">times sampled</th><th class="number">in start states</th><th>one of them</th></tr></thead>
+      <tbody>${shown.map(({ completion, times, places }) => html`<tr><td><code class="completion invalid"><${Text} text=${completion} most=${400} /></code></td><td class="number">${number(times)}</td>
+        <td class="number">${number(new Set(places.map(({ state }) => state)).size)}</td><td><${Go} to="states" with=${places[0]}>${stateLabel(places[0].state)}, ${roundName(places[0].round)}<//></td></tr>`)}</tbody></table></div>${more}</details>`;
 }
 
 /** The K candidates of a round as a tree of what they begin with. */
@@ -168,14 +237,16 @@ function Candidates({ state, round }) {
     if (same) { same.times += times; same.chosen = same.chosen || c.chosen; same.rejected = same.rejected || c.rejected; } else found.set(c.completion, { ...c, times });
   }
   const candidates = [...found.values()];
+  const sampled = candidates.filter(({ times }) => times > 0), others = candidates.filter(({ times }) => !times);
+  const covered = sampled.reduce((sum, c) => sum + (c.probability ?? 0), 0);
   const scores = range(candidates.map((c) => c.score ?? c.reward), 0);
-  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(candidates.length)} different completions; the score is r + γᵏ V(next) by this round’s critic</span></h3>
+  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; the score is r + γᵏ V(next) by this round’s critic</span></h3>
     <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number">reward</th><th class="number">score</th><th></th></tr></thead>
-    <tbody>${treeRows(candidates).map(({ depth, tokens, shared, leaf }) => html`<tr class=${leaf ? "" : "branch"}>
+    <tbody>${[...treeRows(sampled), ...(others.length ? [{ title: "Compared in pairs, not sampled" }] : []), ...treeRows(others)].map(({ title, depth, tokens, shared, leaf }) => title ? html`<tr class="apart"><th colspan="6">${title}</th></tr>` : html`<tr class=${leaf ? "" : "branch"}>
       <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
-      ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times}</td><td class="number">${number(leaf.reward)}</td>
+      ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times || "–"}</td><td class="number">${number(leaf.reward)}</td>
         <td class="number"><span class="pill" style=${{ background: shade((((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0])) || 0), color: inkOn(((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0]) || 0) }}>${number(leaf.score ?? leaf.reward)}</span></td>
-        <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : leaf.invalid ? html`<span class="bad">no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
+        <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : ""}${leaf.invalid ? html`<span class="bad">${leaf.rejected || leaf.chosen ? ", " : ""}no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
     </tr>`)}</tbody></table></div>`;
 }
 
