@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -36,7 +37,7 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import plots, rollout_tables
+from lactchain.inspection import plots, report, rollout_tables
 from lactchain.inspection.contents import contents
 from lactchain.inspection.live import LivePage
 from lactchain.inspection.markup import escape
@@ -280,6 +281,14 @@ def test_moves_have_the_values_that_the_value_model_gave_them(tmp_path):
     assert page_of(run.directory).table("steps")["value"][11] == 0.0
 
 
+def test_a_game_without_places_is_drawn_by_its_board(tmp_path):
+    view = open_run(write_wordle_run(tmp_path / "run"))
+    game = view.trajectories[0]
+    stepped = tuple({**info, "positions": [[]]} for info in game.infos)
+    drawn = report._drawn(view, replace(game, infos=stepped))
+    assert "<rect" in drawn and drawn == report._drawn(view, game)
+
+
 def test_games_of_wordle_show_coloured_letters(tmp_path):
     run = write_wordle_run(tmp_path / "run")
     states = page_of(run).table("states")
@@ -421,7 +430,7 @@ def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_p
 
 
 def test_intervals_by_hand():
-    assert Share(0, 10).interval == (0.0, pytest.approx(1.96**2 / (10 + 1.96**2)))
+    assert Share(0, 10).interval == (0.0, pytest.approx(1.95996**2 / (10 + 1.95996**2), abs=1e-5))
     assert Share(5, 10).interval == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 

@@ -241,7 +241,8 @@ def _drawn(view: RunView, trajectory: Trajectory) -> Markup | str:
     if scene is None:
         return ""
     last = picture.look(trajectory.infos[-1].get("state"))
-    ways = [info.get("positions", []) for info in trajectory.infos[1:]]
+    moves = [info.get("positions", []) for info in trajectory.infos[1:]]
+    ways = [[place for place in move if place] for move in moves]  # some worlds know no places
     return draw(picture, scene if scene.agent or last is None else last, ways)
 
 
