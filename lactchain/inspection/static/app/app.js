@@ -22,7 +22,7 @@ function App() {
     const keys = (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
       const place = Number(event.key) - 1;
-      if (known[place]) go(known[place][0]);
+      if (known[place]) { go(known[place][0]); document.getElementById(`tab-${known[place][0]}`).focus(); }
       if (event.key === "/") { const find = document.querySelector("input[type=search]"); if (find) { event.preventDefault(); find.focus(); } }
     };
     addEventListener("keydown", keys);
