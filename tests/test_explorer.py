@@ -356,6 +356,27 @@ def test_a_screen_is_found_again_as_it_was_left(visit):
     assert visit.page.get_attribute("button.chip:has-text('no chain')", "aria-pressed") == "true"
 
 
+def test_back_goes_back_and_an_address_leads_to_a_state(browser, page, run):
+    visit = Visit(browser, page)
+    visit.open("states")
+    choose(visit, run.states[17])
+    header = visit.text(".detail header")
+    visit.open("pairs")
+    visit.page.go_back()
+    assert visit.page.get_attribute("#tab-states", "aria-selected") == "true"
+    assert visit.text(".detail header") == header
+    address = visit.page.url
+    visit.page.go_back()
+    assert visit.page.get_attribute("#tab-summary", "aria-selected") == "true"
+    visit.close()
+    context = browser.new_context()
+    other = context.new_page()
+    other.goto(address)
+    other.wait_for_selector(".detail header")
+    assert other.inner_text(".detail header") == header
+    context.close()
+
+
 def test_two_seeds_differ_where_the_page_says(browser, two_seeds):
     visit = Visit(browser, two_seeds)
     visit.open("curves")
