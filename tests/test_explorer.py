@@ -137,6 +137,34 @@ def test_a_player_steps_by_buttons_and_by_keys(visit):
     assert "2 / " in player.locator(".controls").inner_text()
 
 
+def test_enter_goes_from_the_table_to_the_player_and_escape_back(visit):
+    visit.page.keyboard.press("3")
+    assert visit.ask("document.activeElement.id") == "tab-episodes"
+    visit.page.locator(".longtable").focus()
+    for key, where in (("Enter", "player"), ("Escape", "longtable")):
+        visit.page.keyboard.press(key)
+        assert visit.ask("document.activeElement.className") == where
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_what_was_rejected_is_in_sight_on_narrow_pages(browser, page, width):
+    visit = Visit(browser, page, width, 800)
+    visit.open("pairs")
+    heading = visit.page.locator(".longtable th:has-text('rejected')").bounding_box()
+    assert heading["x"] + heading["width"] <= width and heading["width"] > 60
+    visit.close()
+
+
+def test_dropped_draws_are_told_as_a_share_of_all(visit, run):
+    visit.open("pairs")
+    stages = open_run(run.directory).stages
+    for number in (1, 2):
+        stage = stages[f"round_{number}/simpo"]
+        dropped = sum(v for k, v in stage.summary.items() if k.startswith("pairs/dropped_"))
+        share = 100 * dropped / (dropped + len(stage.pairs))
+        assert f"{dropped} ({share:.1f} %)" in visit.text("#dropped")
+
+
 def test_all_screens_are_reached_by_the_keyboard_alone(visit):
     for number, screen in enumerate(SCREENS, 1):
         visit.page.keyboard.press(str(number))
@@ -326,6 +354,27 @@ def test_a_screen_is_found_again_as_it_was_left(visit):
     assert visit.text("#episode-count") == count
     visit.open("pairs")
     assert visit.page.get_attribute("button.chip:has-text('no chain')", "aria-pressed") == "true"
+
+
+def test_back_goes_back_and_an_address_leads_to_a_state(browser, page, run):
+    visit = Visit(browser, page)
+    visit.open("states")
+    choose(visit, run.states[17])
+    header = visit.text(".detail header")
+    visit.open("pairs")
+    visit.page.go_back()
+    assert visit.page.get_attribute("#tab-states", "aria-selected") == "true"
+    assert visit.text(".detail header") == header
+    address = visit.page.url
+    visit.page.go_back()
+    assert visit.page.get_attribute("#tab-summary", "aria-selected") == "true"
+    visit.close()
+    context = browser.new_context()
+    other = context.new_page()
+    other.goto(address)
+    other.wait_for_selector(".detail header")
+    assert other.inner_text(".detail header") == header
+    context.close()
 
 
 def test_two_seeds_differ_where_the_page_says(browser, two_seeds):

@@ -13,16 +13,49 @@ const SCREENS = [
 
 let go = () => {};
 
+/** The address of a screen and of what is looked at there; a frame within a page has none. */
+function address(screen, wanted) {
+  return `#${screen}${wanted ? `:${encodeURIComponent(JSON.stringify(wanted))}` : ""}`;
+}
+
+const addressed = location.protocol !== "about:";
+
+function told(screen, wanted) {
+  if (addressed) history.replaceState(null, "", address(screen, wanted));
+}
+
+/** The screen that the address names, and what is looked at; null where it names none of these. */
+function placeOf(known) {
+  const [, screen, wanted] = location.hash.match(/^#(\w+)(?::(.*))?$/) || [];
+  if (!known.some(([id]) => id === screen)) return null;
+  try {
+    return [screen, wanted ? JSON.parse(decodeURIComponent(wanted)) : null];
+  } catch {
+    return [screen, null];
+  }
+}
+
 function App() {
   const known = useMemo(() => SCREENS.filter(([, , , there]) => there()), []);
-  const [[screen, wanted], setPlace] = useState([known.some(([id]) => id === facts.screen) ? facts.screen : "summary", null]);
-  go = (to, asked) => { if (known.some(([id]) => id === to)) { setPlace([to, asked || null]); scrollTo({ top: 0 }); } };
+  const first = [known.some(([id]) => id === facts.screen) ? facts.screen : "summary", null];
+  const [[screen, wanted], setPlace] = useState(() => placeOf(known) || first);
+  go = (to, asked) => {
+    if (!known.some(([id]) => id === to)) return;
+    if (addressed) history.pushState(null, "", address(to, asked));
+    setPlace([to, asked || null]);
+    scrollTo({ top: 0 });
+  };
+  useEffect(() => {
+    const back = () => setPlace(placeOf(known) || first);
+    addEventListener("popstate", back);
+    return () => removeEventListener("popstate", back);
+  }, []);
   useEffect(() => { document.getElementById("summary").hidden = screen !== "summary"; }, [screen]);
   useEffect(() => {
     const keys = (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
       const place = Number(event.key) - 1;
-      if (known[place]) go(known[place][0]);
+      if (known[place]) { go(known[place][0]); document.getElementById(`tab-${known[place][0]}`).focus(); }
       if (event.key === "/") { const find = document.querySelector("input[type=search]"); if (find) { event.preventDefault(); find.focus(); } }
     };
     addEventListener("keydown", keys);

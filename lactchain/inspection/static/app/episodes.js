@@ -2,15 +2,13 @@
 
 const EPISODE_COLUMNS = [
   { name: "outcome", label: "ending", show: (row) => html`<${Outcome} outcome=${tables.episodes.at("outcome", row)} />` },
-  { name: "round", label: "round", show: (row) => roundName(tables.episodes.at("round", row)) },
-  { name: "stage", label: "played in", show: (row) => stageKind(tables.episodes.at("stage", row)) },
-  { name: "episode_return", label: "return", number: true },
-  { name: "num_steps", label: "compl.", title: "completions", number: true },
-  { name: "num_actions", label: "actions", number: true },
-  { name: "num_bumps", label: "bumps", title: "actions that left the state as it was", number: true },
-  { name: "num_invalid", label: "invalid", title: "completions that were no chains", number: true },
-  { name: "loop", label: "loop", title: "the same completion to the same state three times", number: true, show: (row) => (tables.episodes.at("loop", row) ? "loop" : "") },
   { name: "start_state", label: "start", wide: true, show: (row) => startLabel(row) },
+  { name: "round", label: "round", show: (row) => roundName(tables.episodes.at("round", row)) },
+  { name: "stage", label: "played in", spare: true, show: (row) => stageKind(tables.episodes.at("stage", row)) },
+  { name: "episode_return", label: "return", number: true },
+  { name: "num_steps", label: "compl.", title: "completions", number: true, spare: true },
+  { name: "num_actions", label: "actions", number: true, spare: true },
+  { name: "faults", label: "faults", title: "actions that left the state as it was, completions that were no chains, the same completion to the same state three times", spare: true, show: (row) => faults(row) },
 ].map((column) => ({ show: (row) => number(tables.episodes.at(column.name, row)), ...column }));
 
 const KINDS = { critic: "critic's rollouts" };
@@ -18,6 +16,16 @@ const KINDS = { critic: "critic's rollouts" };
 function stageKind(stage) {
   const kind = (stage || "this run").split("/").pop().replace("_", " ");
   return KINDS[kind] || kind;
+}
+
+/** What went wrong in an episode, counted. */
+function faults(row) {
+  const { num_bumps: bumps, num_invalid: invalid, loop } = tables.episodes.row(row);
+  return [bumps && `${bumps} bump${bumps > 1 ? "s" : ""}`, invalid && `${invalid} invalid`, loop && "loop"].filter(Boolean).join(", ");
+}
+
+function faultCount(row) {
+  return ["num_bumps", "num_invalid", "loop"].reduce((sum, name) => sum + tables.episodes.at(name, row), 0);
 }
 
 function startLabel(row) {
@@ -74,7 +82,7 @@ function EpisodesScreen({ wanted }) {
   useEffect(() => { if (wanted?.filter) { setFilter({ ...NO_FILTER, ...wanted.filter }); choose(wanted.episode ?? null); } }, [wanted]);
   const rows = useMemo(() => {
     const kept = filterEpisodes(filter);
-    return sort ? sorted(kept, (row) => tables.episodes.at(sort.name, row), sort.down) : failuresFirst(kept);
+    return sort ? sorted(kept, (row) => (sort.name === "faults" ? faultCount(row) : tables.episodes.at(sort.name, row)), sort.down) : failuresFirst(kept);
   }, [filter, sort]);
   if (!tables.episodes.length) return html`<${Empty}>No episodes lie in this folder yet.<//>`;
   const set = (name) => (value) => setFilter({ ...filter, [name]: value });
@@ -123,7 +131,7 @@ function Player({ episode, compact = false, autoplay = false }) {
   useEffect(() => {
     if (!playing) return undefined;
     const hidden = () => compact && document.getElementById("summary").hidden;
-    const timer = setInterval(() => hidden() || setFrame((now) => (now + 1 < frames.length ? now + 1 : autoplay ? 0 : (setPlaying(false), now))), compact ? 420 : 380);
+    const timer = setInterval(() => hidden() || setFrame((now) => (now + 1 < frames.length ? now + 1 : (setPlaying(false), now))), compact ? 420 : 380);
     return () => clearInterval(timer);
   }, [playing, frames]);
   const { step, position } = frames[Math.min(frame, frames.length - 1)];
@@ -131,6 +139,7 @@ function Player({ episode, compact = false, autoplay = false }) {
   const jump = (n) => { setPlaying(false); setFrame(stepFrame(Math.min(steps.length - 1, Math.max(0, n)))); };
   const keys = (event) => {
     if (event.target.tagName === "INPUT" || event.target.tagName === "SELECT") return;
+    if (event.key === "Escape") event.currentTarget.parentElement.querySelector(".longtable")?.focus();
     if (event.key === "ArrowRight") { event.preventDefault(); jump(step + 1); }
     if (event.key === "ArrowLeft") { event.preventDefault(); jump(step - 1); }
     if (event.key === " " && event.target.tagName !== "BUTTON") { event.preventDefault(); setPlaying(!playing); }
@@ -146,8 +155,7 @@ function Player({ episode, compact = false, autoplay = false }) {
   if (compact) return html`<div class="player compact">${board}${controls}</div>`;
   return html`<div class="player" tabindex="0" onKeyDown=${keys} role="region" aria-label="episode, step by step">
     <header><${Outcome} outcome=${row.outcome} /> return ${number(row.episode_return)} · ${roundName(row.round)}, ${stageKind(row.stage)} · number ${row.number} there
-      ${row.start_state != null && html` · <${Go} to="states" with=${{ state: row.start_state }}>this start state in every round<//>
-        · <${Go} to="episodes" with=${{ filter: { start: String(row.start_state) } }}>all episodes from here<//>`}</header>
+      ${row.start_state != null && html` · <${Go} to="states" with=${{ state: row.start_state }}>this start state in every round<//>${" · "}<${Go} to="episodes" with=${{ filter: { start: String(row.start_state) } }}>all episodes from here<//>`}</header>
     <div class="stage">${board}<div class="now"><h4>prompt</h4><pre class="prompt"><${Text} text=${tables.steps.at("prompt", steps[step])} /></pre>
       <h4>completion ${step + 1}</h4><${StepLine} step=${steps[step]} />
       <${Rewards} step=${steps[step]} /></div></div>

@@ -53,8 +53,9 @@ function PairsScreen({ wanted }) {
       <${Toggle} label=${`no chain (${number(without.size)})`} on=${noChain} onChange=${setNoChain} title="pairs with an answer that was no chain" />
       ${state != null && html`<${Toggle} label=${`${clipped(stateLabel(state), 50)} ×`} on=${true} onChange=${() => setState(null)} />`}
       <span class="count" id="pair-count">${number(rows.length)} of ${number(tables.pairs.length)}</span>
+      <button class="link" onClick=${() => document.getElementById("dropped").scrollIntoView({ behavior: "smooth" })}>what was dropped</button>
     </div>
-    <div class="split">
+    <div class="split pairs">
       <${LongTable} label="table of pairs" columns=${PAIR_COLUMNS} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort} onSort=${(name) => setSort({ name, down: sort?.name === name ? !sort.down : name === "margin" })} height=${480} />
       ${shown != null ? html`<${Pair} row=${shown} />` : html`<${Empty}>No pair fits these filters.<//>`}
     </div>
@@ -77,10 +78,12 @@ function Dropped() {
   const stages = [...new Set([...tables.pairs.values("stage"), ...tables.dropped.values("stage")])].sort(naturally);
   const reasons = tables.dropped.values("reason");
   const count = (stage, reason) => tables.dropped.column("stage").reduce((sum, s, row) => sum + (s === stage && tables.dropped.at("reason", row) === reason ? tables.dropped.at("count", row) : 0), 0);
+  const total = (stage) => tables.dropped.column("stage").reduce((sum, s, row) => sum + (s === stage ? tables.dropped.at("count", row) : 0), 0);
   const made = (stage) => rowsWith("pairs", "stage", stage).length;
-  return html`<figure class="chart wide"><figcaption>start states that gave no pair, and why</figcaption>
+  return html`<figure class="chart wide"><figcaption>draws of a start state that gave no pair, and why</figcaption>
     <table id="dropped"><thead><tr><th></th>${stages.map((s) => html`<th class="number">${roundName(tables.pairs.at("round", rowsWith("pairs", "stage", s)[0] ?? 0))}</th>`)}</tr></thead>
     <tbody><tr><th>pairs</th>${stages.map((s) => html`<td class="number">${number(made(s))}</td>`)}</tr>
+      ${reasons.length > 0 && html`<tr><th>dropped, of all draws</th>${stages.map((s) => html`<td class="number"><b>${number(total(s))}</b> (${percent(total(s) / (total(s) + made(s)))})</td>`)}</tr>`}
       ${reasons.map((reason) => html`<tr><th>${facts.reasons[reason] || reason}</th>${stages.map((s) => html`<td class="number">${number(count(s, reason))}</td>`)}</tr>`)}
       ${!reasons.length && html`<tr><td colspan=${stages.length + 1} class="muted">none was dropped, or the run did not count</td></tr>`}</tbody></table></figure>`;
 }

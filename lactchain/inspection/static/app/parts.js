@@ -11,6 +11,7 @@ function LongTable({ columns, rows, selected, onSelect, sort, onSort, label, hei
   const place = rows.indexOf(selected);
   const move = (event) => {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12, Home: -rows.length, End: rows.length };
+    if (event.key === "Enter" && event.target === box.current) { event.preventDefault(); box.current.parentElement.querySelector(".player, .detail")?.focus(); }
     if (!(event.key in steps) || !rows.length) return;
     event.preventDefault();
     const next = Math.min(rows.length - 1, Math.max(0, place + steps[event.key]));
@@ -24,16 +25,21 @@ function LongTable({ columns, rows, selected, onSelect, sort, onSort, label, hei
   return html`<div class="longtable" ref=${box} style=${{ height: `${Math.min(height, (rows.length + 1) * ROW_HEIGHT + 18)}px` }}
       tabindex="0" role="region" aria-label=${label} onScroll=${(event) => setTop(event.currentTarget.scrollTop)} onKeyDown=${move}>
     <table aria-rowcount=${rows.length}>
-      <thead><tr>${columns.map((column) => html`<th class=${column.number ? "number" : ""} aria-sort=${sort && sort.name === column.name ? (sort.down ? "descending" : "ascending") : undefined}>
+      <thead><tr>${columns.map((column) => html`<th class=${cellClass(column)} aria-sort=${sort && sort.name === column.name ? (sort.down ? "descending" : "ascending") : undefined}>
         <button class="plain" title=${column.title || `sort by ${column.label}`} onClick=${() => onSort && onSort(column.name)}>${column.label}${sort && sort.name === column.name ? (sort.down ? " ↓" : " ↑") : ""}</button></th>`)}</tr></thead>
       <tbody>
         ${first > 0 && html`<tr class="space" style=${{ height: `${first * ROW_HEIGHT}px` }} />`}
         ${rows.slice(first, last).map((row) => html`<tr key=${row} class=${row === selected ? "selected" : ""} aria-selected=${row === selected} onClick=${() => onSelect(row)}>
-          ${columns.map((column) => html`<td class=${column.number ? "number" : column.wide ? "wide" : ""}>${column.show(row)}</td>`)}</tr>`)}
+          ${columns.map((column) => html`<td class=${cellClass(column)}>${column.show(row)}</td>`)}</tr>`)}
         ${last < rows.length && html`<tr class="space" style=${{ height: `${(rows.length - last) * ROW_HEIGHT}px` }} />`}
       </tbody>
     </table>
   </div>`;
+}
+
+/** A column is of numbers, or takes what room there is; a spare one is left out of a narrow page. */
+function cellClass({ number: isNumber, wide, spare }) {
+  return [isNumber && "number", wide && "wide", spare && "spare"].filter(Boolean).join(" ");
 }
 
 /** Rows in the order of a column; equal ones as they were. */
