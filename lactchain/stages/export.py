@@ -37,8 +37,8 @@ class ExportConfig:
     """The type to round to. Adapters of short trainings lose much in 16 bits; the share that is
     kept is printed."""
     push_to_hub: str | None = None
-    """Name on the Hugging Face hub, such as user/model, of a private repository that the folder is
-    uploaded to once it is whole; null: nothing leaves this machine."""
+    """Name on the Hugging Face hub, such as user/model, of a repository that the folder is
+    uploaded to once it is whole; a new one is made private. Null: nothing leaves this machine."""
 
     def __post_init__(self) -> None:
         name = self.push_to_hub
