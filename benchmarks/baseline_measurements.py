@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from lactchain.baselines.settings import (
     DDPGConfig,
@@ -108,18 +109,18 @@ def make_agent(config: Any, env_id: str, num_members: int, seed: int, **kwargs: 
     return AGENTS[type(config)]([config] * num_members, *spaces, seed), envs
 
 
-def make_sb3(name: str, seed: int) -> Any:
-    """Stable-Baselines3's model at the zoo's settings."""
+def make_sb3(name: str, seed: int, env_id: str | None = None) -> Any:
+    """Stable-Baselines3's model at the zoo's settings; on `env_id` where it is given."""
     import stable_baselines3 as sb3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
 
-    algorithm, env_id = name.split()
+    algorithm, zoo_id = name.split()
     num_envs, settings, _ = ZOO_THEIRS[name]
     settings = dict(settings)
     if algorithm == "DDPG":
         settings["action_noise"] = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
-    env = make_vec_env(env_id, num_envs, seed=seed)
+    env = make_vec_env(env_id or zoo_id, num_envs, seed=seed)
     return getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
@@ -191,14 +192,27 @@ def language_row(run_dir: Path) -> dict[str, Any]:
 # --- speed ---------------------------------------------------------------------------------------
 
 
-def time_in_turns(name: str, repeats: int) -> dict[str, list[float]]:
-    """Steps per CPU-second of both sides, in turns, past the random start."""
-    config, steps = ZOO[name][0], SPEED_STEPS[name]
-    agent, envs = make_agent(config, name.split()[1], 1, 0)
+def one_by_one(env_id: str) -> str:
+    """An id of the same environment that has no numpy batch: copies are played in a loop."""
+    spec = gym.spec(env_id)
+    looped = f"OneByOne{env_id}"
+    if looped not in gym.registry:
+        gym.register(looped, spec.entry_point, max_episode_steps=spec.max_episode_steps)
+    return looped
+
+
+def time_in_turns(name: str, repeats: int, same: bool = False) -> dict[str, list[float]]:
+    """Steps per CPU-second of both sides, in turns, past the random start.
+
+    Ours play numpy batches as users have them; with `same`, Gymnasium's copies as the other side.
+    """
+    config, steps, env_id = ZOO[name][0], SPEED_STEPS[name], name.split()[1]
+    env_id = one_by_one(env_id) if same else env_id
+    agent, envs = make_agent(config, env_id, 1, 0)
     start = 0 if isinstance(config, PPOConfig) else config.learning_starts
     while envs.num_env_steps <= start:
         agent.advance(envs, 0.5)
-    model = make_sb3(name, 0)
+    model = make_sb3(name, 0, env_id)
     model.learn(start + 1)
     found: dict[str, list[float]] = {"ours": [], "sb3": []}
     for _ in range(repeats):
@@ -249,6 +263,8 @@ def advance(agent: Any, envs: Any, steps: int) -> int:
 
 
 def learn_on(model: Any, steps: int) -> int:
+    """As its users run it: denormal numbers, which ours flush, are left as torch leaves them."""
+    torch.set_flush_denormal(False)
     start = model.num_timesteps
     model.learn(steps, reset_num_timesteps=False)
     return model.num_timesteps - start

@@ -116,6 +116,15 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
         )
 
 
+def test_moments_of_weights_without_gradients_end_in_zero_and_not_in_denormal_numbers():
+    _, parameters = three_members()
+    adam, gradient = Adam(parameters), torch.full_like(parameters.flat, 1e-30)
+    for _ in range(200):
+        adam.step(gradient, np.full(3, 1e-3))
+        gradient.zero_()
+    assert not adam.mean.view(torch.int32).any()  # bits: comparing numbers would flush them, too
+
+
 def test_members_that_sit_out_or_diverge_stay_as_they_are():
     network, parameters = three_members()
     adam, before = Adam(parameters), parameters.flat.clone()
