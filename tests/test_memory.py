@@ -48,6 +48,11 @@ ACTOR = ModelSpec(SHAPE, lora=LORA)
 CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 6), "SEQ_CLS", lora=LORA)
 
 
+def slow(value):
+    """A second case of what a quick one shows; to estimate on paper takes seconds of it."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> str:
     """The folder of the critic's base."""
@@ -144,7 +149,7 @@ def test_a_training_step_takes_what_was_estimated(case, checkpointing, encoder):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("checkpointing", [slow(False), True], ids=["kept", "recomputed"])
 def test_all_weights_in_mixed_precision_take_what_was_estimated(case, checkpointing, encoder):
     spec, loss_of, batch = CASES[case]
     spec = replace(spec, lora=None, dtype=torch.float32)
@@ -188,7 +193,7 @@ def test_other_weights_are_estimated_as_well(spec, encoder):
 
 
 @pytest.mark.parametrize("policy", [False, True])
-@pytest.mark.parametrize("behind", [(0, 0), (8 * ROWS, 2 * PROMPT)], ids=["alone", "behind"])
+@pytest.mark.parametrize("behind", [slow((0, 0)), (8 * ROWS, 2 * PROMPT)], ids=["alone", "behind"])
 def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
     heads = Heads(num_q=2, size=256, target=True, policy=policy)
     batch = PassSize(ROWS, PROMPT + COMPLETION, ROWS * COMPLETION, "values", behind)
@@ -228,7 +233,7 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
     assert counter.peak == pytest.approx(step, rel=0.1)
 
 
-@pytest.mark.parametrize("num_candidates", [1, 4])
+@pytest.mark.parametrize("num_candidates", [slow(1), 4])
 def test_completions_take_what_was_estimated(num_candidates, encoder):
     rows, prefix, prompt, completion = 16, 20, 40, 40
     lengths = TextLengths(prefix, prompt, completion, columns=2048)
