@@ -314,7 +314,7 @@ def test_who_waits_for_servers_hears_a_signal(engine, monkeypatch):
     actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
     never = Future()
     monkeypatch.setattr(actor, "submit", lambda *row: never)
-    monkeypatch.setattr("lactchain.serving.policy.LISTEN_SECONDS", 0.01)
+    monkeypatch.setattr("lactchain.serving.transport.LISTEN_SECONDS", 0.01)
     monkeypatch.setattr("lactchain.process._requested_signal", 15)
     with pytest.raises(Interrupted, match="^stopped") as stop:
         actor.act(["0 0 up 1 1"], [3])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lactchain.errors import LactChainError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
 from lactchain.serving.policy import ServedActor, common_base
-from lactchain.serving.transport import RefusedError, Transport, transport_of
+from lactchain.serving.transport import RefusedError, Transport, answers, transport_of
 from lactchain.serving.weights import adapter_name, load, names_at, unload
 from lactchain.settings import PlayerConfig, SamplerConfig, recast
 from lactchain.types import ChainGrammar
@@ -83,10 +83,8 @@ class Visit:
         ids = self.actor().template.encode(self.state)
         end = self.tokenizer.eos_token_id
         row = Row(self.base, None, "", ids, seed, temperature, 1, end, None)
-        return self.transport.post(self.dialect.ask, self.dialect.write(row), self._read).result()
-
-    def _read(self, body: dict) -> Reply:
-        return self.dialect.read(body)
+        asked = self.transport.post(self.dialect.ask, self.dialect.write(row), self.dialect.read)
+        return answers([asked])[0]
 
 
 def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path, PurePath
@@ -14,10 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
-from lactchain.errors import ConfigError, Interrupted, ServerError
-from lactchain.process import stop_requested
+from lactchain.errors import ConfigError, ServerError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
-from lactchain.serving.transport import Transport, transport_of
+from lactchain.serving.transport import Transport, answers, transport_of
 from lactchain.serving.weights import adapter_name, load, models_at, order
 from lactchain.settings import PlayerConfig
 from lactchain.types import Action, ChainGrammar
@@ -34,9 +33,6 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 MOST_LOGPROB = 1e-3
 """Of a token: 0, and what rounding in 16 bits adds to it."""
-
-LISTEN_SECONDS = 1.0
-"""How long it waits for answers before it looks whether it is to stop."""
 
 
 class ServedActor:
@@ -128,12 +124,7 @@ class ServedActor:
             ServerError: no server answers, or an answer cannot be used.
             Interrupted: a signal asked to stop.
         """
-        futures = [self.submit(*row) for row in zip(observations, seeds, strict=True)]
-        try:
-            return _all_of(futures)
-        finally:
-            for future in futures:
-                future.cancel()
+        return answers([self.submit(*row) for row in zip(observations, seeds, strict=True)])
 
     def submit(self, observation: str, seed: int) -> Future[Action]:
         """The answer to an observation, when it is there; errors as of `act`."""
@@ -242,20 +233,6 @@ def common_base(transport: Transport, model: str) -> str:
             "the same --served-model-name"
         )
     return names[transport.urls[0]]
-
-
-def _all_of(futures: Sequence[Future[Action]]) -> list[Action]:
-    """The results of all, unless an error or a signal comes first."""
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, LISTEN_SECONDS, FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        if pending and (number := stop_requested()):
-            raise Interrupted(
-                number, "stopped; what is finished is kept, give the same command to go on"
-            )
-    return [future.result() for future in futures]
 
 
 def _may_be(there: str, here: str) -> bool:

@@ -1,4 +1,8 @@
-"""Requests to servers: so many at once, tried again where that may help, in a thread of their own.
+"""Requests to servers: so many at once, tried again where that may help, in threads of their own.
+
+A request in flight has a thread and a connection of its own, and the first answer of several that
+come together is through before the second begins. In an event loop they wait for each other at
+every step, so that the last one's time is that of all, and they come together again.
 
 What may pass is tried again: connections that fail or break, and the answers 408, 409, 425, 429 and
 5xx; after a random time below a bound that doubles ("full jitter", Brooker 2015, "Exponential
@@ -6,7 +10,6 @@ backoff and jitter"), or the time that `Retry-After` asks for. What will not pas
 the server's own words.
 """
 
-import asyncio
 import atexit
 import json
 import math
@@ -15,16 +18,25 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    Future,
+    InvalidStateError,
+    TimeoutError,
+    wait,
+)
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lactchain.errors import ConfigError, ServerError
+from lactchain.errors import ConfigError, Interrupted, ServerError
+from lactchain.process import stop_requested
 from lactchain.settings import ServedConfig
 
 if TYPE_CHECKING:
@@ -41,6 +53,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 20.0
 LONGEST_ASKED_FOR = 600.0
 """Seconds that a `Retry-After` can make us wait."""
 CONNECT_SECONDS = 10.0
+LISTEN_SECONDS = 1.0
+"""How long answers are waited for before it looks whether it is to stop."""
 ORDER_SECONDS = 10.0
 """How long an order that fails is repeated: engines refuse an adapter by a 500, which stays one."""
 TELLING = 8
@@ -81,33 +95,33 @@ class Transport:
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in settings.urls]
         key = server_key()
         self._patience, self._secret = settings.timeout_seconds, traces(key)
-        connect = min(CONNECT_SECONDS, settings.timeout_seconds)
-        make = partial(
-            httpx2.AsyncClient,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(settings.timeout_seconds, connect=connect),
-            verify=httpx2.create_ssl_context(),
-        )
-        self._clients = [make() for _ in range(settings.in_flight)]
-        # A client each: one with many connections looks at all of them for every request.
-        self._places: asyncio.LifoQueue[httpx2.AsyncClient] = asyncio.LifoQueue()
-        for client in self._clients:
-            self._places.put_nowait(client)
+        shown = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"User-Agent": "lactchain", "Content-Type": "application/json", **shown}
+        self._written = partial(httpx2.Request, headers=httpx2.Headers(headers))
         self._broken = httpx2.RequestError
         self._senseless = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
         self._answered = -math.inf
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
-        self._thread.start()
+        self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._under_way: set[Future[Any]] = set()
+        connect = min(CONNECT_SECONDS, settings.timeout_seconds)
+        make = partial(
+            httpx2.Client,
+            timeout=httpx2.Timeout(settings.timeout_seconds, connect=connect),
+            verify=httpx2.create_ssl_context(),
+        )
+        self._threads = [
+            threading.Thread(target=self._work, args=(make(),), name="requests", daemon=True)
+            for _ in range(settings.in_flight)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Gives up what is under way, and closes the connections; once is enough."""
-        if self._loop.is_closed():
-            return
-        self._run(self._end()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Gives up what is under way; connections close behind it. Once is enough."""
+        for future in tuple(self._under_way):
+            future.cancel()
+        for _ in self._threads:
+            self._asked.put(None)
 
     def post(
         self,
@@ -130,58 +144,66 @@ class Transport:
         urls = self.urls[first:] + self.urls[:first]
         content = json.dumps(body).encode()
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
-        return self._run(
-            self._ask("POST", urls, path, content, lambda text: read(_parsed(text)), math.inf, mend)
-        )
+        return self._later("POST", urls, path, content, lambda text: read(_parsed(text)), mend)
 
     def get(self, url: str, path: str, read: Callable[[str], Answer] = str) -> Answer:
-        """What `read` makes of the text of a page of one server; errors as of `post`."""
-        return self._run(self._ask("GET", [url], path, None, read, ORDER_SECONDS)).result()
+        """What `read` makes of the text of a page of one server; errors as of `answers`."""
+        return self._order("GET", [url], path, None, read)
 
     def tell(self, url: str, path: str, body: Mapping[str, Any]) -> str:
-        """What one server says to an order; errors as of `post`."""
-        content = json.dumps(body).encode()
-        return self._run(self._ask("POST", [url], path, content, str, ORDER_SECONDS)).result()
+        """What one server says to an order; errors as of `answers`."""
+        return self._order("POST", [url], path, json.dumps(body).encode(), str)
 
-    def _run(self, request: Any) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(request, self._loop)
+    def _order(self, *request: Any) -> Any:
+        return answers([self._later(*request, None, ORDER_SECONDS)])[0]
 
-    async def _end(self) -> None:
-        requests = asyncio.all_tasks() - {asyncio.current_task()}
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
-        for client in self._clients:
-            await client.aclose()
+    def _later(self, *request: Any) -> Future[Any]:
+        """The answer to a request of `_asked_again`, from the first thread that is free for it."""
+        future: Future[Any] = Future()
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        self._asked.put((future, request))
+        return future
 
-    async def _ask(self, *request: Any) -> Any:
-        """The answer to a request, by `_asked_again`; the one way out for errors, without the key.
+    def _work(self, client: "httpx2.Client") -> None:
+        """Asks one question after another, until `close`.
 
-        Servers, proxies and the client itself may repeat what they were sent.
+        The one way out for errors, without the key: servers, proxies and the client itself may
+        repeat what they were sent.
         """
-        try:
-            return await self._asked_again(*request)
-        except ServerError as error:
-            if self._secret:
-                error.args = (self._secret.sub("<key>", str(error)),)
-            raise
+        while (asked := self._asked.get()) is not None:
+            future, request = asked
+            if future.cancelled():
+                continue
+            with suppress(InvalidStateError):  # nobody waits for it any more
+                try:
+                    future.set_result(self._asked_again(client, future, *request))
+                except ServerError as error:
+                    if self._secret:
+                        error.args = (self._secret.sub("<key>", str(error)),)
+                    future.set_exception(error)
+                except Exception as error:  # noqa: BLE001  - who asked is told of every kind
+                    future.set_exception(error)
+        client.close()
 
-    async def _asked_again(
+    def _asked_again(
         self,
+        client: "httpx2.Client",
+        future: Future[Answer],
         method: str,
         urls: list[str],
         path: str,
         content: bytes | None,
         read: Callable[[str], Answer],
+        lost: tuple[str, bytes] | None,
         patience: float = math.inf,
-        lost: tuple[str, bytes] | None = None,
     ) -> Answer:
         failed_since, patience = None, min(patience, self._patience)
         for attempt in count():
             url = urls[attempt % len(urls)]
             address = url + path
             try:
-                answer = read(await self._text_once_mended(method, url, path, content, lost))
+                answer = read(self._text_once_mended(client, method, url, path, content, lost))
                 self._answered = time.monotonic()
                 return answer
             except Unfinished as error:
@@ -208,10 +230,11 @@ class Transport:
                     "finished is kept: start the server, then give the same command"
                 )
             asked_for = 0.0 if too_late else failure.asked_for  # another server may be in time
-            await asyncio.sleep(max(asked_for, waiting_time(attempt)))
+            _pause(future, max(asked_for, waiting_time(attempt)))
 
-    async def _text_once_mended(
+    def _text_once_mended(
         self,
+        client: "httpx2.Client",
         method: str,
         url: str,
         path: str,
@@ -220,42 +243,64 @@ class Transport:
     ) -> str:
         """The text of an answer, before which a server is given what it has lost."""
         try:
-            return await self._text(method, url + path, content)
+            return self._text(client, method, url + path, content)
         except RefusedError as error:
             if lost is None or error.status != 404:
                 raise
         try:
-            await self._text("POST", url + lost[0], lost[1])
+            self._text(client, "POST", url + lost[0], lost[1])
         except RefusedError as error:
             if "already" not in str(error):  # another row was first
                 raise
-        return await self._text(method, url + path, content)
+        return self._text(client, method, url + path, content)
 
-    async def _text(self, method: str, address: str, content: bytes | None) -> str:
+    def _text(
+        self, client: "httpx2.Client", method: str, address: str, content: bytes | None
+    ) -> str:
         """The text of an answer.
 
         Raises:
             Unfinished: it is an error that may pass.
             RefusedError: it is one that will not.
         """
-        response = await self._send(method, address, content)
+        response = client.send(self._written(method, address, content=content))
         if response.is_success:
             return response.text
         told = " ".join(said(response.text).split())[:MOST_WORDS]
         words = f"{response.status_code} {told}".strip()
         if response.status_code in MAY_PASS or response.status_code >= 500:
-            wait = asked_wait(response.headers.get("Retry-After"))
-            raise Unfinished(f"{words} (again in {wait:.0f} s)" if wait else words, wait)
+            late = asked_wait(response.headers.get("Retry-After"))
+            raise Unfinished(f"{words} (again in {late:.0f} s)" if late else words, late)
         raise RefusedError(response.status_code, f"{address}: refused, with {words}")
 
-    async def _send(self, method: str, address: str, content: bytes | None) -> "httpx2.Response":
-        """Sends a request as soon as there is a place for it."""
-        client = await self._places.get()
-        try:
-            headers = {"Content-Type": "application/json"} if content else {}
-            return await client.request(method, address, content=content, headers=headers)
-        finally:
-            self._places.put_nowait(client)
+
+def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
+    """The answers to all; else none is asked for any more.
+
+    Raises:
+        ServerError: no server answers, or an answer cannot be used.
+        Interrupted: a signal asked to stop.
+    """
+    pending = set(futures)
+    try:
+        while pending:
+            done, pending = wait(pending, LISTEN_SECONDS, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if pending and (number := stop_requested()):
+                raise Interrupted(
+                    number, "stopped; what is finished is kept, give the same command to go on"
+                )
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _pause(future: Future[Any], seconds: float) -> None:
+    """Waits; `CancelledError` as soon as nobody waits for the answer any more."""
+    with suppress(TimeoutError):
+        future.result(seconds)
 
 
 class RefusedError(ServerError):
