@@ -4,8 +4,8 @@ python benchmarks/ecosystems.py --sessions 64 --steps 100 --episodes 10000
 
 Server and client share one core (`--core`), so that the rate is that of both. The CPU time of both
 is told too, since other programs may want that core. Games of other packages are played where those
-are installed. `--seeds 42 1 2` trains instead: TRL's `GRPOTrainer`, 20 updates of a tiny Qwen 3 by tool
-calls, with each seed.
+are installed. `--seeds 42 1 2` trains instead: TRL's `GRPOTrainer`, 20 updates of a tiny Qwen 3 by
+tool calls, with each seed.
 """
 
 import argparse

@@ -15,6 +15,9 @@ KNOWN = {
 NOT_ENABLED = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
 
 
+SUCCESS = answer(200, {"success": True, "error_message": "", "loaded_adapters": {}})
+
+
 def refusal(words: str) -> Answer:
     """What `/generate` refuses."""
     return answer(400, {"error": {"message": words}})
@@ -84,7 +87,7 @@ class SGLang(Engine):
         return answer(200, {"object": "list", "data": [base, *adapters]})
 
     def _load_adapter(self, asked: dict[str, Any]) -> Answer:
-        name, folder = asked["lora_name"], asked["lora_path"]
+        name = asked["lora_name"]
         if not self.max_rank:
             return failure(NOT_ENABLED)
         if name in self.adapters:
@@ -92,7 +95,7 @@ class SGLang(Engine):
         status, _, content = super()._load_adapter(asked)
         if status != 200:
             return failure(json.loads(content)["error"]["message"])
-        return answer(200, {"success": True, "error_message": "", "loaded_adapters": {name: folder}})
+        return SUCCESS
 
     def _unload_adapter(self, asked: dict[str, Any]) -> Answer:
         name = asked["lora_name"]
@@ -101,4 +104,4 @@ class SGLang(Engine):
         if name not in self.adapters:
             return failure(f"LoRA with name {name} does not exist. Loaded LoRAs: ")
         super()._unload_adapter(asked)
-        return answer(200, {"success": True, "error_message": "", "loaded_adapters": {}})
+        return SUCCESS

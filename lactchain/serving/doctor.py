@@ -107,7 +107,7 @@ Told = tuple[bool | None, str]
 
 def _version(visit: Visit) -> Told:
     names = names_at(visit.transport, visit.url)
-    for path in ("/version", "/get_server_info"):
+    for path in ("/version", "/server_info"):
         try:
             told = json.loads(visit.transport.get(visit.url, path))
             return True, f"version {told['version']}, serves {', '.join(sorted(names))}"
@@ -186,7 +186,7 @@ def _adapters(visit: Visit) -> Told:
     try:
         visit.transport.tell(visit.url, visit.dialect.unload, {"lora_name": ""})
     except RefusedError as error:
-        if error.status == 404:
+        if error.status == 404 or "not enabled" in str(error):
             return False, "it takes none at run time"
     if visit.config.adapter is None:
         return True, "it takes adapters; give one as actor.adapter to try its rank"
@@ -218,7 +218,7 @@ CHECKS: dict[str, tuple[Callable[[Visit], Told], str]] = {
     "server": (_version, "start it, and give the address of the engine itself"),
     "model": (_model, "serve the model that actor.model names"),
     "tokenizer": (_tokenizer, "serve the very files of actor.model, tokenizer.json among them"),
-    "answers": (_answers, "vLLM since 0.11; no proxy that rewrites requests"),
+    "answers": (_answers, "vLLM since 0.11, SGLang since 0.5.13; no proxy that rewrites requests"),
     "seeds": (_seeds, "vLLM: VLLM_BATCH_INVARIANT=1; SGLang: --enable-deterministic-inference"),
     "constraints": (_constraints, "leave structured outputs on, as they are by default"),
     "log-probabilities": (_log_probabilities, "vLLM: --logprobs-mode processed_logprobs"),

@@ -61,6 +61,11 @@ TELLING = 8
 """Letters of a key that are hidden wherever they stand; fewer tell nobody anything."""
 MOST_WORDS = 300
 """Letters of a server's own words in an error."""
+MOST_BYTES = 2**26
+"""Of an answer; one of a million tokens has fewer."""
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+NOT_LOADED = re.compile("never been loaded|are not loaded")
+"""How SGLang says, by a 400, that it has lost an adapter."""
 
 
 class Unfinished(Exception):
@@ -134,8 +139,8 @@ class Transport:
         """The answer to a question, as `read` makes it of the JSON, on the thread of requests.
 
         Args:
-            lost: path and body of an order for a server that answers 404, since it has lost what
-                is asked for; then it is asked once more.
+            lost: path and body of an order for a server that has lost what is asked for, and
+                says so by a 404 or in words; then it is asked once more.
 
         Raises:
             ServerError: by the future: nothing answers, or the answer is an error, or no JSON.
@@ -208,13 +213,8 @@ class Transport:
                 return answer
             except Unfinished as error:
                 failure = error
-            except self._senseless as error:
-                raise ServerError(
-                    f"{address}: cannot be sent, {type(error).__name__} {error}; correct "
-                    "actor.served"
-                ) from None
             except self._broken as error:
-                failure = Unfinished(f"{type(error).__name__} {error}".strip())
+                failure = self._passing(address, error)
             except NotJSON as error:
                 raise ServerError(
                     f"{address}: expected JSON, got {error}; give the address of the server "
@@ -232,6 +232,18 @@ class Transport:
             asked_for = 0.0 if too_late else failure.asked_for  # another server may be in time
             _pause(future, max(asked_for, waiting_time(attempt)))
 
+    def _passing(self, address: str, error: "httpx2.RequestError") -> Unfinished:
+        """A broken connection, as what is tried again; `ServerError` where it will not pass."""
+        told = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, self._senseless):
+            raise ServerError(f"{address}: cannot be sent, {told}; correct actor.served") from None
+        if UNTRUSTED in told:
+            raise ServerError(
+                f"{address}: expected a certificate that is trusted here, got {told}; put the "
+                "file of its authority into SSL_CERT_FILE"
+            ) from None
+        return Unfinished(told)
+
     def _text_once_mended(
         self,
         client: "httpx2.Client",
@@ -245,7 +257,7 @@ class Transport:
         try:
             return self._text(client, method, url + path, content)
         except RefusedError as error:
-            if lost is None or error.status != 404:
+            if lost is None or not (error.status == 404 or NOT_LOADED.search(str(error))):
                 raise
         try:
             self._text(client, "POST", url + lost[0], lost[1])
@@ -263,14 +275,20 @@ class Transport:
             Unfinished: it is an error that may pass.
             RefusedError: it is one that will not.
         """
-        response = client.send(self._written(method, address, content=content))
+        late = time.monotonic() + self._patience
+        response = client.send(self._written(method, address, content=content), stream=True)
+        try:
+            text = _whole(response, late)
+        finally:
+            response.close()
         if response.is_success:
-            return response.text
-        told = " ".join(said(response.text).split())[:MOST_WORDS]
+            return text
+        told = response.headers["Location"] if response.has_redirect_location else said(text)
+        told = " ".join(told.split())[:MOST_WORDS]
         words = f"{response.status_code} {told}".strip()
         if response.status_code in MAY_PASS or response.status_code >= 500:
-            late = asked_wait(response.headers.get("Retry-After"))
-            raise Unfinished(f"{words} (again in {late:.0f} s)" if late else words, late)
+            wait = asked_wait(response.headers.get("Retry-After"))
+            raise Unfinished(f"{words} (again in {wait:.0f} s)" if wait else words, wait)
         raise RefusedError(response.status_code, f"{address}: refused, with {words}")
 
 
@@ -336,11 +354,32 @@ def traces(key: str) -> re.Pattern[str] | None:
     return re.compile("|".join(re.escape(key[:length]) for length in lengths)) if key else None
 
 
+def _whole(response: "httpx2.Response", late: float) -> str:
+    """The text of an answer that comes in parts, of which each may be in time and all too much.
+
+    Args:
+        late: when it is given up, on `time.monotonic`.
+    """
+    content = bytearray()
+    for part in response.iter_bytes():
+        content += part
+        if len(content) > MOST_BYTES:
+            raise ServerError(
+                f"{response.url}: expected an answer of {MOST_BYTES:,} bytes at most, got more; "
+                "give the address of the server itself as actor.served.urls"
+            )
+        if time.monotonic() > late:
+            raise Unfinished(f"{len(content):,} bytes of an answer that did not end")
+    return content.decode(errors="replace")
+
+
 def _parsed(text: str) -> Any:
     if not text.lstrip().startswith(("{", "[")):
         raise NotJSON(repr(" ".join(text.split())[:60]))
     try:
         return json.loads(text)
+    except RecursionError:
+        raise NotJSON("lists in lists without end") from None
     except ValueError:
         raise Unfinished("a cut answer") from None
 
