@@ -7,6 +7,7 @@ what vLLM 0.33.0 takes and no more (`engine_words`), and refuses in its words.
 import asyncio
 import json
 import random
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -145,6 +146,7 @@ class Engine(Server):
             return refusal(401, f"wrong key: {headers.get('authorization')}")
         self.answered[path] += 1
         status, more, content = await self._route(path, body)
+        content = content.replace(b'"cmpl"', b'"cmpl-%s"' % headers["x-request-id"].encode())
         return status, more, content[: len(content) // 2] if kind == "cut" else content
 
     async def _route(self, path: str, body: bytes) -> Answer:
@@ -269,7 +271,9 @@ class Engine(Server):
 
 
 @contextmanager
-def serving(engine: Server, port: int = 0) -> Iterator[Any]:
+def serving(
+    engine: Server, port: int = 0, certificate: ssl.SSLContext | None = None
+) -> Iterator[Any]:
     """The server, at its `url` until the end; port 0 is a free one."""
     loop, writers = asyncio.new_event_loop(), []
 
@@ -278,8 +282,10 @@ def serving(engine: Server, port: int = 0) -> Iterator[Any]:
         tasks.add(loop.create_task(engine._connection(reader, writer)))
 
     tasks: set[asyncio.Task[None]] = set()
-    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", port, limit=2**20))
-    engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    listening = asyncio.start_server(accept, "127.0.0.1", port, limit=2**20, ssl=certificate)
+    server = loop.run_until_complete(listening)
+    scheme = "http" if certificate is None else "https"
+    engine.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

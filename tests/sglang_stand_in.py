@@ -42,10 +42,15 @@ class SGLang(Engine):
             "/v1/models": self._models,
             "/load_lora_adapter": self._load_adapter,
             "/unload_lora_adapter": self._unload_adapter,
-            "/server_info": lambda _: answer(200, {"version": "0.5.stand-in"}),
+            "/server_info": self._server_info,
+            "/get_server_info": self._server_info,
             "/tokenize": self._tokenize,
         }
+        path, _, _ = path.partition("?")
         return routes[path](asked) if path in routes else answer(404, {"detail": "Not Found"})
+
+    def _server_info(self, _: dict[str, Any]) -> Answer:
+        return answer(200, {"version": "0.5.stand-in", "internal_states": [{}]})
 
     async def _generate(self, asked: dict[str, Any]) -> Answer:
         adapter, sampling = asked.get("lora_path"), asked["sampling_params"]

@@ -35,9 +35,10 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.run import read_metrics
+from lactchain.serving.connections import KEY
 from lactchain.serving.dialects import DIALECTS, Row
 from lactchain.serving.policy import ServedActor, _may_be
-from lactchain.serving.transport import KEY, Transport, asked_wait, transport_of
+from lactchain.serving.transport import Transport, asked_wait, transport_of
 from lactchain.serving.weights import adapter_name, models_at, sync, unload
 from lactchain.settings import (
     ActorConfig,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lactchain.serving.transport import Unfinished
+from lactchain.serving.replies import Unfinished
 
 PLAIN = {
     "top_p": 1.0,

@@ -95,7 +95,7 @@ def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator
             continue
         try:
             ok, found = check(visit)
-        except (LactChainError, KeyError, TypeError, ValueError) as error:
+        except (LactChainError, LookupError, TypeError, ValueError, RecursionError) as error:
             ok, found = False, str(error)
         yield Finding(what, ok, found, mend)
         if not ok and what in ("server", "answers"):
@@ -107,7 +107,7 @@ Told = tuple[bool | None, str]
 
 def _version(visit: Visit) -> Told:
     names = names_at(visit.transport, visit.url)
-    for path in ("/version", "/server_info"):
+    for path in ("/version", "/get_server_info"):
         try:
             told = json.loads(visit.transport.get(visit.url, path))
             return True, f"version {told['version']}, serves {', '.join(sorted(names))}"

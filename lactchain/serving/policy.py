@@ -272,6 +272,7 @@ def _check_types(reply: Reply, num_tokens: int) -> None:
     """Raises `TypeError` or `ValueError` for what no text, token or log-probability can be."""
     if not isinstance(reply.text, str):
         raise TypeError(f"text {reply.text!r}")
+    reply.text.encode()  # halves of letters are JSON, and no text
     for token in reply.token_ids:
         if type(token) is not int or not 0 <= token < num_tokens:
             raise ValueError(f"token {token!r}, of {num_tokens}")

@@ -13,7 +13,6 @@ the server's own words.
 import atexit
 import json
 import math
-import os
 import random
 import re
 import threading
@@ -27,16 +26,17 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
 from queue import SimpleQueue
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.process import stop_requested
+from lactchain.serving.connections import connections, proxy_passwords, server_key, traces
+from lactchain.serving.replies import NotJSON, Unfinished, asked_wait, own, parsed, said, whole
 from lactchain.settings import ServedConfig
 
 if TYPE_CHECKING:
@@ -44,40 +44,18 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-KEY = "LACTCHAIN_SERVER_KEY"
-"""The environment variable with the key of the servers; nothing writes it down."""
-
 MAY_PASS = {408, 409, 425, 429}
 FIRST_WAIT, LONGEST_WAIT = 0.1, 20.0
 """Seconds that the first repetition waits at most, and any of them."""
-LONGEST_ASKED_FOR = 600.0
-"""Seconds that a `Retry-After` can make us wait."""
-CONNECT_SECONDS = 10.0
 LISTEN_SECONDS = 1.0
 """How long answers are waited for before it looks whether it is to stop."""
 ORDER_SECONDS = 10.0
 """How long an order that fails is repeated: engines refuse an adapter by a 500, which stays one."""
-TELLING = 8
-"""Letters of a key that are hidden wherever they stand; fewer tell nobody anything."""
 MOST_WORDS = 300
 """Letters of a server's own words in an error."""
-MOST_BYTES = 2**26
-"""Of an answer; one of a million tokens has fewer."""
 UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 NOT_LOADED = re.compile("never been loaded|are not loaded")
 """How SGLang says, by a 400, that it has lost an adapter."""
-
-
-class Unfinished(Exception):
-    """There is no answer yet, so that it is asked for again; readers of cut ones raise it too.
-
-    Attributes:
-        asked_for: the seconds that the server asks to wait for.
-    """
-
-    def __init__(self, problem: str, asked_for: float = 0.0) -> None:
-        super().__init__(problem)
-        self.asked_for = asked_for
 
 
 class Transport:
@@ -99,7 +77,8 @@ class Transport:
 
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in settings.urls]
         key = server_key()
-        self._patience, self._secret = settings.timeout_seconds, traces(key)
+        self._patience = settings.timeout_seconds
+        self._secret = traces(key, *proxy_passwords())
         shown = {"Authorization": f"Bearer {key}"} if key else {}
         headers = {"User-Agent": "lactchain", "Content-Type": "application/json", **shown}
         self._written = partial(httpx2.Request, headers=httpx2.Headers(headers))
@@ -108,15 +87,9 @@ class Transport:
         self._answered = -math.inf
         self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
         self._under_way: set[Future[Any]] = set()
-        connect = min(CONNECT_SECONDS, settings.timeout_seconds)
-        make = partial(
-            httpx2.Client,
-            timeout=httpx2.Timeout(settings.timeout_seconds, connect=connect),
-            verify=httpx2.create_ssl_context(),
-        )
         self._threads = [
-            threading.Thread(target=self._work, args=(make(),), name="requests", daemon=True)
-            for _ in range(settings.in_flight)
+            threading.Thread(target=self._work, args=(client,), name="requests", daemon=True)
+            for client in connections(settings)
         ]
         for thread in self._threads:
             thread.start()
@@ -149,7 +122,7 @@ class Transport:
         urls = self.urls[first:] + self.urls[:first]
         content = json.dumps(body).encode()
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
-        return self._later("POST", urls, path, content, lambda text: read(_parsed(text)), mend)
+        return self._later("POST", urls, path, content, lambda text: read(parsed(text)), mend)
 
     def get(self, url: str, path: str, read: Callable[[str], Answer] = str) -> Answer:
         """What `read` makes of the text of a page of one server; errors as of `answers`."""
@@ -275,14 +248,16 @@ class Transport:
             Unfinished: it is an error that may pass.
             RefusedError: it is one that will not.
         """
-        late = time.monotonic() + self._patience
-        response = client.send(self._written(method, address, content=content), stream=True)
+        late, name = time.monotonic() + self._patience, f"row-{token_hex(8)}"
+        request = self._written(method, address, content=content)
+        request.headers["X-Request-Id"] = name
+        response = client.send(request, stream=True)
         try:
-            text = _whole(response, late)
+            text = whole(response, late)
         finally:
             response.close()
         if response.is_success:
-            return text
+            return own(text, name, address)
         told = response.headers["Location"] if response.has_redirect_location else said(text)
         told = " ".join(told.split())[:MOST_WORDS]
         words = f"{response.status_code} {told}".strip()
@@ -333,86 +308,9 @@ class RefusedError(ServerError):
         self.status = status
 
 
-class NotJSON(ValueError):
-    """An answer is of another kind; the text says which."""
-
-
-def server_key() -> str:
-    """The key of the servers, empty where there is none; `ConfigError` where no header takes it."""
-    key = os.environ.get(KEY, "").strip()
-    if not (key.isascii() and key.isprintable()) or set(key) & set(" '\"\\"):
-        raise ConfigError(
-            f"{KEY}: expected letters, digits and signs of one line, without spaces and quotes, "
-            "got others; set it to the key alone"
-        )
-    return key
-
-
-def traces(key: str) -> re.Pattern[str] | None:
-    """Finds a key, and its beginning where a quotation was cut in the middle of it."""
-    lengths = range(len(key), min(len(key), TELLING) - 1, -1)
-    return re.compile("|".join(re.escape(key[:length]) for length in lengths)) if key else None
-
-
-def _whole(response: "httpx2.Response", late: float) -> str:
-    """The text of an answer that comes in parts, of which each may be in time and all too much.
-
-    Args:
-        late: when it is given up, on `time.monotonic`.
-    """
-    content = bytearray()
-    for part in response.iter_bytes():
-        content += part
-        if len(content) > MOST_BYTES:
-            raise ServerError(
-                f"{response.url}: expected an answer of {MOST_BYTES:,} bytes at most, got more; "
-                "give the address of the server itself as actor.served.urls"
-            )
-        if time.monotonic() > late:
-            raise Unfinished(f"{len(content):,} bytes of an answer that did not end")
-    return content.decode(errors="replace")
-
-
-def _parsed(text: str) -> Any:
-    if not text.lstrip().startswith(("{", "[")):
-        raise NotJSON(repr(" ".join(text.split())[:60]))
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise NotJSON("lists in lists without end") from None
-    except ValueError:
-        raise Unfinished("a cut answer") from None
-
-
-def said(text: str) -> str:
-    """What an error's body says: of JSON the message, of a page its text."""
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL)
-    while isinstance(body, dict):
-        found = [
-            body[key] for key in ("error", "message", "error_message", "detail") if body.get(key)
-        ]
-        body = found[0] if found else json.dumps(body)
-    return body if isinstance(body, str) else json.dumps(body)
-
-
 def waiting_time(attempt: int) -> float:
     """Seconds until a request is tried again: uniform below a bound that doubles."""
     return random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30)))
-
-
-def asked_wait(header: str | None) -> float:
-    """The seconds that a `Retry-After` asks for, a number of them or a date (RFC 9110, 10.2.3)."""
-    try:
-        seconds = float(header or 0)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return 0.0
-    return min(max(seconds, 0.0), LONGEST_ASKED_FOR)
 
 
 def transport_of(settings: ServedConfig) -> Transport:
