@@ -24,8 +24,10 @@ from script_setups import (
     config_of,
     run_here,
     start,
+    start_two,
 )
 from test_rollouts import heard
+from training_setups import exit_codes, logs
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
@@ -407,6 +409,31 @@ def test_an_evaluation_behind_servers_needs_no_weights_here(weights, tmp_path):
         few = EvaluationConfig(num_envs=48, num_samples=0)
         stage = config_of("evaluate", weights, tmp_path, actor=actor, evaluation=few)
         assert run_here("evaluate", stage)["invalid_rate"] == 1.0
+
+
+class Elsewhere(Engine):
+    """Has its model in a folder of its own."""
+
+    def _models(self, asked):
+        return answer(200, {"data": [{"id": "base", "root": "/srv/models/actor"}]})
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_train_the_actor_load_no_weights_of_it(weights, tmp_path):
+    """There are none at all: the tokenizer is all that two processes have of it."""
+    shutil.copytree(weights / "actor", tmp_path / "actor")
+    (tmp_path / "actor/model.safetensors").unlink()
+    with serving(Elsewhere(weights / "actor", GRAMMAR)) as engine:
+        served = ServedConfig([engine.url])
+        for script, changes in (
+            ("train_critic", {"compare_with_exact": False}),
+            ("make_preferences", {}),
+            ("evaluate", {"evaluation": EvaluationConfig(num_envs=48, num_samples=16)}),
+        ):
+            config = config_of(script, weights, tmp_path / script, **changes)
+            actor = replace(config.actor, model=str(tmp_path / "actor"), served=served)
+            ranks = start_two(script, replace(config, actor=actor))
+            assert exit_codes(ranks) == [0, 0], logs(tmp_path / script)
 
 
 def test_a_run_whose_servers_die_goes_on_at_another_address(weights, tmp_path):
