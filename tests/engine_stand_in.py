@@ -109,6 +109,7 @@ class Engine(Server):
         faults: share of the requests that fail, are cut or delayed.
         key: that requests must show, if any.
         max_rank: of adapters; 0: it takes none.
+        flags: what it says that it was started with.
         changes: to each choice, as a broken engine would make them.
         adapters: the folders of those that are loaded, by name.
         log: what was loaded, and unloaded.
@@ -120,6 +121,7 @@ class Engine(Server):
     faults: float = 0.0
     key: str = ""
     max_rank: int = 64
+    flags: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
@@ -162,6 +164,7 @@ class Engine(Server):
             "/v1/load_lora_adapter": self._load_adapter,
             "/v1/unload_lora_adapter": self._unload_adapter,
             "/version": lambda _: answer(200, {"version": "0.stand-in"}),
+            "/server_info?config_format=json": lambda _: answer(200, self.flags),
             "/metrics": lambda _: answer(200, CACHE),
             "/tokenize": self._tokenize,
         }  # fmt: skip

@@ -1,8 +1,9 @@
 """Generation behind servers is that of the actor here, token for token, and no fault changes it."""
 
+import asyncio
+import json
 import shutil
 import time
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,8 +23,11 @@ from script_setups import (
     build_weights,
     config_of,
     run_here,
+    start,
+    start_two,
 )
 from test_rollouts import heard
+from training_setups import exit_codes, logs
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
@@ -34,11 +38,12 @@ from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
-from lactchain.run import read_metrics
+from lactchain.run import Run, read_metrics
 from lactchain.serving.connections import KEY
 from lactchain.serving.dialects import DIALECTS, Row
+from lactchain.serving.identity import record
 from lactchain.serving.policy import ServedActor, _may_be
-from lactchain.serving.transport import Transport, asked_wait, transport_of
+from lactchain.serving.transport import Transport, answers, asked_wait, transport_of
 from lactchain.serving.weights import adapter_name, models_at, sync, unload
 from lactchain.settings import (
     ActorConfig,
@@ -311,15 +316,49 @@ def test_a_folder_of_the_same_name_is_another_model(engine, weights, tmp_path, c
     assert _may_be("/srv/gone/actor", config.model) and "by its last word alone" in caplog.text
 
 
-def test_who_waits_for_servers_hears_a_signal(engine, monkeypatch):
-    actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
-    never = Future()
-    monkeypatch.setattr(actor, "submit", lambda *row: never)
-    monkeypatch.setattr("lactchain.serving.transport.LISTEN_SECONDS", 0.01)
+class Silent(Script):
+    """Takes every request, and answers none."""
+
+    async def answer(self, path, headers, body):
+        self.asked += 1
+        await asyncio.sleep(3600)
+
+
+ORDERS = {
+    "a row": lambda t: answers([t.post("/v1/completions", {}, dict) for _ in range(3)]),
+    "a page": lambda t: models_at(t, t.urls[0]),
+    "an order": lambda t: t.tell(t.urls[0], "/v1/load_lora_adapter", {}),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, order):
+    monkeypatch.setattr("lactchain.serving.transport.LISTEN_SECONDS", 0.1)
     monkeypatch.setattr("lactchain.process._requested_signal", 15)
-    with pytest.raises(Interrupted, match="^stopped") as stop:
-        actor.act(["0 0 up 1 1"], [3])
-    assert stop.value.exit_code == 143 and never.cancelled()
+    with serving(Silent([])) as server:
+        with (
+            closing(Transport(ServedConfig([server.url], in_flight=1))) as transport,
+            pytest.raises(Interrupted, match="^stopped") as stop,
+        ):
+            order(transport)
+        time.sleep(0.2)
+        assert server.asked == 1 and stop.value.exit_code == 143
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "dead"])
+def test_a_signal_ends_a_script_whose_server_does_not_answer(weights, tmp_path, silent):
+    with serving(Silent([])) as server:
+        served = ServedConfig([server.url if silent else "http://127.0.0.1:1"])
+        config = config_of("collect_rollouts", weights, tmp_path / "run")
+        process = start(
+            "collect_rollouts", replace(config, actor=replace(config.actor, served=served))
+        )
+        while not (server.asked or (tmp_path / "run/config.yaml").exists()):
+            time.sleep(0.05)
+        time.sleep(1.0)
+        process.terminate()
+        process.join(10)
+    assert process.exitcode == 143
 
 
 ROW = Row("base", "lactchain-1", "hi", [1, 5, 6], 9, 0.5, 12, 2, "a|b")
@@ -374,6 +413,31 @@ def test_an_evaluation_behind_servers_needs_no_weights_here(weights, tmp_path):
         assert run_here("evaluate", stage)["invalid_rate"] == 1.0
 
 
+class Elsewhere(Engine):
+    """Has its model in a folder of its own."""
+
+    def _models(self, asked):
+        return answer(200, {"data": [{"id": "base", "root": "/srv/models/actor"}]})
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_train_the_actor_load_no_weights_of_it(weights, tmp_path):
+    """There are none at all: the tokenizer is all that two processes have of it."""
+    shutil.copytree(weights / "actor", tmp_path / "actor")
+    (tmp_path / "actor/model.safetensors").unlink()
+    with serving(Elsewhere(weights / "actor", GRAMMAR)) as engine:
+        served = ServedConfig([engine.url])
+        for script, changes in (
+            ("train_critic", {"compare_with_exact": False}),
+            ("make_preferences", {}),
+            ("evaluate", {"evaluation": EvaluationConfig(num_envs=48, num_samples=16)}),
+        ):
+            config = config_of(script, weights, tmp_path / script, **changes)
+            actor = replace(config.actor, model=str(tmp_path / "actor"), served=served)
+            ranks = start_two(script, replace(config, actor=actor))
+            assert exit_codes(ranks) == [0, 0], logs(tmp_path / script)
+
+
 def test_a_run_whose_servers_die_goes_on_at_another_address(weights, tmp_path):
     """The second of three files of episodes is under way; the first one is kept as it is."""
     few = replace(COLLECT, num_episodes=48)
@@ -395,6 +459,39 @@ def test_a_run_whose_servers_die_goes_on_at_another_address(weights, tmp_path):
         run_here("collect_rollouts", at(engine.url, 30.0))
     assert finished == {path: path.stat().st_mtime_ns for path in finished}
     same(*(read_trajectories(tmp_path / name / "trajectories") for name in ("run", "here")))
+    assert len(json.loads((tmp_path / "run/environment.json").read_text())["servers"]) == 2
+
+
+def test_a_run_says_what_its_servers_were_and_when_one_is_another(
+    engine, tmp_path, monkeypatch, caplog
+):
+    config = asked_of(engine)
+    secret = {"api_key": "sk-12345", "hf_token": "hf-12345"}
+    for dtype in ("bfloat16", "bfloat16", "float16"):
+        monkeypatch.setattr(
+            engine, "flags", {"vllm_config": {"model_config": {"dtype": dtype}, **secret}}
+        )
+        with Run.open(tmp_path / "run", config) as run:
+            record(config.served, run)
+            run.log({"asked": 1}, step=0)
+        written = (tmp_path / "run/environment.json").read_text()
+        assert json.loads(written)["servers"] == {
+            engine.url: {
+                "version": "0.stand-in",
+                "base.root": str(engine.model),
+                "base.max_model_len": "512",
+                "vllm_config.model_config.dtype": dtype,
+            }
+        }
+        assert "12345" not in written
+    (line,) = caplog.messages
+    assert line.endswith("before: vllm_config.model_config.dtype was bfloat16, is float16")
+
+
+class Upgraded(Engine):
+    """Comes back with another flag as soon as it has an adapter."""
+
+    flags = property(lambda self: {"dtype": "float16" if self.log else "float32"}, lambda *_: None)
 
 
 class Mortal(Engine):
@@ -498,8 +595,8 @@ def pipeline(engine, weights, run_dir):
 
 
 @pytest.mark.slow
-def test_a_pipeline_makes_the_pairs_and_weights_of_the_local_one(weights, tmp_path):
-    with serving(Engine(weights / "actor", GRAMMAR, faults=0.1)) as engine:
+def test_a_pipeline_makes_the_pairs_and_weights_of_the_local_one(weights, tmp_path, caplog):
+    with serving(Upgraded(weights / "actor", GRAMMAR, faults=0.1)) as engine:
         for name, behind in (("here", None), ("there", engine)):
             run_here("run_pipeline", pipeline(behind, weights, tmp_path / name))
         names = [adapter_name(tmp_path / f"there/round_{n}/simpo/actor") for n in (1, 2)]
@@ -515,6 +612,7 @@ def test_a_pipeline_makes_the_pairs_and_weights_of_the_local_one(weights, tmp_pa
     assert [record["step"] for record in found] == [0, 1, 2]
     assert max(record["served/largest_drift"] for record in found) < 1e-5
     assert min(record["served/effective_samples"] for record in found) > 0.999
+    assert sum("dtype was float32, is float16" in line for line in caplog.messages) == 1
 
 
 def test_servers_with_other_weights_stop_a_pipeline(weights, adapters, tmp_path):

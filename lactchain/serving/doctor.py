@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain.errors import LactChainError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
+from lactchain.serving.identity import identity
 from lactchain.serving.policy import ServedActor, common_base
 from lactchain.serving.transport import RefusedError, Transport, answers, transport_of
 from lactchain.serving.weights import adapter_name, load, names_at, unload
@@ -106,14 +107,9 @@ Told = tuple[bool | None, str]
 
 
 def _version(visit: Visit) -> Told:
-    names = names_at(visit.transport, visit.url)
-    for path in ("/version", "/get_server_info"):
-        try:
-            told = json.loads(visit.transport.get(visit.url, path))
-            return True, f"version {told['version']}, serves {', '.join(sorted(names))}"
-        except (LactChainError, ValueError, KeyError, TypeError):
-            continue
-    return True, f"serves {', '.join(sorted(names))}"
+    told, names = identity(visit.transport, visit.url), names_at(visit.transport, visit.url)
+    version = f"version {told['version']}, " if "version" in told else ""
+    return True, f"{version}serves {', '.join(sorted(names))}"
 
 
 def _model(visit: Visit) -> Told:
