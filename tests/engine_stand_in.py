@@ -163,6 +163,7 @@ class Engine(Server):
             "/v1/models": self._models,
             "/v1/load_lora_adapter": self._load_adapter,
             "/v1/unload_lora_adapter": self._unload_adapter,
+            "/health": lambda _: answer(200, ""),
             "/version": lambda _: answer(200, {"version": "0.stand-in"}),
             "/server_info?config_format=json": lambda _: answer(200, self.flags),
             "/metrics": lambda _: answer(200, CACHE),
