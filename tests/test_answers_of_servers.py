@@ -180,6 +180,16 @@ def test_an_answer_that_comes_too_late_is_not_that_of_the_next_row():
                 assert transport.post("/x", {"row": row}, dict).result() == {"row": row}
 
 
+def test_words_of_a_server_move_nothing_on_the_screen():
+    words = "\x1b[2Jcl\x1b]0;title\x07ear\r\n\ud800 \u202egnorw"
+    with (
+        serving(Script([answer(400, {"message": words})])) as server,
+        pytest.raises(ServerError, match=r"with 400 \[2Jcl \]0;title ear gnorw$") as error,
+    ):
+        ask(server)
+    assert str(error.value).isprintable()
+
+
 def test_a_time_that_is_no_number_is_not_waited_for():
     assert asked_wait("nan") == asked_wait("-inf") == 0.0 and asked_wait("inf") == 600.0
 

@@ -13,6 +13,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
 from lactchain.serving.connections import KEY
 from lactchain.serving.doctor import examine
+from lactchain.serving.drift import drift
 from lactchain.serving.policy import ServedActor
 from lactchain.settings import GuidedActorConfig, PlayerConfig, RunConfig, ServedConfig
 
@@ -167,6 +168,23 @@ def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters)
         engine.max_rank = 0
         with pytest.raises(ServerError, match="load_lora_adapter: refused, with 404 Not Found"):
             actor.act([STATE], [3])
+
+
+class Far(Engine):
+    """Says the smallest log-probability that vLLM can write, of every token."""
+
+    def _choice(self, actor, prompt, completion):
+        far = {"token_logprobs": [-9999.0] * len(completion.token_ids)}
+        return super()._choice(actor, prompt, completion) | {"logprobs": far}
+
+
+def test_weights_beyond_all_numbers_are_weighed_all_the_same(weights):
+    """Each completion is e^9990 times as probable here for each of its tokens."""
+    with serving(Far(weights / "actor", GRAMMAR)) as engine:
+        actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
+        figures = drift(actor, [STATE] * 8, range(8))
+    assert 1 / 8 <= figures["served/effective_samples"] <= 1
+    assert 9900 < figures["served/mean_drift"] <= figures["served/largest_drift"] <= 9999
 
 
 class OneIdOther(Engine):

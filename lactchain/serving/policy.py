@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -239,7 +240,7 @@ def _may_be(there: str, here: str) -> bool:
     """Whether a server's model may be the one of a name here; a warning where that is a guess."""
     if there == here:
         return True
-    if Path(there).exists() and Path(here).exists():
+    if os.path.exists(there) and os.path.exists(here):  # of any name, too long or not
         return Path(there).samefile(here)
     if PurePath(there).name != PurePath(here).name:
         return False

@@ -103,6 +103,12 @@ def said(text: str) -> str:
     return body if isinstance(body, str) else json.dumps(body)
 
 
+def one_line(text: str, most: int) -> str:
+    """The beginning of a text of somebody else's, without what would move on the screen."""
+    seen = (letter if letter.isprintable() else " " for letter in text[:MOST_MARKUP])
+    return " ".join("".join(seen).split())[:most]
+
+
 def asked_wait(header: str | None) -> float:
     """The seconds that a `Retry-After` asks for, a number of them or a date (RFC 9110, 10.2.3)."""
     try:

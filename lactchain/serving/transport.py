@@ -36,7 +36,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.process import stop_requested
 from lactchain.serving.connections import connections, proxy_passwords, server_key, traces
-from lactchain.serving.replies import NotJSON, Unfinished, asked_wait, own, parsed, said, whole
+from lactchain.serving.replies import (
+    NotJSON,
+    Unfinished,
+    asked_wait,
+    one_line,
+    own,
+    parsed,
+    said,
+    whole,
+)
 from lactchain.settings import ServedConfig
 
 if TYPE_CHECKING:
@@ -259,8 +268,7 @@ class Transport:
         if response.is_success:
             return own(text, name, address)
         told = response.headers["Location"] if response.has_redirect_location else said(text)
-        told = " ".join(told.split())[:MOST_WORDS]
-        words = f"{response.status_code} {told}".strip()
+        words = f"{response.status_code} {one_line(told, MOST_WORDS)}".strip()
         if response.status_code in MAY_PASS or response.status_code >= 500:
             wait = asked_wait(response.headers.get("Retry-After"))
             raise Unfinished(f"{words} (again in {wait:.0f} s)" if wait else words, wait)
