@@ -39,10 +39,11 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.run import Run, read_metrics
+from lactchain.serving.connections import KEY
 from lactchain.serving.dialects import DIALECTS, Row
 from lactchain.serving.identity import record
 from lactchain.serving.policy import ServedActor, _may_be
-from lactchain.serving.transport import KEY, Transport, answers, asked_wait, transport_of
+from lactchain.serving.transport import Transport, answers, asked_wait, transport_of
 from lactchain.serving.weights import adapter_name, models_at, sync, unload
 from lactchain.settings import (
     ActorConfig,
@@ -373,6 +374,7 @@ def test_sglang_is_asked_and_read_by_its_own_words():
     body = {
         "text": "a",
         "output_ids": [7, 2],
+        "prompt_token_ids": [1, 5, 6],
         "meta_info": {
             "finish_reason": {"type": "stop", "matched": 2},
             "output_token_logprobs": [[-0.25, 7, None], [0.0, 2, None]],
@@ -380,7 +382,7 @@ def test_sglang_is_asked_and_read_by_its_own_words():
     }
     reply = DIALECTS["sglang"].read(body)
     assert (reply.text, reply.ended, reply.token_ids) == ("a", "stop", (7, 2))
-    assert reply.logprobs == (-0.25, 0.0) and reply.prompt_ids is None
+    assert reply.logprobs == (-0.25, 0.0) and reply.prompt_ids == (1, 5, 6)
 
 
 def test_texts_alone_are_asked_without_the_beginning_that_the_server_adds(weights):
@@ -563,6 +565,7 @@ def test_the_next_adapter_is_loaded_before_the_last_one_goes(engine, adapters):
 
 def test_an_adapter_that_a_server_does_not_take_is_one_line(engine, adapters, monkeypatch):
     monkeypatch.setattr(engine, "max_rank", 3)
+    monkeypatch.setattr("lactchain.serving.transport.ORDER_SECONDS", 0.1)  # vLLM says so by a 500
     config = asked_of(engine, adapter=str(adapters[2]))
     with pytest.raises(ServerError, match="LoRA rank 4 is greater than max_lora_rank 3"):
         ServedActor.from_config(config, GRAMMAR)

@@ -96,7 +96,7 @@ def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator
             continue
         try:
             ok, found = check(visit)
-        except (LactChainError, KeyError, TypeError, ValueError) as error:
+        except (LactChainError, LookupError, TypeError, ValueError, RecursionError) as error:
             ok, found = False, str(error)
         yield Finding(what, ok, found, mend)
         if not ok and what in ("server", "answers"):
@@ -182,7 +182,7 @@ def _adapters(visit: Visit) -> Told:
     try:
         visit.transport.tell(visit.url, visit.dialect.unload, {"lora_name": ""})
     except RefusedError as error:
-        if error.status == 404:
+        if error.status == 404 or "not enabled" in str(error):
             return False, "it takes none at run time"
     if visit.config.adapter is None:
         return True, "it takes adapters; give one as actor.adapter to try its rank"
@@ -214,7 +214,7 @@ CHECKS: dict[str, tuple[Callable[[Visit], Told], str]] = {
     "server": (_version, "start it, and give the address of the engine itself"),
     "model": (_model, "serve the model that actor.model names"),
     "tokenizer": (_tokenizer, "serve the very files of actor.model, tokenizer.json among them"),
-    "answers": (_answers, "vLLM since 0.11; no proxy that rewrites requests"),
+    "answers": (_answers, "vLLM since 0.11, SGLang since 0.5.13; no proxy that rewrites requests"),
     "seeds": (_seeds, "vLLM: VLLM_BATCH_INVARIANT=1; SGLang: --enable-deterministic-inference"),
     "constraints": (_constraints, "leave structured outputs on, as they are by default"),
     "log-probabilities": (_log_probabilities, "vLLM: --logprobs-mode processed_logprobs"),

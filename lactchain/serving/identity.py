@@ -57,7 +57,7 @@ def _page(transport: Transport, url: str, path: str) -> Mapping[str, Any]:
     """What a page says; nothing where there is none."""
     try:
         told = json.loads(transport.get(url, path))
-    except (RefusedError, ValueError):
+    except (RefusedError, ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

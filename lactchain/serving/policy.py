@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a letter read as, or nothing, where a completion was cut."""
+
+MOST_LOGPROB = 1e-3
+"""Of a token: 0, and what rounding in 16 bits adds to it."""
 
 
 class ServedActor:
@@ -172,8 +176,7 @@ class ServedActor:
         """The completion in an answer, once it has passed the checks."""
         try:
             reply = self.dialect.read(body)
-            if not isinstance(reply.text, str):
-                raise TypeError(f"text {reply.text!r}")
+            _check_types(reply, len(self.tokenizer))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerError(
                 f"{self.dialect.ask}: expected a completion with its tokens and log-probabilities, "
@@ -189,16 +192,16 @@ class ServedActor:
 
     def _read(self, row: Row, reply: Reply) -> str:
         """What the tokens of a reply read as here, which the server has read alike."""
-        if reply.prompt_ids is not None and reply.prompt_ids != tuple(row.prompt_ids):
+        if reply.prompt_ids != tuple(row.prompt_ids):
             raise _differs("the prompt's tokens", len(row.prompt_ids), len(reply.prompt_ids))
         ids, count = reply.token_ids, len(reply.logprobs)
-        if not ids or len(ids) != count or any(value is None for value in reply.logprobs):
+        if not ids or len(ids) != count:
             raise _differs("a log-probability for each token", len(ids), count)
         if reply.ended == "stop" and ids[-1] != row.end:
             raise _differs("the end of the completion", row.end, ids[-1])
         spoken = ids[:-1] if reply.ended == "stop" else ids
         text = self.tokenizer.decode(spoken)
-        if max(ids) >= len(self.tokenizer) or _plain(text) != _plain(reply.text):
+        if _plain(text) != _plain(reply.text):
             raise _differs("the completion's text", text, reply.text)
         return text
 
@@ -263,6 +266,19 @@ def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> Non
             "actor.served.dialect: expected vllm or sglang for constrained completions and for "
             "adapters, got text; decode free, or take another server"
         )
+
+
+def _check_types(reply: Reply, num_tokens: int) -> None:
+    """Raises `TypeError` or `ValueError` for what no text, token or log-probability can be."""
+    if not isinstance(reply.text, str):
+        raise TypeError(f"text {reply.text!r}")
+    reply.text.encode()  # halves of letters are JSON, and no text
+    for token in reply.token_ids:
+        if type(token) is not int or not 0 <= token < num_tokens:
+            raise ValueError(f"token {token!r}, of {num_tokens}")
+    for value in reply.logprobs:
+        if type(value) not in (int, float) or not -math.inf < value <= MOST_LOGPROB:
+            raise ValueError(f"log-probability {value!r}")
 
 
 def _differs(what: str, here: Any, there: Any) -> ServerError:

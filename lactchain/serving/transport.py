@@ -13,7 +13,6 @@ the server's own words.
 import atexit
 import json
 import math
-import os
 import random
 import re
 import threading
@@ -27,16 +26,17 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
 from queue import SimpleQueue
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.process import stop_requested
+from lactchain.serving.connections import connections, proxy_passwords, server_key, traces
+from lactchain.serving.replies import NotJSON, Unfinished, asked_wait, own, parsed, said, whole
 from lactchain.settings import ServedConfig
 
 if TYPE_CHECKING:
@@ -44,35 +44,18 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-KEY = "LACTCHAIN_SERVER_KEY"
-"""The environment variable with the key of the servers; nothing writes it down."""
-
 MAY_PASS = {408, 409, 425, 429}
 FIRST_WAIT, LONGEST_WAIT = 0.1, 20.0
 """Seconds that the first repetition waits at most, and any of them."""
-LONGEST_ASKED_FOR = 600.0
-"""Seconds that a `Retry-After` can make us wait."""
-CONNECT_SECONDS = 10.0
 LISTEN_SECONDS = 1.0
 """How long answers are waited for before it looks whether it is to stop."""
 ORDER_SECONDS = 10.0
 """How long an order that fails is repeated: engines refuse an adapter by a 500, which stays one."""
-TELLING = 8
-"""Letters of a key that are hidden wherever they stand; fewer tell nobody anything."""
 MOST_WORDS = 300
 """Letters of a server's own words in an error."""
-
-
-class Unfinished(Exception):
-    """There is no answer yet, so that it is asked for again; readers of cut ones raise it too.
-
-    Attributes:
-        asked_for: the seconds that the server asks to wait for.
-    """
-
-    def __init__(self, problem: str, asked_for: float = 0.0) -> None:
-        super().__init__(problem)
-        self.asked_for = asked_for
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+NOT_LOADED = re.compile("never been loaded|are not loaded")
+"""How SGLang says, by a 400, that it has lost an adapter."""
 
 
 class Transport:
@@ -94,7 +77,8 @@ class Transport:
 
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in settings.urls]
         key = server_key()
-        self._patience, self._secret = settings.timeout_seconds, traces(key)
+        self._patience = settings.timeout_seconds
+        self._secret = traces(key, *proxy_passwords())
         shown = {"Authorization": f"Bearer {key}"} if key else {}
         headers = {"User-Agent": "lactchain", "Content-Type": "application/json", **shown}
         self._written = partial(httpx2.Request, headers=httpx2.Headers(headers))
@@ -103,15 +87,9 @@ class Transport:
         self._answered = -math.inf
         self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
         self._under_way: set[Future[Any]] = set()
-        connect = min(CONNECT_SECONDS, settings.timeout_seconds)
-        make = partial(
-            httpx2.Client,
-            timeout=httpx2.Timeout(settings.timeout_seconds, connect=connect),
-            verify=httpx2.create_ssl_context(),
-        )
         self._threads = [
-            threading.Thread(target=self._work, args=(make(),), name="requests", daemon=True)
-            for _ in range(settings.in_flight)
+            threading.Thread(target=self._work, args=(client,), name="requests", daemon=True)
+            for client in connections(settings)
         ]
         for thread in self._threads:
             thread.start()
@@ -134,8 +112,8 @@ class Transport:
         """The answer to a question, as `read` makes it of the JSON, on the thread of requests.
 
         Args:
-            lost: path and body of an order for a server that answers 404, since it has lost what
-                is asked for; then it is asked once more.
+            lost: path and body of an order for a server that has lost what is asked for, and
+                says so by a 404 or in words; then it is asked once more.
 
         Raises:
             ServerError: by the future: nothing answers, or the answer is an error, or no JSON.
@@ -144,7 +122,7 @@ class Transport:
         urls = self.urls[first:] + self.urls[:first]
         content = json.dumps(body).encode()
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
-        return self._later("POST", urls, path, content, lambda text: read(_parsed(text)), mend)
+        return self._later("POST", urls, path, content, lambda text: read(parsed(text)), mend)
 
     def get(self, url: str, path: str, read: Callable[[str], Answer] = str) -> Answer:
         """What `read` makes of the text of a page of one server; errors as of `answers`."""
@@ -208,13 +186,8 @@ class Transport:
                 return answer
             except Unfinished as error:
                 failure = error
-            except self._senseless as error:
-                raise ServerError(
-                    f"{address}: cannot be sent, {type(error).__name__} {error}; correct "
-                    "actor.served"
-                ) from None
             except self._broken as error:
-                failure = Unfinished(f"{type(error).__name__} {error}".strip())
+                failure = self._passing(address, error)
             except NotJSON as error:
                 raise ServerError(
                     f"{address}: expected JSON, got {error}; give the address of the server "
@@ -232,6 +205,18 @@ class Transport:
             asked_for = 0.0 if too_late else failure.asked_for  # another server may be in time
             _pause(future, max(asked_for, waiting_time(attempt)))
 
+    def _passing(self, address: str, error: "httpx2.RequestError") -> Unfinished:
+        """A broken connection, as what is tried again; `ServerError` where it will not pass."""
+        told = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, self._senseless):
+            raise ServerError(f"{address}: cannot be sent, {told}; correct actor.served") from None
+        if UNTRUSTED in told:
+            raise ServerError(
+                f"{address}: expected a certificate that is trusted here, got {told}; put the "
+                "file of its authority into SSL_CERT_FILE"
+            ) from None
+        return Unfinished(told)
+
     def _text_once_mended(
         self,
         client: "httpx2.Client",
@@ -245,7 +230,7 @@ class Transport:
         try:
             return self._text(client, method, url + path, content)
         except RefusedError as error:
-            if lost is None or error.status != 404:
+            if lost is None or not (error.status == 404 or NOT_LOADED.search(str(error))):
                 raise
         try:
             self._text(client, "POST", url + lost[0], lost[1])
@@ -263,14 +248,22 @@ class Transport:
             Unfinished: it is an error that may pass.
             RefusedError: it is one that will not.
         """
-        response = client.send(self._written(method, address, content=content))
+        late, name = time.monotonic() + self._patience, f"row-{token_hex(8)}"
+        request = self._written(method, address, content=content)
+        request.headers["X-Request-Id"] = name
+        response = client.send(request, stream=True)
+        try:
+            text = whole(response, late)
+        finally:
+            response.close()
         if response.is_success:
-            return response.text
-        told = " ".join(said(response.text).split())[:MOST_WORDS]
+            return own(text, name, address)
+        told = response.headers["Location"] if response.has_redirect_location else said(text)
+        told = " ".join(told.split())[:MOST_WORDS]
         words = f"{response.status_code} {told}".strip()
         if response.status_code in MAY_PASS or response.status_code >= 500:
-            late = asked_wait(response.headers.get("Retry-After"))
-            raise Unfinished(f"{words} (again in {late:.0f} s)" if late else words, late)
+            wait = asked_wait(response.headers.get("Retry-After"))
+            raise Unfinished(f"{words} (again in {wait:.0f} s)" if wait else words, wait)
         raise RefusedError(response.status_code, f"{address}: refused, with {words}")
 
 
@@ -315,65 +308,9 @@ class RefusedError(ServerError):
         self.status = status
 
 
-class NotJSON(ValueError):
-    """An answer is of another kind; the text says which."""
-
-
-def server_key() -> str:
-    """The key of the servers, empty where there is none; `ConfigError` where no header takes it."""
-    key = os.environ.get(KEY, "").strip()
-    if not (key.isascii() and key.isprintable()) or set(key) & set(" '\"\\"):
-        raise ConfigError(
-            f"{KEY}: expected letters, digits and signs of one line, without spaces and quotes, "
-            "got others; set it to the key alone"
-        )
-    return key
-
-
-def traces(key: str) -> re.Pattern[str] | None:
-    """Finds a key, and its beginning where a quotation was cut in the middle of it."""
-    lengths = range(len(key), min(len(key), TELLING) - 1, -1)
-    return re.compile("|".join(re.escape(key[:length]) for length in lengths)) if key else None
-
-
-def _parsed(text: str) -> Any:
-    if not text.lstrip().startswith(("{", "[")):
-        raise NotJSON(repr(" ".join(text.split())[:60]))
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise Unfinished("a cut answer") from None
-
-
-def said(text: str) -> str:
-    """What an error's body says: of JSON the message, of a page its text."""
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL)
-    while isinstance(body, dict):
-        found = [
-            body[key] for key in ("error", "message", "error_message", "detail") if body.get(key)
-        ]
-        body = found[0] if found else json.dumps(body)
-    return body if isinstance(body, str) else json.dumps(body)
-
-
 def waiting_time(attempt: int) -> float:
     """Seconds until a request is tried again: uniform below a bound that doubles."""
     return random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30)))
-
-
-def asked_wait(header: str | None) -> float:
-    """The seconds that a `Retry-After` asks for, a number of them or a date (RFC 9110, 10.2.3)."""
-    try:
-        seconds = float(header or 0)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return 0.0
-    return min(max(seconds, 0.0), LONGEST_ASKED_FOR)
 
 
 def transport_of(settings: ServedConfig) -> Transport:
