@@ -14,7 +14,9 @@ from functools import partial
 import pytest
 from engine_stand_in import Engine, Script, Server, answer, refusal, serving
 from script_setups import COLLECT, build_weights, config_of, run_here
-from test_serving import GRAMMAR, adapters, ask, asked_of, same  # noqa: F401  - a fixture
+from serving_setups import GRAMMAR, asked_of, same
+from test_serving import adapters  # noqa: F401  - a fixture
+from test_transport import ask
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ConfigError, LactChainError, ServerError
@@ -326,7 +328,7 @@ def certificate(tmp_path_factory):
         "-addext",
     ]
     files = ["-keyout", folder / "key.pem", "-out", folder / "certificate.pem"]
-    command = ["openssl", *words.split(), "subjectAltName=IP:127.0.0.1", *files]
+    command = ["openssl", *words, "subjectAltName=IP:127.0.0.1", *files]
     subprocess.run(command, check=True, capture_output=True)
     return folder / "certificate.pem", folder / "key.pem"
 
