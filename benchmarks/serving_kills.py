@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import training_setups
 from engine_stand_in import Engine, serving
 from script_setups import COLLECT, build_weights, config_of, run_here, start
+from serving_setups import GRAMMAR, adapter_weights, pipeline
 from test_rollouts import heard
-from test_serving import GRAMMAR, adapter_weights, pipeline
 
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories

@@ -12,7 +12,8 @@ from contextlib import closing, suppress
 import pytest
 from engine_stand_in import Engine, Script, Server, answer, serving
 from script_setups import build_weights
-from test_serving import GRAMMAR, ask, asked_of
+from serving_setups import GRAMMAR, asked_of
+from test_transport import ask
 
 from lactchain.errors import ConfigError, ServerError
 from lactchain.serving.policy import ServedActor

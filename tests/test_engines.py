@@ -7,8 +7,9 @@ import pytest
 from engine_stand_in import serving
 from engine_words import SGLANG, VLLM, VLLM_DEFAULTS, amiss
 from script_setups import GRID, build_weights
+from serving_setups import GRAMMAR, asked_of, same
 from sglang_stand_in import SGLang
-from test_serving import GRAMMAR, adapters, asked_of, same  # noqa: F401  - a fixture among them
+from test_serving import adapters  # noqa: F401  - a fixture
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts

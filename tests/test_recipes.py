@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from script_setups import CLASSES, build_weights
-from test_serving import pipeline
+from serving_setups import pipeline
 
 from lactchain.config import dump, parse
 from lactchain.stages.doctor import DoctorConfig
@@ -158,7 +158,7 @@ def test_a_server_that_ends_ends_the_recipe(recipe):
 ENGINE = f"""import signal, sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "tests")]}
 from engine_stand_in import Engine, serving
-from test_serving import GRAMMAR
+from serving_setups import GRAMMAR
 from pathlib import Path
 with serving(Engine(Path(sys.argv[2]), GRAMMAR), int(sys.argv[sys.argv.index("--port") + 1])):
     signal.pause()

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 from engine_stand_in import Engine, answer, refusal, serving
 from script_setups import COLLECT, build_weights, config_of, run_here
-from test_serving import GRAMMAR, adapters, asked_of, same  # noqa: F401  - a fixture
+from serving_setups import GRAMMAR, asked_of, same
+from test_serving import adapters  # noqa: F401  - a fixture
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
