@@ -4,7 +4,8 @@ python benchmarks/ecosystems.py --sessions 64 --steps 100 --episodes 10000
 
 Server and client share one core (`--core`), so that the rate is that of both. The CPU time of both
 is told too, since other programs may want that core. Games of other packages are played where those
-are installed.
+are installed. `--seeds 42 1 2` trains instead: TRL's `GRPOTrainer`, 20 updates of a tiny Qwen 3 by
+tool calls, with each seed.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import websockets
 
@@ -148,6 +151,20 @@ def measure_foreign(num_episodes: int = 100) -> None:
         print("equal" if one == eight else "NOT EQUAL", "alone and eight side by side")
 
 
+def measure_tool_calls(seed: int) -> None:
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from test_trl import qwen_trainer, trained
+
+    start = time.process_time()
+    with TemporaryDirectory() as folder:
+        trainer = qwen_trainer(Path(folder), seed=seed)
+        rewards = trained(trainer)
+    calls = [r["tools/call_frequency"] for r in trainer.state.log_history if "reward" in r]
+    early, late = (sum(half) / len(half) for half in (rewards[:10], rewards[10:]))
+    print(f"seed {seed}: mean reward {early:.2f} of updates 1-10, {late:.2f} of 11-20,", end=" ")
+    print(f"{sum(calls) / len(calls):.1f} calls an episode, {time.process_time() - start:.0f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -156,7 +173,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="completions of each session")
     parser.add_argument("--episodes", type=int, default=10_000, help="played in both ways")
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[], help="trains instead")
     arguments = parser.parse_args()
+    for seed in arguments.seeds:
+        measure_tool_calls(seed)
+    if arguments.seeds:
+        return
     os.sched_setaffinity(0, {arguments.core})
     measure_rate(arguments.sessions, arguments.steps)
     measure_equality(arguments.episodes)

@@ -3,13 +3,15 @@
 python benchmarks/serving.py equality --episodes 1000
 python benchmarks/serving.py idle --requests 5000
 python benchmarks/serving.py slow --requests 3200
+python benchmarks/serving.py rows --requests 3200
 python benchmarks/serving.py text --url http://127.0.0.1:8000 --model weights/tiny-actor
 
 equality: episodes of an untrained tiny actor on a 2x2 grid, free and constrained, behind an engine
 of the tests (the project's own decoder over a real socket) of which 30 % of the requests fail, are
 cut or delayed; they must equal the local actor's token for token. idle: requests a second of one
 client whose server, a process of its own, answers the same at once. slow: the same server answers
-after 200 ms; 64 requests in flight are 320 a second at most. text: greedy answers of a server that
+after 200 ms; 64 requests in flight are 320 a second at most. rows: the same of a whole actor, which
+makes prompts and checks answers. text: greedy answers of a server that
 knows texts alone, such as `transformers serve weights/tiny-actor --device cpu`, in 100 states.
 """
 
@@ -19,6 +21,8 @@ import json
 import multiprocessing
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,20 +37,31 @@ from lactchain.data.episodes import sampled_episodes, sampled_states
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
+from lactchain.models.loading import load_own_tokenizer
+from lactchain.models.prompting import PromptTemplate
 from lactchain.serving.policy import ServedActor
-from lactchain.serving.transport import Transport
+from lactchain.serving.transport import Transport, answers
 from lactchain.settings import EnvironmentConfig, SamplerConfig, ServedConfig
 
 FAULTS = 0.3
 DELAY = 0.2
 IN_FLIGHT = 64
+CHOICE = {
+    "index": 0,
+    "text": '["move forward", "turn left"]',
+    "finish_reason": "stop",
+    "logprobs": {"token_logprobs": [-0.12345678901234] * 16},
+    "token_ids": list(range(16)),
+    "prompt_token_ids": list(range(100)),
+}
+"""What a canned server says."""
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("what", choices=["equality", "idle", "slow", "text"])
+    arguments.add_argument("what", choices=["equality", "idle", "slow", "rows", "text"])
     arguments.add_argument("--episodes", type=int, default=1000)
     arguments.add_argument("--requests", type=int, default=3200)
     arguments.add_argument("--url", default="http://127.0.0.1:8000")
@@ -57,8 +72,10 @@ def main() -> None:
             print(json.dumps(equality(decoding, given.episodes)))
     elif given.what == "text":
         print(json.dumps(greedy_texts(given.url, given.model)))
+    elif given.what == "rows":
+        print(json.dumps(rows(given.requests)))
     else:
-        print(json.dumps(throughput(given.requests, DELAY if given.what == "slow" else 0.0)))
+        print(json.dumps(requests(given.requests, DELAY if given.what == "slow" else 0.0)))
 
 
 def equality(decoding: str, num_episodes: int) -> dict[str, float | str]:
@@ -113,45 +130,74 @@ def greedy_texts(url: str, model: str) -> dict[str, int]:
     }
 
 
-def throughput(num_requests: int, delay: float) -> dict[str, float]:
-    """Requests a second of one client, and the processor seconds that each takes of it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    server = context.Process(target=canned_server, args=(theirs, delay), daemon=True)
-    server.start()
-    transport = Transport(ServedConfig([ours.recv()], in_flight=IN_FLIGHT))
+def requests(count: int, delay: float) -> dict[str, float]:
+    """The rate of one client that is told nothing but bodies."""
     body = {"prompt": list(range(100)), "max_tokens": 64, "seed": 2**62, "temperature": 1.0}
-    ask_all(transport, body, 2 * IN_FLIGHT)  # opens the connections
+    with canned(delay, CHOICE) as url, closing(Transport(ServedConfig([url]))) as transport:
+
+        def ask(number: int) -> None:
+            answers([transport.post("/v1/completions", body, len, i) for i in range(number)])
+
+        return rate(ask, count, delay)
+
+
+def rows(count: int) -> dict[str, float]:
+    """The rate of an actor behind a slow server: prompts, requests and checks."""
+    env = make_language_env(GRID)
+    text = env.reset(seed=0)[0]
+    with TemporaryDirectory() as place:
+        model = str(build_weights(Path(place)) / "actor")
+        config = SamplerConfig(
+            model, decoding="constrained", served=ServedConfig(["http://unused"])
+        )
+        tokenizer = load_own_tokenizer(config)
+        said = env.grammar.render([0])
+        ids = [*tokenizer(said, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        choice = CHOICE | {
+            "text": said,
+            "logprobs": {"token_logprobs": [-0.12345678901234] * len(ids)},
+            "token_ids": ids,
+            "prompt_token_ids": PromptTemplate.for_grammar(
+                tokenizer, config.strategy, env.grammar
+            ).encode(text),
+        }
+        with canned(DELAY, choice) as url:
+            served = replace(config, served=ServedConfig([url]))
+            actor = ServedActor(tokenizer, served, env.grammar, "base")
+            return rate(lambda number: actor.act([text] * number, range(number)), count, DELAY)
+
+
+def rate(ask: Callable[[int], object], count: int, delay: float) -> dict[str, float]:
+    """Requests a second, and the processor seconds that each takes of this process."""
+    ask(2 * IN_FLIGHT)  # opens the connections
     start, cpu = time.perf_counter(), time.process_time()
-    ask_all(transport, body, num_requests)
+    ask(count)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-    transport.close()
-    server.terminate()
-    server.join()
     return {
         "delay_seconds": delay,
         "in_flight": IN_FLIGHT,
-        "requests_per_second": num_requests / seconds,
-        "requests_per_cpu_second": num_requests / cpu,
-        "share_of_most": num_requests / seconds * delay / IN_FLIGHT,
+        "requests_per_second": count / seconds,
+        "requests_per_cpu_second": count / cpu,
+        "share_of_most": count / seconds * delay / IN_FLIGHT,
     }
 
 
-def ask_all(transport: Transport, body: dict, count: int) -> None:
-    futures = [transport.post("/v1/completions", body, len, i) for i in range(count)]
-    assert all(future.result() for future in futures)
+@contextmanager
+def canned(delay: float, choice: dict) -> Iterator[str]:
+    """The address of a server that gives one answer to all, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    server = context.Process(target=canned_server, args=(theirs, delay, choice), daemon=True)
+    server.start()
+    try:
+        yield ours.recv()
+    finally:
+        server.terminate()
+        server.join()
 
 
-def canned_server(pipe: object, delay: float) -> None:
-    """Answers every request with the same completion of 16 tokens."""
-    choice = {
-        "index": 0,
-        "text": '["move forward", "turn left"]',
-        "finish_reason": "stop",
-        "logprobs": {"token_logprobs": [-0.12345678901234] * 16},
-        "token_ids": list(range(16)),
-        "prompt_token_ids": list(range(100)),
-    }
+def canned_server(pipe: object, delay: float, choice: dict) -> None:
+    """Answers every request with the same completion."""
     content = json.dumps({"id": "cmpl", "choices": [choice]}).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
     answer = head.encode() + b"\r\n\r\n" + content

@@ -1,11 +1,15 @@
-"""Kills a pipeline behind a server, and the server, at random; the end must be that of no kill.
+"""Kills who works with a server, and the server, at random; the end must be that of no kill.
 
-python benchmarks/serving_kills.py --kills 20
+python benchmarks/serving_kills.py --kills 100
+python benchmarks/serving_kills.py --kills 100 --each 10
+python benchmarks/serving_kills.py --first 40 --kills 60
 
-Two rounds of an adapter of a tiny actor on a 2x2 grid, generation by an engine of the tests in a
-process of its own. SIGKILL hits the trainer or the engine after a random time; the same command is
-given again. At the end pairs and weights must equal those of a local run, no shard may be there
-twice or missing, and no name of an adapter may have stood for two contents.
+Generation is by an engine of the tests in a process of its own, with a tiny actor on a 2x2 grid. In
+turn SIGKILL hits a trainer, a pipeline of two rounds of an adapter; a client, which only collects
+episodes; and the server of a pipeline. It comes at a random time of what the run took before, and
+the same command is given again; with `--each` more than one kill hits a run, the later ones
+whomever. At the end pairs, episodes and weights must equal those of a local run, no file may be
+there twice or be missing, and no name of an adapter may have stood for two contents.
 """
 
 import argparse
@@ -18,22 +22,28 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import training_setups
 from engine_stand_in import Engine, serving
-from script_setups import build_weights, run_here, start
-from test_serving import GRAMMAR, adapter_weights, pipeline
+from script_setups import COLLECT, build_weights, config_of, run_here, start
+from serving_setups import GRAMMAR, adapter_weights, pipeline
+from test_rollouts import heard
 
 from lactchain.data.preferences import read_pairs
+from lactchain.data.trajectories import read_trajectories
 from lactchain.serving.weights import adapter_name
-from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.settings import ServedConfig
+from lactchain.types import Trajectory
 
-KILLS_A_RUN = 10
-MOST_SECONDS = 6.0
+VICTIMS = ("trainer", "client", "server")
+SCRIPTS = {"trainer": "run_pipeline", "client": "collect_rollouts", "server": "run_pipeline"}
+ROUNDS = ("round_1/simpo", "round_2/simpo")
 
 
 class Noting(Engine):
@@ -45,71 +55,115 @@ class Noting(Engine):
         return super()._load_adapter(asked)
 
 
+class Bench:
+    """What runs are compared with, and how long they take.
+
+    Args:
+        folder: of all runs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.weights = build_weights(folder / "weights")
+        self.seconds = dict.fromkeys(VICTIMS, 0.0)
+        for victim in ("trainer", "client"):
+            began = time.monotonic()
+            run_here(SCRIPTS[victim], self.config(victim, folder / victim, None))
+            self.seconds[victim] = time.monotonic() - began
+        self.seconds["server"] = self.seconds["trainer"]
+
+    def config(self, victim: str, run_dir: Path, url: str | None) -> Any:
+        """The configuration of a run, behind a server or with a local actor."""
+        if SCRIPTS[victim] == "run_pipeline":
+            config = pipeline(None, self.weights, run_dir)
+        else:
+            few = replace(COLLECT, num_episodes=192)
+            config = config_of("collect_rollouts", self.weights, run_dir, collect=few)
+        if url is None:
+            return config
+        served = ServedConfig([url], timeout_seconds=30.0)
+        return replace(config, actor=replace(config.actor, served=served))
+
+    def killed_run(self, number: int, kills: int) -> dict[str, Any]:
+        """A run that is killed so often, and whether it ends as the local one."""
+        victim, chance, port = VICTIMS[number % len(VICTIMS)], random.Random(number), free_port()
+        first, script = victim, SCRIPTS[victim]
+        run_dir, notes = self.folder / f"run_{number}", self.folder / f"notes_{number}"
+        notes.touch()
+        config = self.config(victim, run_dir, f"http://127.0.0.1:{port}")
+        began, hit = time.monotonic(), Counter()
+        engine, client = start_engine(self.weights, port, notes), start(script, config)
+        while hit.total() < kills and client.exitcode != 0:
+            client.join(chance.uniform(0, self.seconds[first] / kills))
+            if client.exitcode is not None:
+                client = start(script, config) if client.exitcode else client
+            elif victim == "server":
+                kill(engine)
+                time.sleep(chance.uniform(0, 2))
+                engine = start_engine(self.weights, port, notes)
+                hit[victim] += 1
+            else:
+                kill(client)
+                client = start(script, config)
+                hit[victim] += 1
+            victim = chance.choice([first, "server"])
+        client.join()
+        while client.exitcode == 8:  # the server was away for too long
+            client = start(script, config)
+            client.join()
+        kill(engine)
+        self.seconds[first] = time.monotonic() - began
+        named = [line.split() for line in notes.read_text().splitlines()]
+        return {
+            "number": number,
+            "run": script,
+            **hit,
+            "seconds": round(self.seconds[first], 1),
+            "exit_code": client.exitcode,
+            "names_are_of_their_content": all(name == content for name, content in named),
+            "equal": client.exitcode == 0 and self.ends_alike(first, run_dir),
+        }
+
+    def ends_alike(self, victim: str, run_dir: Path) -> bool:
+        """Whether a run has the files of the local one, with the same in them."""
+        if victim == "client":
+            here, there = (run / "trajectories" for run in (self.folder / victim, run_dir))
+            return names(here) == names(there) and episodes(here) == episodes(there)
+        return all(
+            names(here / "pairs") == names(there / "pairs")
+            and read_pairs(here / "pairs") == read_pairs(there / "pairs")
+            and adapter_weights(here / "actor") == adapter_weights(there / "actor")
+            for here, there in ((self.folder / "trainer" / r, run_dir / r) for r in ROUNDS)
+        )
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--kills", type=int, default=20)
+    arguments.add_argument("--kills", type=int, default=99)
+    arguments.add_argument("--each", type=int, default=1, help="kills of a run")
+    arguments.add_argument("--first", type=int, default=0, help="number of the first run")
     given = arguments.parse_args()
     with TemporaryDirectory() as place:
-        folder = Path(place)
-        weights = build_weights(folder / "weights")
-        run_here("run_pipeline", pipeline(None, weights, folder / "here"))
-        for number in range(-(-given.kills // KILLS_A_RUN)):
-            kills = min(KILLS_A_RUN, given.kills - number * KILLS_A_RUN)
-            print(json.dumps(killed_run(folder, weights, number, kills)), flush=True)
+        bench = Bench(Path(place))
+        left = given.kills
+        for number in count(given.first):
+            if left <= 0:
+                break
+            found = bench.killed_run(number, min(given.each, left))
+            left -= sum(found[victim] for victim in found.keys() & VICTIMS)
+            print(json.dumps(found), flush=True)
 
 
-def killed_run(folder: Path, weights: Path, number: int, kills: int) -> dict[str, int | bool]:
-    """A run that is killed so often, and whether it ends as the local one."""
-    chance, port, run_dir = random.Random(number), free_port(), folder / f"run_{number}"
-    notes = folder / f"notes_{number}"
-    notes.touch()
-    there = Noting(weights / "actor", GRAMMAR)
-    there.url = f"http://127.0.0.1:{port}"
-    config = pipeline(there, weights, run_dir)
-    served = replace(config.actor.served, timeout_seconds=30.0)
-    config = replace(config, actor=replace(config.actor, served=served))
-    engine, trainer = start_engine(weights, port, notes), start("run_pipeline", config)
-    hit: Counter[str] = Counter()
-    while sum(hit.values()) < kills and trainer.exitcode != 0:
-        time.sleep(chance.uniform(0.5, MOST_SECONDS))
-        if trainer.exitcode not in (None, 0):  # the engine has lost the adapter
-            trainer = start("run_pipeline", config)
-        elif chance.random() < 0.5:
-            kill(engine)
-            hit["engine"] += 1
-            time.sleep(chance.uniform(0, 2))
-            engine = start_engine(weights, port, notes)
-        else:
-            kill(trainer)
-            hit["trainer"] += 1
-            trainer = start("run_pipeline", config)
-    trainer.join()
-    while trainer.exitcode == 8:
-        trainer = start("run_pipeline", config)
-        trainer.join()
-    kill(engine)
-    named = dict(line.split() for line in notes.read_text().splitlines())
-    return {
-        "kills": sum(hit.values()),
-        **hit,
-        "exit_code": trainer.exitcode,
-        "names_are_of_their_content": all(name == content for name, content in named.items()),
-        "equal": trainer.exitcode == 0 and ends_as(folder / "here", run_dir, config),
-    }
+def names(folder: Path) -> list[str]:
+    """The files in a folder."""
+    return sorted(path.name for path in folder.iterdir())
 
 
-def ends_as(here: Path, there: Path, config: RunPipelineConfig) -> bool:
-    """Whether pairs, their files and the weights of two runs are the same."""
-    rounds = [f"round_{number}/simpo" for number in range(1, config.num_rounds + 1)]
-    return all(
-        read_pairs(here / name / "pairs") == read_pairs(there / name / "pairs")
-        and sorted(p.name for p in (here / name / "pairs").iterdir())
-        == sorted(p.name for p in (there / name / "pairs").iterdir())
-        and adapter_weights(here / name / "actor") == adapter_weights(there / name / "actor")
-        for name in rounds
-    )
+def episodes(folder: Path) -> list[Trajectory]:
+    """Episodes without the name of who played, and the last bits of probabilities."""
+    return [replace(played, policy="") for played in heard(read_trajectories(folder))]
 
 
 def start_engine(weights: Path, port: int, notes: Path) -> BaseProcess:

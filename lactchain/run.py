@@ -173,6 +173,16 @@ class Run(AbstractContextManager["Run"]):
         if not any(metrics.keys() <= record.keys() for record in records):
             self.log(metrics, step)
 
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What `environment.json` says of where the run works."""
+        return read_json(self.directory / RUN_FILE)
+
+    def note(self, **facts: Any) -> None:
+        """Adds to `environment.json` what only a stage finds out; it stays when the run goes on."""
+        if distributed.is_main():
+            write_json(self.directory / RUN_FILE, self.environment | facts, indent=2)
+
     def truncate_metrics(self, step: int) -> None:
         """Drops the records after a step, when a run resumes from there."""
         path = self.directory / "metrics.jsonl"
@@ -258,7 +268,8 @@ def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -
         _check_imports(directory)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
-        environment = {"run_id": run_id, **describe_environment()}
+        noted = read_json(directory / RUN_FILE) if (directory / RUN_FILE).is_file() else {}
+        environment = {**noted, "run_id": run_id, **describe_environment()}
         write_json(directory / RUN_FILE, environment, indent=2)
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not (directory / "summary.json").exists() and nothing_under_way():

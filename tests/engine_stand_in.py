@@ -1,11 +1,13 @@
 """An engine that speaks vLLM's dialect over a real socket, and computes by the project's Decoder.
 
-Rows that wait are decoded together, as engines do. On request it fails, cuts and delays.
+Rows that wait are decoded together, as engines do. On request it fails, cuts and delays. It takes
+what vLLM 0.33.0 takes and no more (`engine_words`), and refuses in its words.
 """
 
 import asyncio
 import json
 import random
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,12 +17,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from engine_words import VLLM, VLLM_DEFAULTS, VLLM_LOAD, VLLM_TOKENIZE, VLLM_UNLOAD, amiss
+
 from lactchain.models.actor import LanguageActor
 from lactchain.settings import SamplerConfig
 from lactchain.types import ChainGrammar
 
 BATCH = 64
 CACHE = 'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'
+KNOWN = {
+    "/v1/completions": VLLM,
+    "/v1/load_lora_adapter": VLLM_LOAD,
+    "/v1/unload_lora_adapter": VLLM_UNLOAD,
+    "/tokenize": VLLM_TOKENIZE,
+}
+"""What is taken at each path."""
+IN_PLACE = "If you want to load the adapter in place, set 'load_inplace' to True."
 REASONS = {200: "OK", 429: "Too Many Requests", 500: "Internal Server Error"}
 ONE_AT_A_TIME = threading.Lock()
 """Loading a model changes what is global, such as the type of new tensors."""
@@ -97,6 +109,7 @@ class Engine(Server):
         faults: share of the requests that fail, are cut or delayed.
         key: that requests must show, if any.
         max_rank: of adapters; 0: it takes none.
+        flags: what it says that it was started with.
         changes: to each choice, as a broken engine would make them.
         adapters: the folders of those that are loaded, by name.
         log: what was loaded, and unloaded.
@@ -108,6 +121,7 @@ class Engine(Server):
     faults: float = 0.0
     key: str = ""
     max_rank: int = 64
+    flags: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
@@ -134,26 +148,37 @@ class Engine(Server):
             return refusal(401, f"wrong key: {headers.get('authorization')}")
         self.answered[path] += 1
         status, more, content = await self._route(path, body)
+        content = content.replace(b'"cmpl"', b'"cmpl-%s"' % headers["x-request-id"].encode())
         return status, more, content[: len(content) // 2] if kind == "cut" else content
 
     async def _route(self, path: str, body: bytes) -> Answer:
         asked = json.loads(body) if body else {}
+        if wrong := path in KNOWN and amiss(asked, KNOWN[path]):
+            return refusal(400, wrong)
         if path == "/v1/completions":
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append((asked, future))
-            if len(self._waiting) == 1:
-                asyncio.get_running_loop().call_later(0.001, self._decode)
-            return await future
+            if missing := VLLM_DEFAULTS - asked.keys():
+                return refusal(400, f"{min(missing)} would be that of generation_config.json")
+            return await self._completion(asked)
         routes = {
             "/v1/models": self._models,
             "/v1/load_lora_adapter": self._load_adapter,
             "/v1/unload_lora_adapter": self._unload_adapter,
+            "/health": lambda _: answer(200, ""),
             "/version": lambda _: answer(200, {"version": "0.stand-in"}),
+            "/server_info?config_format=json": lambda _: answer(200, self.flags),
             "/metrics": lambda _: answer(200, CACHE),
             "/tokenize": self._tokenize,
         }  # fmt: skip
         known = path in routes and (self.max_rank or "lora" not in path)
         return routes[path](asked) if known else answer(404, {"detail": "Not Found"})
+
+    async def _completion(self, asked: dict[str, Any]) -> Answer:
+        """The answer to a row, once those that wait beside it are decoded too."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, future))
+        if len(self._waiting) == 1:
+            asyncio.get_running_loop().call_later(0.001, self._decode)
+        return await future
 
     def _models(self, _: dict[str, Any]) -> Answer:
         base = {"id": "base", "root": str(self.model), "parent": None, "max_model_len": 512}
@@ -163,10 +188,13 @@ class Engine(Server):
     def _load_adapter(self, asked: dict[str, Any]) -> Answer:
         name, folder = asked["lora_name"], asked["lora_path"]
         if name in self.adapters:
-            return refusal(400, f"The lora adapter '{name}' has already been loaded.")
+            return refusal(400, f"The lora adapter '{name}' has already been loaded. {IN_PLACE}")
+        if not Path(folder).is_dir():
+            failed = f"Loading lora {name} failed: No adapter found for {folder}"
+            return refusal(404, failed)
         rank = json.loads((Path(folder) / "adapter_config.json").read_text())["r"]
         if rank > self.max_rank:
-            return refusal(400, f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
+            return refusal(500, f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
         assert f"load {name}" not in self.log or f"unload {name}" in self.log
         self.adapters[name] = folder
         self.log.append(f"load {name}")
@@ -247,7 +275,9 @@ class Engine(Server):
 
 
 @contextmanager
-def serving(engine: Server, port: int = 0) -> Iterator[Any]:
+def serving(
+    engine: Server, port: int = 0, certificate: ssl.SSLContext | None = None
+) -> Iterator[Any]:
     """The server, at its `url` until the end; port 0 is a free one."""
     loop, writers = asyncio.new_event_loop(), []
 
@@ -256,8 +286,10 @@ def serving(engine: Server, port: int = 0) -> Iterator[Any]:
         tasks.add(loop.create_task(engine._connection(reader, writer)))
 
     tasks: set[asyncio.Task[None]] = set()
-    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", port, limit=2**20))
-    engine.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    listening = asyncio.start_server(accept, "127.0.0.1", port, limit=2**20, ssl=certificate)
+    server = loop.run_until_complete(listening)
+    scheme = "http" if certificate is None else "https"
+    engine.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

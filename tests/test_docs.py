@@ -124,7 +124,8 @@ def test_a_script_takes_its_arguments(words, monkeypatch):
         parse(config_class(script), arguments)
 
 
-def test_other_commands_are_known_ones():
+def test_other_commands_are_known_ones(monkeypatch):
+    monkeypatch.chdir(ROOT)
     targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for words in (words for words in COMMANDS if words not in LAUNCHES):
         program, *arguments = [w for w in words if not re.match(r"[A-Z_]+=", w)]
@@ -134,6 +135,10 @@ def test_other_commands_are_known_ones():
             check_python(*arguments)
         elif program == "lactchain":
             assert arguments in ([], ["configs"])
+        elif program in ("bash", "sbatch"):
+            place = arguments.index("recipes/served.sh")
+            assert [int(number) for number in arguments[place + 1 : place + 3]]
+            parse(config_class("run_pipeline"), arguments[place + 3 :])
         else:
             assert program in ("source", "export", "hf", "pip", "pre-commit")
 

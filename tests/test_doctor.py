@@ -6,7 +6,8 @@ from itertools import count
 import pytest
 from engine_stand_in import Engine, Script, answer, serving
 from script_setups import GRID, build_weights
-from test_serving import GRAMMAR, adapters  # noqa: F401  - a fixture
+from serving_setups import GRAMMAR
+from test_serving import adapters  # noqa: F401  - a fixture
 
 from lactchain.errors import ServerError
 from lactchain.settings import PlayerConfig

@@ -1,6 +1,7 @@
 """The examples of docs/ecosystems.md run as they stand, and are short."""
 
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from trl_setups import cloned_qwen
 
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.ecosystems.openenv_server import Served
+from lactchain.ecosystems.sessions import Session
+from lactchain.ecosystems.tasks import task_states
+from lactchain.environments.language import make_language_env
 from lactchain.settings import EnvironmentConfig
 
 PAGE = BY_PATH["docs/ecosystems.md"]
@@ -19,9 +23,19 @@ URL, QWEN = "127.0.0.1:8000", "Qwen/Qwen3-0.6B"
 
 
 def test_each_example_takes_fifteen_lines_at_most():
-    for code in PAGE.blocks("python"):
+    for code in [*PAGE.blocks("python"), *PAGE.blocks("toml")]:
         assert sum(1 for line in code.splitlines() if line) <= 15
         assert all(len(line) <= 100 for line in code.splitlines())
+
+
+def test_the_tasks_for_verifiers_are_those_of_the_server_on_the_page():
+    (written,) = (tomllib.loads(code) for code in PAGE.blocks("toml"))
+    taskset, env = written["env"]["taskset"], make_language_env(EnvironmentConfig())
+    assert URL in taskset["base_url"] and not written["push"]
+    session = Session(env, task_states(env))
+    for number, arguments in enumerate(taskset["resets"]):
+        told = session.reset(arguments)["observation"]["text"]
+        assert told == env.reset(options={"state": env.start_states()[number]})[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")

@@ -196,14 +196,21 @@ def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
         assert {*texts} == {env.reset(options={"state": env.start_states()[task[0]]})[0]}
 
 
-@pytest.mark.slow
-def test_twenty_updates_by_tool_calls_make_a_tiny_qwen_better(tmp_path):
-    model, tokenizer = cloned_qwen()
-    trainer = GRPOTrainer(
-        model, args=settings(tmp_path, max_steps=20, max_completion_length=120, learning_rate=3e-4),
+def qwen_trainer(folder, **changes):
+    """Twenty updates of a tiny Qwen 3 that has learnt to call the tool, and to call it badly."""
+    model, tokenizer = cloned_qwen(num_steps=600)  # with fewer, an update makes it forget the calls
+    longest = {"max_steps": 20, "max_completion_length": 120}
+    return GRPOTrainer(
+        model, args=settings(folder, **longest | changes),
         train_dataset=Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
         environment_factory=environment(GRID),
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_twenty_updates_by_tool_calls_make_a_tiny_qwen_better(tmp_path):
+    trainer = qwen_trainer(tmp_path)
     rewards = trained(trainer)
     calls = [r["tools/call_frequency"] for r in trainer.state.log_history if "reward" in r]
     assert len(rewards) == 20 and sum(rewards[10:]) > sum(rewards[:10])

@@ -1,17 +1,25 @@
 """How engines are spoken to: what a row is written as, and what its answer is read as.
 
-From vLLM's `entrypoints/openai/completion/protocol.py` and its page on LoRA adapters, and SGLang's
-pages on `/generate` and on LoRA serving. Everything that an engine would else take from the model's
-`generation_config.json` is said, since the probabilities of a truncated distribution are others.
+From vLLM 0.33's `entrypoints/openai/completion/protocol.py` and `entrypoints/serve/lora`, and
+SGLang 0.5.23's `api/v1/api_types.py` and `managers/tokenizer_manager.py`. Everything that an engine
+would else take from the model's `generation_config.json` is said, since the probabilities of a
+truncated distribution are others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lactchain.serving.transport import Unfinished
+from lactchain.serving.replies import Unfinished
 
-UNTRUNCATED = {"top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+PLAIN = {
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""The distribution of the model, and nothing else's."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +54,14 @@ class Reply:
     """What an engine answers: its text; tokens where it gives them; why it ended.
 
     Attributes:
-        prompt_ids: the tokens that it has read; None where it does not say.
+        prompt_ids: the tokens that it has read; none where it answers texts alone.
     """
 
     text: str
     ended: str
     token_ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
-    prompt_ids: Sequence[int] | None = None
+    prompt_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,9 @@ def _write_vllm(row: Row) -> dict[str, Any]:
         "temperature": row.temperature,
         "seed": row.seed,
         "top_k": 0,
-        **UNTRUNCATED,
+        **PLAIN,
         "stop_token_ids": [row.end],
+        "ignore_eos": True,  # other ends than this one, which `generation_config.json` may have
         "logprobs": 0,
         "return_token_ids": True,
         "skip_special_tokens": False,
@@ -117,7 +126,7 @@ def _write_sglang(row: Row) -> dict[str, Any]:
         "temperature": row.temperature,
         "sampling_seed": row.seed,
         "top_k": -1,
-        **UNTRUNCATED,
+        **PLAIN,
         "stop_token_ids": [row.end],
         "skip_special_tokens": False,
         **constraint,
@@ -126,15 +135,24 @@ def _write_sglang(row: Row) -> dict[str, Any]:
         "input_ids": row.prompt_ids,
         "sampling_params": sampling,
         "return_logprob": True,
+        "return_prompt_token_ids": True,
         **adapter,
     }
 
 
 def _read_sglang(body: Mapping[str, Any]) -> Reply:
     told = body["meta_info"]
-    logprobs = tuple(token[0] for token in told["output_token_logprobs"])
+    reason = told["finish_reason"]
+    ended = _ended(reason["type"])
+    if ended == "stop" and not isinstance(reason["matched"], int):
+        # After a NaN it puts an end of the completion there, and says so here.
+        raise ValueError(f"stopped by {reason['matched']!r}, which is no token")
     return Reply(
-        body["text"], _ended(told["finish_reason"]["type"]), tuple(body["output_ids"]), logprobs
+        body["text"],
+        ended,
+        tuple(body["output_ids"]),
+        tuple(token[0] for token in told["output_token_logprobs"]),
+        tuple(body["prompt_token_ids"]),
     )
 
 

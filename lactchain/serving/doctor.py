@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain.errors import LactChainError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
+from lactchain.serving.identity import identity
 from lactchain.serving.policy import ServedActor, common_base
-from lactchain.serving.transport import RefusedError, Transport, transport_of
+from lactchain.serving.transport import RefusedError, Transport, answers, transport_of
 from lactchain.serving.weights import adapter_name, load, names_at, unload
 from lactchain.settings import PlayerConfig, SamplerConfig, recast
 from lactchain.types import ChainGrammar
@@ -83,10 +84,8 @@ class Visit:
         ids = self.actor().template.encode(self.state)
         end = self.tokenizer.eos_token_id
         row = Row(self.base, None, "", ids, seed, temperature, 1, end, None)
-        return self.transport.post(self.dialect.ask, self.dialect.write(row), self._read).result()
-
-    def _read(self, body: dict) -> Reply:
-        return self.dialect.read(body)
+        asked = self.transport.post(self.dialect.ask, self.dialect.write(row), self.dialect.read)
+        return answers([asked])[0]
 
 
 def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator[Finding]:
@@ -97,7 +96,7 @@ def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator
             continue
         try:
             ok, found = check(visit)
-        except (LactChainError, KeyError, TypeError, ValueError) as error:
+        except (LactChainError, LookupError, TypeError, ValueError, RecursionError) as error:
             ok, found = False, str(error)
         yield Finding(what, ok, found, mend)
         if not ok and what in ("server", "answers"):
@@ -108,14 +107,9 @@ Told = tuple[bool | None, str]
 
 
 def _version(visit: Visit) -> Told:
-    names = names_at(visit.transport, visit.url)
-    for path in ("/version", "/get_server_info"):
-        try:
-            told = json.loads(visit.transport.get(visit.url, path))
-            return True, f"version {told['version']}, serves {', '.join(sorted(names))}"
-        except (LactChainError, ValueError, KeyError, TypeError):
-            continue
-    return True, f"serves {', '.join(sorted(names))}"
+    told, names = identity(visit.transport, visit.url), names_at(visit.transport, visit.url)
+    version = f"version {told['version']}, " if "version" in told else ""
+    return True, f"{version}serves {', '.join(sorted(names))}"
 
 
 def _model(visit: Visit) -> Told:
@@ -188,7 +182,7 @@ def _adapters(visit: Visit) -> Told:
     try:
         visit.transport.tell(visit.url, visit.dialect.unload, {"lora_name": ""})
     except RefusedError as error:
-        if error.status == 404:
+        if error.status == 404 or "not enabled" in str(error):
             return False, "it takes none at run time"
     if visit.config.adapter is None:
         return True, "it takes adapters; give one as actor.adapter to try its rank"
@@ -220,14 +214,18 @@ CHECKS: dict[str, tuple[Callable[[Visit], Told], str]] = {
     "server": (_version, "start it, and give the address of the engine itself"),
     "model": (_model, "serve the model that actor.model names"),
     "tokenizer": (_tokenizer, "serve the very files of actor.model, tokenizer.json among them"),
-    "answers": (_answers, "vLLM since 0.11; no proxy that rewrites requests"),
+    "answers": (_answers, "vLLM since 0.11, SGLang since 0.5.13; no proxy that rewrites requests"),
     "seeds": (_seeds, "vLLM: VLLM_BATCH_INVARIANT=1; SGLang: --enable-deterministic-inference"),
     "constraints": (_constraints, "leave structured outputs on, as they are by default"),
-    "log-probabilities": (_log_probabilities, "vLLM: --logprobs-mode processed_logprobs"),
+    "log-probabilities": (
+        _log_probabilities,
+        "vLLM: --logprobs-mode processed_logprobs; SGLang: no SGLANG_RETURN_ORIGINAL_LOGPROB",
+    ),
     "prefix cache": (_caching, "vLLM: --enable-prefix-caching"),
     "adapters": (
         _adapters,
-        "--enable-lora --max-loras 2 --max-lora-rank 64; VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+        "--enable-lora --max-lora-rank 64; vLLM: --max-loras 2, "
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1; SGLang: --lora-target-modules all",
     ),
     "clock": (_clock, "see its log"),
 }

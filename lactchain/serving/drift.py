@@ -26,7 +26,8 @@ def drift(
     here = actor.local.token_log_probs(observations, actions)
     rows = [ours - action.logprobs for ours, action in zip(here, actions, strict=True)]
     distances = np.abs(np.concatenate(rows))
-    weights = np.exp([row.sum() for row in rows])
+    sums = np.array([row.sum() for row in rows])
+    weights = np.exp(sums - sums.max())  # whose scale is of no matter, and goes beyond all numbers
     return {
         "served/mean_drift": float(distances.mean()),
         "served/largest_drift": float(distances.max()),

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import math
+import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path, PurePath
@@ -13,10 +15,9 @@ from zlib import crc32
 
 import numpy as np
 
-from lactchain.errors import ConfigError, Interrupted, ServerError
-from lactchain.process import stop_requested
+from lactchain.errors import ConfigError, ServerError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
-from lactchain.serving.transport import Transport, transport_of
+from lactchain.serving.transport import Transport, answers, transport_of
 from lactchain.serving.weights import adapter_name, load, models_at, order
 from lactchain.settings import PlayerConfig
 from lactchain.types import Action, ChainGrammar
@@ -31,8 +32,8 @@ log = logging.getLogger(__name__)
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a letter read as, or nothing, where a completion was cut."""
 
-LISTEN_SECONDS = 1.0
-"""How long it waits for answers before it looks whether it is to stop."""
+MOST_LOGPROB = 1e-3
+"""Of a token: 0, and what rounding in 16 bits adds to it."""
 
 
 class ServedActor:
@@ -124,12 +125,7 @@ class ServedActor:
             ServerError: no server answers, or an answer cannot be used.
             Interrupted: a signal asked to stop.
         """
-        futures = [self.submit(*row) for row in zip(observations, seeds, strict=True)]
-        try:
-            return _all_of(futures)
-        finally:
-            for future in futures:
-                future.cancel()
+        return answers([self.submit(*row) for row in zip(observations, seeds, strict=True)])
 
     def submit(self, observation: str, seed: int) -> Future[Action]:
         """The answer to an observation, when it is there; errors as of `act`."""
@@ -181,8 +177,7 @@ class ServedActor:
         """The completion in an answer, once it has passed the checks."""
         try:
             reply = self.dialect.read(body)
-            if not isinstance(reply.text, str):
-                raise TypeError(f"text {reply.text!r}")
+            _check_types(reply, len(self.tokenizer))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerError(
                 f"{self.dialect.ask}: expected a completion with its tokens and log-probabilities, "
@@ -198,16 +193,16 @@ class ServedActor:
 
     def _read(self, row: Row, reply: Reply) -> str:
         """What the tokens of a reply read as here, which the server has read alike."""
-        if reply.prompt_ids is not None and reply.prompt_ids != tuple(row.prompt_ids):
+        if reply.prompt_ids != tuple(row.prompt_ids):
             raise _differs("the prompt's tokens", len(row.prompt_ids), len(reply.prompt_ids))
         ids, count = reply.token_ids, len(reply.logprobs)
-        if not ids or len(ids) != count or any(value is None for value in reply.logprobs):
+        if not ids or len(ids) != count:
             raise _differs("a log-probability for each token", len(ids), count)
         if reply.ended == "stop" and ids[-1] != row.end:
             raise _differs("the end of the completion", row.end, ids[-1])
         spoken = ids[:-1] if reply.ended == "stop" else ids
         text = self.tokenizer.decode(spoken)
-        if max(ids) >= len(self.tokenizer) or _plain(text) != _plain(reply.text):
+        if _plain(text) != _plain(reply.text):
             raise _differs("the completion's text", text, reply.text)
         return text
 
@@ -241,25 +236,11 @@ def common_base(transport: Transport, model: str) -> str:
     return names[transport.urls[0]]
 
 
-def _all_of(futures: Sequence[Future[Action]]) -> list[Action]:
-    """The results of all, unless an error or a signal comes first."""
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, LISTEN_SECONDS, FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        if pending and (number := stop_requested()):
-            raise Interrupted(
-                number, "stopped; what is finished is kept, give the same command to go on"
-            )
-    return [future.result() for future in futures]
-
-
 def _may_be(there: str, here: str) -> bool:
     """Whether a server's model may be the one of a name here; a warning where that is a guess."""
     if there == here:
         return True
-    if Path(there).exists() and Path(here).exists():
+    if os.path.exists(there) and os.path.exists(here):  # of any name, too long or not
         return Path(there).samefile(here)
     if PurePath(there).name != PurePath(here).name:
         return False
@@ -286,6 +267,19 @@ def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> Non
             "actor.served.dialect: expected vllm or sglang for constrained completions and for "
             "adapters, got text; decode free, or take another server"
         )
+
+
+def _check_types(reply: Reply, num_tokens: int) -> None:
+    """Raises `TypeError` or `ValueError` for what no text, token or log-probability can be."""
+    if not isinstance(reply.text, str):
+        raise TypeError(f"text {reply.text!r}")
+    reply.text.encode()  # halves of letters are JSON, and no text
+    for token in reply.token_ids:
+        if type(token) is not int or not 0 <= token < num_tokens:
+            raise ValueError(f"token {token!r}, of {num_tokens}")
+    for value in reply.logprobs:
+        if type(value) not in (int, float) or not -math.inf < value <= MOST_LOGPROB:
+            raise ValueError(f"log-probability {value!r}")
 
 
 def _differs(what: str, here: Any, there: Any) -> ServerError:

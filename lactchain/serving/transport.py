@@ -1,4 +1,8 @@
-"""Requests to servers: so many at once, tried again where that may help, in a thread of their own.
+"""Requests to servers: so many at once, tried again where that may help, in threads of their own.
+
+A request in flight has a thread and a connection of its own, and the first answer of several that
+come together is through before the second begins. In an event loop they wait for each other at
+every step, so that the last one's time is that of all, and they come together again.
 
 What may pass is tried again: connections that fail or break, and the answers 408, 409, 425, 429 and
 5xx; after a random time below a bound that doubles ("full jitter", Brooker 2015, "Exponential
@@ -6,25 +10,42 @@ backoff and jitter"), or the time that `Retry-After` asks for. What will not pas
 the server's own words.
 """
 
-import asyncio
 import atexit
 import json
 import math
-import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    Future,
+    InvalidStateError,
+    TimeoutError,
+    wait,
+)
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
+from queue import SimpleQueue
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lactchain.errors import ConfigError, ServerError
+from lactchain.errors import ConfigError, Interrupted, ServerError
+from lactchain.process import stop_requested
+from lactchain.serving.connections import connections, proxy_passwords, server_key, traces
+from lactchain.serving.replies import (
+    NotJSON,
+    Unfinished,
+    asked_wait,
+    one_line,
+    own,
+    parsed,
+    said,
+    whole,
+)
 from lactchain.settings import ServedConfig
 
 if TYPE_CHECKING:
@@ -32,33 +53,18 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-KEY = "LACTCHAIN_SERVER_KEY"
-"""The environment variable with the key of the servers; nothing writes it down."""
-
 MAY_PASS = {408, 409, 425, 429}
 FIRST_WAIT, LONGEST_WAIT = 0.1, 20.0
 """Seconds that the first repetition waits at most, and any of them."""
-LONGEST_ASKED_FOR = 600.0
-"""Seconds that a `Retry-After` can make us wait."""
-CONNECT_SECONDS = 10.0
+LISTEN_SECONDS = 1.0
+"""How long answers are waited for before it looks whether it is to stop."""
 ORDER_SECONDS = 10.0
 """How long an order that fails is repeated: engines refuse an adapter by a 500, which stays one."""
-TELLING = 8
-"""Letters of a key that are hidden wherever they stand; fewer tell nobody anything."""
 MOST_WORDS = 300
 """Letters of a server's own words in an error."""
-
-
-class Unfinished(Exception):
-    """There is no answer yet, so that it is asked for again; readers of cut ones raise it too.
-
-    Attributes:
-        asked_for: the seconds that the server asks to wait for.
-    """
-
-    def __init__(self, problem: str, asked_for: float = 0.0) -> None:
-        super().__init__(problem)
-        self.asked_for = asked_for
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+NOT_LOADED = re.compile("never been loaded|are not loaded")
+"""How SGLang says, by a 400, that it has lost an adapter."""
 
 
 class Transport:
@@ -80,34 +86,29 @@ class Transport:
 
         self.urls = [url.rstrip("/").removesuffix("/v1") for url in settings.urls]
         key = server_key()
-        self._patience, self._secret = settings.timeout_seconds, traces(key)
-        connect = min(CONNECT_SECONDS, settings.timeout_seconds)
-        make = partial(
-            httpx2.AsyncClient,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(settings.timeout_seconds, connect=connect),
-            verify=httpx2.create_ssl_context(),
-        )
-        self._clients = [make() for _ in range(settings.in_flight)]
-        # A client each: one with many connections looks at all of them for every request.
-        self._places: asyncio.LifoQueue[httpx2.AsyncClient] = asyncio.LifoQueue()
-        for client in self._clients:
-            self._places.put_nowait(client)
+        self._patience = settings.timeout_seconds
+        self._secret = traces(key, *proxy_passwords())
+        shown = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"User-Agent": "lactchain", "Content-Type": "application/json", **shown}
+        self._written = partial(httpx2.Request, headers=httpx2.Headers(headers))
         self._broken = httpx2.RequestError
         self._senseless = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
         self._answered = -math.inf
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
-        self._thread.start()
+        self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._under_way: set[Future[Any]] = set()
+        self._threads = [
+            threading.Thread(target=self._work, args=(client,), name="requests", daemon=True)
+            for client in connections(settings)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Gives up what is under way, and closes the connections; once is enough."""
-        if self._loop.is_closed():
-            return
-        self._run(self._end()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Gives up what is under way; connections close behind it. Once is enough."""
+        for future in tuple(self._under_way):
+            future.cancel()
+        for _ in self._threads:
+            self._asked.put(None)
 
     def post(
         self,
@@ -120,8 +121,8 @@ class Transport:
         """The answer to a question, as `read` makes it of the JSON, on the thread of requests.
 
         Args:
-            lost: path and body of an order for a server that answers 404, since it has lost what
-                is asked for; then it is asked once more.
+            lost: path and body of an order for a server that has lost what is asked for, and
+                says so by a 404 or in words; then it is asked once more.
 
         Raises:
             ServerError: by the future: nothing answers, or the answer is an error, or no JSON.
@@ -130,69 +131,72 @@ class Transport:
         urls = self.urls[first:] + self.urls[:first]
         content = json.dumps(body).encode()
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
-        return self._run(
-            self._ask("POST", urls, path, content, lambda text: read(_parsed(text)), math.inf, mend)
-        )
+        return self._later("POST", urls, path, content, lambda text: read(parsed(text)), mend)
 
     def get(self, url: str, path: str, read: Callable[[str], Answer] = str) -> Answer:
-        """What `read` makes of the text of a page of one server; errors as of `post`."""
-        return self._run(self._ask("GET", [url], path, None, read, ORDER_SECONDS)).result()
+        """What `read` makes of the text of a page of one server; errors as of `answers`."""
+        return self._order("GET", [url], path, None, read)
 
     def tell(self, url: str, path: str, body: Mapping[str, Any]) -> str:
-        """What one server says to an order; errors as of `post`."""
-        content = json.dumps(body).encode()
-        return self._run(self._ask("POST", [url], path, content, str, ORDER_SECONDS)).result()
+        """What one server says to an order; errors as of `answers`."""
+        return self._order("POST", [url], path, json.dumps(body).encode(), str)
 
-    def _run(self, request: Any) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(request, self._loop)
+    def _order(self, *request: Any) -> Any:
+        return answers([self._later(*request, None, ORDER_SECONDS)])[0]
 
-    async def _end(self) -> None:
-        requests = asyncio.all_tasks() - {asyncio.current_task()}
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
-        for client in self._clients:
-            await client.aclose()
+    def _later(self, *request: Any) -> Future[Any]:
+        """The answer to a request of `_asked_again`, from the first thread that is free for it."""
+        future: Future[Any] = Future()
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        self._asked.put((future, request))
+        return future
 
-    async def _ask(self, *request: Any) -> Any:
-        """The answer to a request, by `_asked_again`; the one way out for errors, without the key.
+    def _work(self, client: "httpx2.Client") -> None:
+        """Asks one question after another, until `close`.
 
-        Servers, proxies and the client itself may repeat what they were sent.
+        The one way out for errors, without the key: servers, proxies and the client itself may
+        repeat what they were sent.
         """
-        try:
-            return await self._asked_again(*request)
-        except ServerError as error:
-            if self._secret:
-                error.args = (self._secret.sub("<key>", str(error)),)
-            raise
+        while (asked := self._asked.get()) is not None:
+            future, request = asked
+            if future.cancelled():
+                continue
+            with suppress(InvalidStateError):  # nobody waits for it any more
+                try:
+                    future.set_result(self._asked_again(client, future, *request))
+                except ServerError as error:
+                    if self._secret:
+                        error.args = (self._secret.sub("<key>", str(error)),)
+                    future.set_exception(error)
+                except Exception as error:  # noqa: BLE001  - who asked is told of every kind
+                    future.set_exception(error)
+        client.close()
 
-    async def _asked_again(
+    def _asked_again(
         self,
+        client: "httpx2.Client",
+        future: Future[Answer],
         method: str,
         urls: list[str],
         path: str,
         content: bytes | None,
         read: Callable[[str], Answer],
+        lost: tuple[str, bytes] | None,
         patience: float = math.inf,
-        lost: tuple[str, bytes] | None = None,
     ) -> Answer:
         failed_since, patience = None, min(patience, self._patience)
         for attempt in count():
             url = urls[attempt % len(urls)]
             address = url + path
             try:
-                answer = read(await self._text_once_mended(method, url, path, content, lost))
+                answer = read(self._text_once_mended(client, method, url, path, content, lost))
                 self._answered = time.monotonic()
                 return answer
             except Unfinished as error:
                 failure = error
-            except self._senseless as error:
-                raise ServerError(
-                    f"{address}: cannot be sent, {type(error).__name__} {error}; correct "
-                    "actor.served"
-                ) from None
             except self._broken as error:
-                failure = Unfinished(f"{type(error).__name__} {error}".strip())
+                failure = self._passing(address, error)
             except NotJSON as error:
                 raise ServerError(
                     f"{address}: expected JSON, got {error}; give the address of the server "
@@ -208,10 +212,23 @@ class Transport:
                     "finished is kept: start the server, then give the same command"
                 )
             asked_for = 0.0 if too_late else failure.asked_for  # another server may be in time
-            await asyncio.sleep(max(asked_for, waiting_time(attempt)))
+            _pause(future, max(asked_for, waiting_time(attempt)))
 
-    async def _text_once_mended(
+    def _passing(self, address: str, error: "httpx2.RequestError") -> Unfinished:
+        """A broken connection, as what is tried again; `ServerError` where it will not pass."""
+        told = f"{type(error).__name__} {error}".strip()
+        if isinstance(error, self._senseless):
+            raise ServerError(f"{address}: cannot be sent, {told}; correct actor.served") from None
+        if UNTRUSTED in told:
+            raise ServerError(
+                f"{address}: expected a certificate that is trusted here, got {told}; put the "
+                "file of its authority into SSL_CERT_FILE"
+            ) from None
+        return Unfinished(told)
+
+    def _text_once_mended(
         self,
+        client: "httpx2.Client",
         method: str,
         url: str,
         path: str,
@@ -220,42 +237,71 @@ class Transport:
     ) -> str:
         """The text of an answer, before which a server is given what it has lost."""
         try:
-            return await self._text(method, url + path, content)
+            return self._text(client, method, url + path, content)
         except RefusedError as error:
-            if lost is None or error.status != 404:
+            if lost is None or not (error.status == 404 or NOT_LOADED.search(str(error))):
                 raise
         try:
-            await self._text("POST", url + lost[0], lost[1])
+            self._text(client, "POST", url + lost[0], lost[1])
         except RefusedError as error:
             if "already" not in str(error):  # another row was first
                 raise
-        return await self._text(method, url + path, content)
+        return self._text(client, method, url + path, content)
 
-    async def _text(self, method: str, address: str, content: bytes | None) -> str:
+    def _text(
+        self, client: "httpx2.Client", method: str, address: str, content: bytes | None
+    ) -> str:
         """The text of an answer.
 
         Raises:
             Unfinished: it is an error that may pass.
             RefusedError: it is one that will not.
         """
-        response = await self._send(method, address, content)
+        late, name = time.monotonic() + self._patience, f"row-{token_hex(8)}"
+        request = self._written(method, address, content=content)
+        request.headers["X-Request-Id"] = name
+        response = client.send(request, stream=True)
+        try:
+            text = whole(response, late)
+        finally:
+            response.close()
         if response.is_success:
-            return response.text
-        told = " ".join(said(response.text).split())[:MOST_WORDS]
-        words = f"{response.status_code} {told}".strip()
+            return own(text, name, address)
+        told = response.headers["Location"] if response.has_redirect_location else said(text)
+        words = f"{response.status_code} {one_line(told, MOST_WORDS)}".strip()
         if response.status_code in MAY_PASS or response.status_code >= 500:
             wait = asked_wait(response.headers.get("Retry-After"))
             raise Unfinished(f"{words} (again in {wait:.0f} s)" if wait else words, wait)
         raise RefusedError(response.status_code, f"{address}: refused, with {words}")
 
-    async def _send(self, method: str, address: str, content: bytes | None) -> "httpx2.Response":
-        """Sends a request as soon as there is a place for it."""
-        client = await self._places.get()
-        try:
-            headers = {"Content-Type": "application/json"} if content else {}
-            return await client.request(method, address, content=content, headers=headers)
-        finally:
-            self._places.put_nowait(client)
+
+def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
+    """The answers to all; else none is asked for any more.
+
+    Raises:
+        ServerError: no server answers, or an answer cannot be used.
+        Interrupted: a signal asked to stop.
+    """
+    pending = set(futures)
+    try:
+        while pending:
+            done, pending = wait(pending, LISTEN_SECONDS, FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if pending and (number := stop_requested()):
+                raise Interrupted(
+                    number, "stopped; what is finished is kept, give the same command to go on"
+                )
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _pause(future: Future[Any], seconds: float) -> None:
+    """Waits; `CancelledError` as soon as nobody waits for the answer any more."""
+    with suppress(TimeoutError):
+        future.result(seconds)
 
 
 class RefusedError(ServerError):
@@ -270,65 +316,9 @@ class RefusedError(ServerError):
         self.status = status
 
 
-class NotJSON(ValueError):
-    """An answer is of another kind; the text says which."""
-
-
-def server_key() -> str:
-    """The key of the servers, empty where there is none; `ConfigError` where no header takes it."""
-    key = os.environ.get(KEY, "").strip()
-    if not (key.isascii() and key.isprintable()) or set(key) & set(" '\"\\"):
-        raise ConfigError(
-            f"{KEY}: expected letters, digits and signs of one line, without spaces and quotes, "
-            "got others; set it to the key alone"
-        )
-    return key
-
-
-def traces(key: str) -> re.Pattern[str] | None:
-    """Finds a key, and its beginning where a quotation was cut in the middle of it."""
-    lengths = range(len(key), min(len(key), TELLING) - 1, -1)
-    return re.compile("|".join(re.escape(key[:length]) for length in lengths)) if key else None
-
-
-def _parsed(text: str) -> Any:
-    if not text.lstrip().startswith(("{", "[")):
-        raise NotJSON(repr(" ".join(text.split())[:60]))
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise Unfinished("a cut answer") from None
-
-
-def said(text: str) -> str:
-    """What an error's body says: of JSON the message, of a page its text."""
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL)
-    while isinstance(body, dict):
-        found = [
-            body[key] for key in ("error", "message", "error_message", "detail") if body.get(key)
-        ]
-        body = found[0] if found else json.dumps(body)
-    return body if isinstance(body, str) else json.dumps(body)
-
-
 def waiting_time(attempt: int) -> float:
     """Seconds until a request is tried again: uniform below a bound that doubles."""
     return random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30)))
-
-
-def asked_wait(header: str | None) -> float:
-    """The seconds that a `Retry-After` asks for, a number of them or a date (RFC 9110, 10.2.3)."""
-    try:
-        seconds = float(header or 0)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return 0.0
-    return min(max(seconds, 0.0), LONGEST_ASKED_FOR)
 
 
 def transport_of(settings: ServedConfig) -> Transport:

@@ -46,9 +46,13 @@ def models_at(transport: Transport, url: str) -> list[Mapping[str, Any]]:
 def _cards(url: str, text: str) -> list[Mapping[str, Any]]:
     try:
         cards = json.loads(text)["data"]
-        if any(not card.get("parent") and card["id"] for card in cards):
+        named = all(
+            isinstance(card["id"], str) and f"{card['id']} {card.get('root')}".isprintable()
+            for card in cards
+        )
+        if named and any(not card.get("parent") for card in cards):
             return cards
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise ServerError(
         f"{url}/v1/models: expected a list of models, got {' '.join(text.split())[:80]!r}; give "

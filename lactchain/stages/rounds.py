@@ -31,6 +31,7 @@ from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.recording import Recorder
 from lactchain.stages.round_results import RoundResults
+from lactchain.stages.running import note_servers
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -122,6 +123,7 @@ class Rounds:
         from lactchain.serving.weights import sync
 
         served = self.actor.served
+        note_servers(self.config, self.run)
         trained = self.run.directory.glob("round_*/simpo/actor")
         if distributed.is_main():
             sync(self.actor, trained)

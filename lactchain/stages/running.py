@@ -68,6 +68,7 @@ def run_stage(
 
                 check_budget(config, memory)
             seed_everything(config.run.seed, config.run.threads)
+            note_servers(config, run)
             summary = work(config, run)
             run.finish(summary)
         if report and distributed.is_main() and not _tells_the_end(run.directory):
@@ -75,6 +76,15 @@ def run_stage(
     if nothing_under_way():
         (closing or partial(show_figures, title))(config, summary)
     return summary
+
+
+def note_servers(config: Any, run: Run) -> None:
+    """Writes down which engines generate for a run, where some do."""
+    served = getattr(getattr(config, "actor", None), "served", None)
+    if served is not None and served.dialect != "text" and distributed.is_main():
+        from lactchain.serving.identity import record
+
+        record(served, run)
 
 
 def _tells_the_end(run_dir: Path) -> bool:

@@ -1,0 +1,50 @@
+"""Actors, adapters and pipelines behind the engine of the tests."""
+
+from dataclasses import replace
+
+import numpy as np
+from script_setups import COLLECT, GRID, PREFERENCES, TRAINING, config_of
+from test_rollouts import heard
+
+from lactchain.environments.language import make_language_env
+from lactchain.settings import LoraSettings, SamplerConfig, ServedConfig
+from lactchain.stages.run_pipeline import ActorStageConfig
+
+GRAMMAR = make_language_env(GRID).grammar
+
+
+def adapter_weights(folder):
+    return (folder / "adapter_model.safetensors").read_bytes()
+
+
+def asked_of(engine, *more, decoding="free", **changes):
+    """The configuration of an actor behind an engine, and others."""
+    served = ServedConfig([engine.url, *(e.url for e in more)], timeout_seconds=10.0)
+    config = SamplerConfig(str(engine.model), max_new_tokens=8, decoding=decoding, served=served)
+    return replace(config, **changes)
+
+
+def same(ours, theirs):
+    """Whether episodes are the same, but for the names of who played, and the last bits."""
+    bare = [[replace(t, policy="") for t in heard(played)] for played in (ours, theirs)]
+    assert bare[0] == bare[1]
+    for one, other in zip(ours, theirs, strict=True):
+        for a, b in zip(one.actions, other.actions, strict=True):
+            np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-6)
+
+
+def pipeline(engine, weights, run_dir):
+    """Two rounds of an adapter, behind an engine or with a local actor."""
+    config = config_of("run_pipeline", weights, run_dir, tiny=None, warm_start=None)
+    few = replace(PREFERENCES, num_states=32)
+    steady = {"lr_scheduler_type": "constant", "warmup_steps": 0}
+    actor = replace(config.actor, model=str(weights / "actor"), lora=LoraSettings(r=2))
+    if engine is not None:
+        actor = replace(actor, served=ServedConfig([engine.url]))
+    return replace(
+        config,
+        actor=actor,
+        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=32)),
+        simpo=ActorStageConfig(few, training=replace(TRAINING, learning_rate=0.01, extra=steady)),
+        evaluation=replace(config.evaluation, num_samples=16),
+    )

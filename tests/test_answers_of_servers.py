@@ -1,0 +1,267 @@
+"""What comes of servers, and of the way there, that is no answer: one line, and in time."""
+
+import asyncio
+import gzip
+import json
+import shutil
+import ssl
+import subprocess
+import time
+from contextlib import closing, suppress
+
+import pytest
+from engine_stand_in import Engine, Script, Server, answer, serving
+from script_setups import build_weights
+from serving_setups import GRAMMAR, asked_of
+from test_transport import ask
+
+from lactchain.errors import ConfigError, ServerError
+from lactchain.serving.policy import ServedActor
+from lactchain.serving.transport import Transport, asked_wait
+from lactchain.serving.weights import models_at
+from lactchain.settings import ServedConfig
+
+STATE = "0 0 up 1 1"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    weights = build_weights(tmp_path_factory.mktemp("weights"))
+    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
+        yield engine
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+WRONG = {
+    "an order of letters": {"token_ids": "abc"},
+    "tokens that are letters": {"token_ids": ["a"], "logprobs": {"token_logprobs": [0.0]}},
+    "a negative token": {"token_ids": [-1], "logprobs": {"token_logprobs": [0.0]}},
+    "a token and a half": {"token_ids": [1.5], "logprobs": {"token_logprobs": [0.0]}},
+    "a token of nobody": {"token_ids": [10**9], "logprobs": {"token_logprobs": [0.0]}},
+    "nan": {"token_ids": [5], "logprobs": {"token_logprobs": [float("nan")]}},
+    "minus infinity": {"token_ids": [5], "logprobs": {"token_logprobs": [-float("inf")]}},
+    "a probability above 1": {"token_ids": [5], "logprobs": {"token_logprobs": [0.5]}},
+    "none": {"token_ids": [5], "logprobs": {"token_logprobs": [None]}},
+    "a number as letters": {"token_ids": [5], "logprobs": {"token_logprobs": ["-0.5"]}},
+    "no list of prompt tokens": {"prompt_token_ids": 7},
+    "half a letter": {"text": "\ud800"},
+    "a text of numbers": {"text": [1]},
+}
+
+
+@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG)
+def test_parts_of_a_wrong_kind_are_one_line(engine, monkeypatch, changes):
+    actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
+    monkeypatch.setattr(engine, "changes", changes)
+    with pytest.raises(ServerError, match="^/v1/completions: expected a completion with") as error:
+        actor.act([STATE], [3])
+    assert "\n" not in str(error.value)
+
+
+BODIES = ["[]", "{}", '{"choices": {}}', '{"choices": [null]}', '{"choices": [{}, {}]}']
+
+
+@pytest.mark.parametrize("body", [*BODIES, '{"choices": [["text"]]}', '[{"choices": 1}]'])
+def test_bodies_of_a_wrong_kind_are_one_line(engine, body):
+    actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
+    with serving(Script([answer(200, body)])) as server:
+        actor._transport = Transport(ServedConfig([server.url], timeout_seconds=5.0))
+        with (
+            closing(actor._transport),
+            pytest.raises(ServerError, match="expected a completion with"),
+        ):
+            actor.act([STATE], [3])
+
+
+@pytest.mark.parametrize(
+    "cards", [5, {"a": 1}, [None], [[]], [{"id": 5}], [{"id": "base"}, "x"], []]
+)
+def test_a_list_of_models_that_is_none_is_one_line(cards):
+    reply = answer(200, {"data": cards})
+    with serving(Script([reply])) as server:
+        settings = ServedConfig([server.url], timeout_seconds=5.0)
+        with (
+            closing(Transport(settings)) as transport,
+            pytest.raises(ServerError, match="expected a list of models"),
+        ):
+            models_at(transport, server.url)
+
+
+def test_an_answer_without_end_or_measure_is_one_line(monkeypatch):
+    deep = "[" * 100_000
+    with (
+        serving(Script([answer(200, deep)])) as server,
+        pytest.raises(ServerError, match="expected JSON, got lists in lists without end"),
+    ):
+        ask(server)
+    monkeypatch.setattr("lactchain.serving.replies.MOST_BYTES", 10_000)
+    small = gzip.compress(b" " * 1_000_000)
+    for huge in (answer(200, " " * 10_001), (200, {"Content-Encoding": "gzip"}, small)):
+        with serving(Script([huge])) as server:
+            with pytest.raises(ServerError, match="expected an answer of 10,000 bytes at most"):
+                ask(server)
+            assert server.asked == 1
+
+
+class Raw(Server):
+    """Writes what it likes."""
+
+    async def _connection(self, reader, writer):
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+                await self.write(writer, head, json.loads(await reader.readexactly(length)))
+                await writer.drain()
+
+
+def written(content):
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content)
+
+
+class Dripping(Raw):
+    """A byte now and then, each of them in time."""
+
+    async def write(self, writer, head, asked):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+
+def test_an_answer_that_drips_is_given_up_in_the_time_of_one(monkeypatch):
+    with serving(Dripping()) as server:
+        start = time.monotonic()
+        with pytest.raises(
+            ServerError, match=r"in the end [\d,]+ bytes of an answer that did not end"
+        ):
+            ask(server, timeout_seconds=0.3)
+        assert time.monotonic() - start < 10
+
+
+class Twice(Raw):
+    """Says everything twice, as a proxy may: what comes next on the line is one answer behind."""
+
+    async def write(self, writer, head, asked):
+        name = head.partition("x-request-id: ")[2].partition("\r\n")[0]
+        writer.write(2 * written(json.dumps({"id": f"cmpl-{name}", "row": asked["row"]}).encode()))
+
+
+def test_the_answer_to_another_row_is_never_taken():
+    with serving(Twice()) as server:
+        settings = ServedConfig([server.url], in_flight=1, timeout_seconds=5.0)
+        with closing(Transport(settings)) as transport:
+            rows = []
+            with pytest.raises(ServerError, match="got that to another; leave out the proxy"):
+                for row in range(10):
+                    rows.append(
+                        transport.post("/x", {"row": row}, lambda body: body["row"]).result()
+                    )
+            assert rows == list(range(len(rows)))
+
+
+class Late(Raw):
+    """The first answer comes after its time."""
+
+    async def write(self, writer, head, asked):
+        if asked["row"] == 0:
+            await asyncio.sleep(1.0)
+        writer.write(written(json.dumps({"row": asked["row"]}).encode()))
+
+
+def test_an_answer_that_comes_too_late_is_not_that_of_the_next_row():
+    with serving(Late()) as server:
+        settings = ServedConfig([server.url], in_flight=1, timeout_seconds=0.3)
+        with closing(Transport(settings)) as transport:
+            with pytest.raises(ServerError, match="no answer for .* ReadTimeout"):
+                transport.post("/x", {"row": 0}, dict).result()
+            for row in range(1, 4):
+                assert transport.post("/x", {"row": row}, dict).result() == {"row": row}
+
+
+def test_words_of_a_server_move_nothing_on_the_screen():
+    words = "\x1b[2Jcl\x1b]0;title\x07ear\r\n\ud800 \u202egnorw"
+    with (
+        serving(Script([answer(400, {"message": words})])) as server,
+        pytest.raises(ServerError, match=r"with 400 \[2Jcl \]0;title ear gnorw$") as error,
+    ):
+        ask(server)
+    assert str(error.value).isprintable()
+
+
+def test_a_time_that_is_no_number_is_not_waited_for():
+    assert asked_wait("nan") == asked_wait("-inf") == 0.0 and asked_wait("inf") == 600.0
+
+
+# --- the way there -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """The files of a certificate for this machine, which nobody has signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    folder = tmp_path_factory.mktemp("certificate")
+    command = [
+        "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+        "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+        "-keyout", folder / "key.pem", "-out", folder / "certificate.pem",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+def test_a_certificate_is_trusted_where_the_environment_says_so(certificate, monkeypatch):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with serving(Script([answer(200, {"text": "there"})]), certificate=context) as server:
+        assert server.url.startswith("https")
+        start = time.monotonic()
+        with pytest.raises(ServerError, match="expected a certificate that is trusted here, got"):
+            ask(server, timeout_seconds=60.0)
+        assert server.asked == 0 and time.monotonic() - start < 30
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        assert ask(server) == {"text": "there"}
+
+
+@pytest.mark.parametrize("value", ["/nowhere.pem", __file__])
+def test_a_file_without_certificates_is_one_line(monkeypatch, value):
+    monkeypatch.setenv("SSL_CERT_FILE", value)
+    with pytest.raises(ConfigError, match="^SSL_CERT_FILE: expected a file of certificates"):
+        Transport(ServedConfig(["http://127.0.0.1:1"]))
+
+
+class Proxy(Script):
+    """Notes where it was asked to go."""
+
+    async def answer(self, path, headers, body):
+        self.path, self.shown = path, headers.get("proxy-authorization", "")
+        status, more, content = await super().answer(path, headers, body)
+        return status, more, content.replace(b"SHOWN", self.shown.encode())
+
+
+def test_a_proxy_is_asked_as_the_environment_says_and_its_password_is_not_shown(monkeypatch):
+    refused = answer(407, "not by SHOWN, nor by me:hunter22hunter22")
+    with serving(Proxy([answer(200, {"text": "there"}), refused])) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("//", "//me:hunter22hunter22@"))
+        far = Script([])
+        far.url = "http://127.0.0.1:1"
+        assert ask(far) == {"text": "there"}
+        assert proxy.path == f"{far.url}/v1/completions" and "Basic " in proxy.shown
+        with pytest.raises(ServerError, match="407 not by Basic <key>, nor by me:<key>") as error:
+            ask(far)
+        assert "hunter22" not in str(error.value)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        with pytest.raises(ServerError, match="in the end ConnectError"):
+            ask(far, timeout_seconds=0.2)
+        assert proxy.asked == 2
+
+
+@pytest.mark.parametrize("value", ["ftp://me:hunter22@proxy", "socks5://me:hunter22@proxy"])
+def test_a_proxy_that_cannot_be_one_is_one_line_without_its_password(monkeypatch, value):
+    monkeypatch.setenv("HTTP_PROXY", value)
+    with pytest.raises(ConfigError, match="^HTTP_PROXY, .*: expected addresses such as") as error:
+        Transport(ServedConfig(["http://127.0.0.1:1"]))
+    assert "hunter22" not in str(error.value)

@@ -1,0 +1,208 @@
+"""Servers that are not what they should be: one line, no secret in it, and nothing is lost."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from engine_stand_in import Engine, answer, refusal, serving
+from script_setups import COLLECT, build_weights, config_of, run_here
+from serving_setups import GRAMMAR, asked_of, same
+from test_serving import adapters  # noqa: F401  - a fixture
+
+from lactchain.data.trajectories import read_trajectories
+from lactchain.errors import LactChainError, ServerError
+from lactchain.serving.connections import KEY
+from lactchain.serving.doctor import examine
+from lactchain.serving.drift import drift
+from lactchain.serving.policy import ServedActor
+from lactchain.settings import GuidedActorConfig, PlayerConfig, RunConfig, ServedConfig
+
+STATE = "0 0 up 1 1"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+class Changing(Engine):
+    """Answers some completions as it should, then in another way."""
+
+    lives = 20
+
+    async def answer(self, path, headers, body):
+        if path != "/v1/completions" or self.answered[path] < self.lives:
+            return await super().answer(path, headers, body)
+        return await self.changed(path, headers, body)
+
+    async def changed(self, path, headers, body):
+        return self.instead
+
+
+class Retokenised(Changing):
+    """Its tokenizer has two of its tokens the other way round."""
+
+    async def changed(self, path, headers, body):
+        status, more, content = await super(Changing, self).answer(path, headers, body)
+        told = json.loads(content)
+        (choice,) = told["choices"]
+        tokenizer = self._actor(None, None, 1.0, 8).tokenizer
+        chains = ['["move forward"]', '["turn left"]']
+        pair = [ids[-1] for ids in tokenizer(chains, add_special_tokens=False)["input_ids"]]
+        swap = dict(zip(pair, reversed(pair), strict=True))
+        choice["text"] = tokenizer.decode([swap.get(i, i) for i in choice["token_ids"]][:-1])
+        return status, more, json.dumps(told).encode()
+
+
+def turned(**changes):
+    """Each choice has these parts instead of its own."""
+
+    class Turned(Changing):
+        async def changed(self, path, headers, body):
+            status, more, content = await super(Changing, self).answer(path, headers, body)
+            told = json.loads(content)
+            told["choices"][0] |= changes
+            return status, more, json.dumps(told).encode()
+
+    return Turned
+
+
+def becoming(instead):
+    return type("Becoming", (Changing,), {"instead": instead})
+
+
+CHANGES = {
+    "a page": (
+        becoming(answer(200, "<html>Welcome to nginx!</html>")),
+        "expected JSON, got '<html>",
+    ),
+    "another place": (
+        becoming(answer(302, "", Location="http://127.0.0.1:1/elsewhere")),
+        "refused, with 302 http://127.0.0.1:1/elsewhere",
+    ),
+    "another key": (becoming(refusal(401, "wrong key")), "refused, with 401 wrong key"),
+    "another model": (becoming(refusal(404, "The model `base` does not exist.")), "404 The model"),
+    "other flags": (becoming(refusal(400, "maximum context length is 8")), "400 maximum context"),
+    "other tokens": (Retokenised, "the completion's text: expected"),
+    "no tokens": (turned(token_ids=None), "expected a completion with its tokens"),
+    "no numbers": (turned(logprobs={"token_logprobs": [float("nan")] * 9}), "log-probability nan"),
+}
+
+
+def test_a_run_whose_server_turns_into_each_other_thing_loses_nothing(weights, tmp_path):
+    """The same command after each; what was finished stays as it is, byte for byte."""
+    few = replace(COLLECT, num_episodes=64)
+    stage = partial(config_of, "collect_rollouts", weights, tmp_path / "run", collect=few)
+    run_here("collect_rollouts", replace(stage(), run=RunConfig(str(tmp_path / "here"))))
+
+    def at(engine):
+        served = ServedConfig([engine.url], in_flight=4, timeout_seconds=10.0)
+        return stage(actor=replace(stage().actor, served=served))
+
+    finished = {}
+    for kind, words in CHANGES.values():
+        with serving(kind(weights / "actor", GRAMMAR)) as engine:
+            engine.lives = 20 if finished else 70
+            with pytest.raises(LactChainError) as error:
+                run_here("collect_rollouts", at(engine))
+            assert words in str(error.value) and "\n" not in str(error.value)
+        files = (tmp_path / "run/trajectories").glob("*.parquet")
+        now = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+        assert now and finished.items() <= now.items()
+        finished = now
+    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
+        run_here("collect_rollouts", at(engine))
+    same(*(read_trajectories(tmp_path / name / "trajectories") for name in ("run", "here")))
+
+
+def test_the_key_is_nowhere_in_a_run(weights, tmp_path, monkeypatch, capfd, caplog):
+    key = "sk-CANARYcanaryCANARY"
+    monkeypatch.setenv(KEY, key)
+    stage = config_of("collect_rollouts", weights, tmp_path / "run", collect=COLLECT)
+    with serving(Engine(weights / "actor", GRAMMAR, key=key, faults=0.2)) as engine:
+        served = ServedConfig([engine.url], timeout_seconds=10.0)
+        run_here("collect_rollouts", replace(stage, actor=replace(stage.actor, served=served)))
+        assert engine.answered["/v1/completions"] > 0
+        monkeypatch.setenv(KEY, f"{key}x")
+        other = GuidedActorConfig(stage.actor.model, served=replace(served, in_flight=3))
+        with pytest.raises(ServerError, match="401 wrong key: Bearer <key>") as error:
+            run_here("evaluate", config_of("evaluate", weights, tmp_path / "second", actor=other))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    said = "".join((*capfd.readouterr(), caplog.text, str(error.value)))
+    assert key not in said and len(files) > 5
+    assert not [path for path in files if key.encode() in path.read_bytes()]
+
+
+# --- adapters ------------------------------------------------------------------------------------
+
+
+class Full(Engine):
+    """Has room for one adapter."""
+
+    def _load_adapter(self, asked):
+        if self.adapters and asked["lora_name"] not in self.adapters:
+            return refusal(500, "No free lora slots")
+        return super()._load_adapter(asked)
+
+
+def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("lactchain.serving.transport.ORDER_SECONDS", 0.1)
+    with serving(Full(weights / "actor", GRAMMAR)) as engine:
+        first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
+        actor = ServedActor.from_config(first, GRAMMAR)
+        before = actor.act([STATE], [3])
+        with pytest.raises(ServerError, match="in the end 500 No free lora slots"):
+            ServedActor.from_config(second, GRAMMAR)
+        assert list(engine.adapters) == [actor.adapter] and actor.act([STATE], [3]) == before
+        engine.adapters.clear()
+        assert ServedActor.from_config(second, GRAMMAR).adapter in engine.adapters
+
+
+def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters):  # noqa: F811
+    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
+        actor = ServedActor.from_config(asked_of(engine, adapter=str(adapters[0])), GRAMMAR)
+        engine.adapters.clear()
+        engine.max_rank = 0
+        with pytest.raises(ServerError, match="load_lora_adapter: refused, with 404 Not Found"):
+            actor.act([STATE], [3])
+
+
+class Far(Engine):
+    """Says the smallest log-probability that vLLM can write, of every token."""
+
+    def _choice(self, actor, prompt, completion):
+        far = {"token_logprobs": [-9999.0] * len(completion.token_ids)}
+        return super()._choice(actor, prompt, completion) | {"logprobs": far}
+
+
+def test_weights_beyond_all_numbers_are_weighed_all_the_same(weights):
+    """Each completion is e^9990 times as probable here for each of its tokens."""
+    with serving(Far(weights / "actor", GRAMMAR)) as engine:
+        actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
+        figures = drift(actor, [STATE] * 8, range(8))
+    assert 1 / 8 <= figures["served/effective_samples"] <= 1
+    assert 9900 < figures["served/mean_drift"] <= figures["served/largest_drift"] <= 9999
+
+
+class OneIdOther(Engine):
+    """Its tokenizer says another number for one of the tokens."""
+
+    def _tokenize(self, asked):
+        status, more, content = super()._tokenize(asked)
+        told = json.loads(content)
+        other = self._actor(None, None, 1.0, 8).tokenizer('"', add_special_tokens=False)[
+            "input_ids"
+        ]
+        told["tokens"] = [token + (token == other[-1]) for token in told["tokens"]]
+        return status, more, json.dumps(told).encode()
+
+
+def test_the_doctor_finds_a_tokenizer_that_differs_in_one_id(weights):
+    with serving(OneIdOther(weights / "actor", GRAMMAR)) as engine:
+        config = PlayerConfig(str(engine.model), served=asked_of(engine).served)
+        found = {finding.what: finding for finding in examine(config, GRAMMAR, STATE)}
+    assert [what for what, finding in found.items() if not finding.ok] == ["tokenizer"]

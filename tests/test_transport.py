@@ -1,0 +1,195 @@
+"""Requests to servers: what is tried again, what is an error, and who hears a signal."""
+
+import asyncio
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from engine_stand_in import Script, answer, refusal, serving
+
+from lactchain.errors import ConfigError, Interrupted, ServerError
+from lactchain.serving.connections import KEY
+from lactchain.serving.transport import Transport, answers, asked_wait
+from lactchain.serving.weights import models_at
+from lactchain.settings import ServedConfig
+
+
+def ask(server, timeout_seconds=5.0, **more):
+    settings = ServedConfig([server.url], timeout_seconds=timeout_seconds, **more)
+    with closing(Transport(settings)) as transport:
+        return transport.post("/v1/completions", {}, lambda body: body).result()
+
+
+def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
+    passing = [answer(503, "<p>soon</p>"), answer(425, ""), None, answer(200, '{"cut": ')]
+    late = answer(429, "", **{"Retry-After": "0.4"})
+    with serving(Script([*passing, late, answer(200, {"text": "there"})])) as server:
+        start = time.monotonic()
+        assert ask(server) == {"text": "there"}
+        assert server.asked == 6 and time.monotonic() - start > 0.4
+
+
+def test_the_time_that_is_asked_for_is_a_number_or_a_date():
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert asked_wait("7") == 7.0 and 98 < asked_wait(date) <= 100
+    assert [asked_wait(text) for text in (None, "-3", "soon")] == [0.0] * 3
+    assert asked_wait("1e9") == 600.0
+
+
+def test_what_will_not_pass_is_one_line_in_the_servers_words_without_the_key(monkeypatch):
+    monkeypatch.setenv(KEY, "sk-12345")
+    with (
+        serving(Script([refusal(401, "wrong key: Bearer sk-12345\nask your admin")])) as server,
+        pytest.raises(ServerError, match="refused, with 401 wrong key: Bearer <key> ask") as error,
+    ):
+        ask(server)
+    assert server.asked == 1 and "\n" not in str(error.value) and error.value.exit_code == 8
+
+
+ECHO = "Bearer sk-12345-67890"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        answer(200, f"<html>{ECHO}</html>"),
+        answer(200, f"<html>{'.' * 34} {ECHO}</html>"),  # cut in the middle of the key
+        answer(200, {"echo": ECHO}),
+        answer(404, {"echo": ECHO}),
+    ],
+)
+def test_no_error_has_the_key_whatever_a_server_repeats(monkeypatch, reply):
+    monkeypatch.setenv(KEY, "sk-12345-67890\n")
+    with serving(Script([reply])) as server:
+        settings = ServedConfig([server.url], timeout_seconds=5.0)
+        with closing(Transport(settings)) as transport:
+            for ask_it in (
+                lambda: transport.post("/v1/completions", {}, refuse).result(),
+                lambda: models_at(transport, server.url),
+            ):
+                with pytest.raises(ServerError) as error:
+                    ask_it()
+                assert "<key>" in str(error.value) and "sk-12345" not in str(error.value)
+
+
+def refuse(body):
+    raise ServerError(f"expected something else, got {body}")
+
+
+@pytest.mark.parametrize("key", ["sk-1\nsk-2", "schlüssel", "sk 12345"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch, key):
+    monkeypatch.setenv(KEY, key)
+    with pytest.raises(ConfigError, match=f"^{KEY}: expected letters") as error:
+        Transport(ServedConfig(["http://127.0.0.1:1"]))
+    assert key not in str(error.value)
+
+
+def test_what_cannot_be_sent_at_all_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr("lactchain.serving.transport.server_key", lambda: "sk\n12345678")
+    with (
+        serving(Script([answer(200, {})])) as server,
+        pytest.raises(ServerError, match="cannot be sent, LocalProtocolError"),
+    ):
+        ask(server)
+
+
+def test_a_page_in_the_place_of_json_is_an_error_at_once():
+    with serving(Script([answer(200, "<html>Welcome to nginx!</html>")])) as server:
+        with pytest.raises(ServerError, match="expected JSON, got '<html>Welcome to nginx!"):
+            ask(server)
+        assert server.asked == 1
+
+
+def test_a_server_that_is_gone_ends_the_wait():
+    with serving(Script([])) as server:
+        pass
+    with pytest.raises(ServerError, match=r"no answer for \d+ s, in the end ConnectError"):
+        ask(server, timeout_seconds=0.2)
+
+
+def test_closing_twice_is_closing_once():
+    transport = Transport(ServedConfig(["http://127.0.0.1:1"], in_flight=1))
+    transport.close()
+    transport.close()
+
+
+def test_a_server_that_puts_off_beyond_the_time_out_is_given_up_at_once():
+    late = answer(503, "closed for the night", **{"Retry-After": "300"})
+    with serving(Script([late])) as server:
+        start = time.monotonic()
+        with pytest.raises(ServerError, match=r"no answer for 0 s, .* night \(again in 300 s\)"):
+            ask(server, timeout_seconds=60.0)
+        assert server.asked == 1
+        with serving(Script([answer(200, {"text": "there"})])) as other:
+            settings = ServedConfig([server.url, other.url], timeout_seconds=60.0)
+            with closing(Transport(settings)) as transport:
+                assert transport.post("/v1/completions", {}, dict).result() == {"text": "there"}
+        assert time.monotonic() - start < 30
+
+
+def test_a_request_is_not_given_up_while_others_are_answered():
+    """One is put off for longer than a dead server is waited for; the server is merely busy."""
+    late = time.monotonic() + 2.5
+
+    class Busy(Script):
+        async def answer(self, path, headers, body):
+            if path == "/late" and time.monotonic() < late:
+                return answer(429, "busy")
+            return answer(200, {"text": "there"})
+
+    with serving(Busy([])) as server:
+        settings = ServedConfig([server.url], timeout_seconds=1.0)
+        with closing(Transport(settings)) as transport:
+            put_off = transport.post("/late", {}, dict)
+            while not put_off.done():
+                transport.post("/v1/completions", {}, dict).result()
+                time.sleep(0.05)
+            assert put_off.result() == {"text": "there"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "node1:8000",
+        "ftp://node1",
+        "http://me:secret@node1",
+        "me:secret@node1:8000",
+        "ftp://me:secret@node1",
+        "https://me:sec#secret@node1",
+    ],
+)
+def test_addresses_are_plain_ones(url):
+    with pytest.raises(ValueError, match="^urls: expected") as error:
+        ServedConfig([url])
+    assert "secret" not in str(error.value)
+
+
+class Silent(Script):
+    """Takes every request, and answers none."""
+
+    async def answer(self, path, headers, body):
+        self.asked += 1
+        await asyncio.sleep(3600)
+
+
+ORDERS = {
+    "a row": lambda t: answers([t.post("/v1/completions", {}, dict) for _ in range(3)]),
+    "a page": lambda t: models_at(t, t.urls[0]),
+    "an order": lambda t: t.tell(t.urls[0], "/v1/load_lora_adapter", {}),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, order):
+    monkeypatch.setattr("lactchain.serving.transport.LISTEN_SECONDS", 0.1)
+    monkeypatch.setattr("lactchain.process._requested_signal", 15)
+    with serving(Silent([])) as server:
+        with (
+            closing(Transport(ServedConfig([server.url], in_flight=1))) as transport,
+            pytest.raises(Interrupted, match="^stopped") as stop,
+        ):
+            order(transport)
+        time.sleep(0.2)
+        assert server.asked == 1 and stop.value.exit_code == 143
