@@ -217,11 +217,15 @@ CHECKS: dict[str, tuple[Callable[[Visit], Told], str]] = {
     "answers": (_answers, "vLLM since 0.11, SGLang since 0.5.13; no proxy that rewrites requests"),
     "seeds": (_seeds, "vLLM: VLLM_BATCH_INVARIANT=1; SGLang: --enable-deterministic-inference"),
     "constraints": (_constraints, "leave structured outputs on, as they are by default"),
-    "log-probabilities": (_log_probabilities, "vLLM: --logprobs-mode processed_logprobs"),
+    "log-probabilities": (
+        _log_probabilities,
+        "vLLM: --logprobs-mode processed_logprobs; SGLang: no SGLANG_RETURN_ORIGINAL_LOGPROB",
+    ),
     "prefix cache": (_caching, "vLLM: --enable-prefix-caching"),
     "adapters": (
         _adapters,
-        "--enable-lora --max-loras 2 --max-lora-rank 64; VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
+        "--enable-lora --max-lora-rank 64; vLLM: --max-loras 2, "
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1; SGLang: --lora-target-modules all",
     ),
     "clock": (_clock, "see its log"),
 }
