@@ -4,6 +4,7 @@ python benchmarks/serving.py equality --episodes 1000
 python benchmarks/serving.py idle --requests 5000
 python benchmarks/serving.py slow --requests 3200
 python benchmarks/serving.py rows --requests 3200
+python benchmarks/serving.py bare --requests 3200
 python benchmarks/serving.py text --url http://127.0.0.1:8000 --model weights/tiny-actor
 
 equality: episodes of an untrained tiny actor on a 2x2 grid, free and constrained, behind an engine
@@ -11,12 +12,14 @@ of the tests (the project's own decoder over a real socket) of which 30 % of the
 cut or delayed; they must equal the local actor's token for token. idle: requests a second of one
 client whose server, a process of its own, answers the same at once. slow: the same server answers
 after 200 ms; 64 requests in flight are 320 a second at most. rows: the same of a whole actor, which
-makes prompts and checks answers. text: greedy answers of a server that
+makes prompts and checks answers. bare: the same of sockets that only write and read: what the
+machine gives beside its other work. text: greedy answers of a server that
 knows texts alone, such as `transformers serve weights/tiny-actor --device cpu`, in 100 states.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import multiprocessing
 import sys
@@ -26,6 +29,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
@@ -55,23 +59,27 @@ CHOICE = {
     "prompt_token_ids": list(range(100)),
 }
 """What a canned server says."""
+BODY = {"prompt": list(range(100)), "max_tokens": 64, "seed": 2**62, "temperature": 1.0}
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("what", choices=["equality", "idle", "slow", "rows", "text"])
+    arguments.add_argument("what", choices=["equality", "idle", "slow", "rows", "bare", "text"])
     arguments.add_argument("--episodes", type=int, default=1000)
     arguments.add_argument("--requests", type=int, default=3200)
     arguments.add_argument("--url", default="http://127.0.0.1:8000")
     arguments.add_argument("--model", default="weights/tiny-actor")
     given = arguments.parse_args()
+    gc.set_threshold(100_000, 20, 100)  # as in every script
     if given.what == "equality":
         for decoding in ("free", "constrained"):
             print(json.dumps(equality(decoding, given.episodes)))
     elif given.what == "text":
         print(json.dumps(greedy_texts(given.url, given.model)))
+    elif given.what == "bare":
+        print(json.dumps(bare(given.requests)))
     elif given.what == "rows":
         print(json.dumps(rows(given.requests)))
     else:
@@ -132,13 +140,32 @@ def greedy_texts(url: str, model: str) -> dict[str, int]:
 
 def requests(count: int, delay: float) -> dict[str, float]:
     """The rate of one client that is told nothing but bodies."""
-    body = {"prompt": list(range(100)), "max_tokens": 64, "seed": 2**62, "temperature": 1.0}
     with canned(delay, CHOICE) as url, closing(Transport(ServedConfig([url]))) as transport:
 
         def ask(number: int) -> None:
-            answers([transport.post("/v1/completions", body, len, i) for i in range(number)])
+            answers([transport.post("/v1/completions", BODY, len, i) for i in range(number)])
 
         return rate(ask, count, delay)
+
+
+def bare(count: int) -> dict[str, float]:
+    """The rate of sockets that write a request as soon as they have read an answer."""
+    body = json.dumps(BODY).encode()
+    request = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+    async def exchange(address: SplitResult, left: Iterator[int]) -> None:
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        for _ in left:
+            writer.write(request)
+            await reader.read(2**16)
+        writer.close()
+
+    async def ask(address: SplitResult, number: int) -> None:
+        left = iter(range(number))
+        await asyncio.gather(*(exchange(address, left) for _ in range(IN_FLIGHT)))
+
+    with canned(DELAY, CHOICE) as url:
+        return rate(lambda number: asyncio.run(ask(urlsplit(url), number)), count, DELAY)
 
 
 def rows(count: int) -> dict[str, float]:
