@@ -140,7 +140,7 @@ def fault_of(reader: Reader, text: str, is_illegal: bool = False) -> tuple[str, 
     """What an extractor did wrong with a text: a word, and what was seen."""
     try:
         found = reader.extractor.parse(text)
-    except Exception as error:  # noqa: BLE001 - it must raise nothing at all
+    except Exception as error:  # noqa: BLE001  - it must raise nothing at all
         return "raised", repr(error)
     expected = _meaning(reader, text)
     if not isinstance(found, Chain):
