@@ -162,10 +162,19 @@ def expected(program: Program, shared: Path) -> Digest:
 def run_once(program: Program, shared: Path, run_dir: Path) -> Path:
     """A run to its end."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
-    process = start(program, program.config(shared, run_dir))
-    if ended(process) != 0:
+    process, seconds = start(program, program.config(shared, run_dir)), 0.0
+    while process.is_alive():
+        seconds = worked(process.pid) or seconds
+        time.sleep(0.002)
+    if process.exitcode != 0:
         raise RuntimeError(f"{program.name}: {last_line(run_dir)}")
+    (run_dir.parent / "seconds").write_text(f"{seconds}")
     return run_dir
+
+
+def duration(program: Program, shared: Path) -> float:
+    """How long the run that nothing disturbed has worked, in CPU seconds."""
+    return float((finished(program, shared).parent / "seconds").read_text())
 
 
 def start(
