@@ -23,21 +23,48 @@ from hypothesis import strategies as st
 
 from fault_matrix.cases import Case, Verdict
 from fault_matrix.programs import SCRIPTS, _preloaded, ended
-from lactchain.config import _keys, dump, parse
+from lactchain.config import _flatten, _keys, dump, parse, to_dict
 from lactchain.errors import ConfigError
+from lactchain.shipped import CONFIGS
 
 TITLE = "configurations that nobody would write"
 CONFIGS_A_CASE, CASES_OF_EACH = 100, 5
 MOST_SECONDS, MOST_BYTES, MOST_LINE = 2.0, 200 * 2**20, 1_500
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
+FOREIGN = "foreign_code"
 
 STRANGE = (
-    ["", "null", "~", "1e-5", "{x}", "{", "[", "- a", "a: b", "*a", "&a", "!!int x", "!!python/name:os"]
-    + ["nobody_has_this.Thing", "nobody_has_this:World-v0", "{class_path: nobody_has_this.Thing}"]
-    + ["/etc/passwd", "../..", "\x00", "\ud800", "\u202e", "<script>", "[bold]", "1:30", "0o7", "%s"]
+    [
+        "",
+        "null",
+        "~",
+        "1e-5",
+        "{x}",
+        "{",
+        "[",
+        "- a",
+        "a: b",
+        "*a",
+        "&a",
+        "!!int x",
+        "!!python/name:os",
+    ]
+    + ["foreign_code.Thing", "foreign_code:World-v0", "{class_path: foreign_code.Thing}"]
+    + [
+        "/etc/passwd",
+        "../..",
+        "\x00",
+        "\ud800",
+        "\u202e",
+        "<script>",
+        "[bold]",
+        "1:30",
+        "0o7",
+        "%s",
+    ]
     + ["http://u:p@h/", "x" * 5_000, "[" * 5_000, "9" * 5_000, "-", "--", "--help ", "True", ".nan"]
 )
-NUMBERS = st.integers() | st.floats() | st.sampled_from([-1, 0, 2**63, 10**400, -(10**5000)])
+NUMBERS = st.integers() | st.floats() | st.sampled_from([-1, 0, 2**63, 10**400])
 SCALARS = (
     st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(STRANGE)
     | st.dates() | st.datetimes() | st.binary(max_size=4)
@@ -56,12 +83,15 @@ VALUES = st.recursive(
 def _bombs() -> list[str]:
     letters = "abcdefghij"
     lists = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}], " for a, b in pairwise(letters))
-    merges = "".join(f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}, " for a, b in pairwise(letters))
+    merges = "".join(
+        f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}, " for a, b in pairwise(letters)
+    )
     return [
         "{a: &a [x, x, x, x], " + lists + "}", "{a: &a {x: 1}, " + merges + "}", "&a [*a]",
         "[" * 60_000, "{a: " * 60_000, "- " * 60_000, "[" + "1," * 90_000 + "]", "? " * 10_000,
         "{" + "".join(f"k{n}: 1, " for n in range(30_000)) + "}", "a" * 2_000_000, "# " * 300_000,
-        "'" + "a" * 400_000 + "'", "1" + "_" * 100_000, "1:" * 50_000, '"' + "\\u0041" * 50_000 + '"',
+        "'" + "a" * 400_000 + "'", "1" + "_" * 100_000, "1:" * 50_000,
+        '"' + "\\u0041" * 50_000 + '"', f"{FOREIGN}.Thing", f"{{class_path: {FOREIGN}.Thing}}",
     ]  # fmt: skip
 
 
@@ -98,23 +128,32 @@ def parse_many(name: str, seed: int, count: int, folder: Path) -> Verdict:
 def _parse_many(name: str, seed: int, count: int, folder: Path) -> None:
     """Writes a line for each configuration, and beforehand which it is."""
     os.dup2(os.open(folder / "log", os.O_CREAT | os.O_WRONLY), 2)
+    sys.path.insert(0, str(folder))
+    (folder / f"{FOREIGN}.py").write_text("class Thing:\n    pass\n")
     names = runpy.run_path(str(SCRIPTS / f"{name}.py"))
     config_class = next(value for key, value in names.items() if key.endswith("Config"))
-    parse(config_class, [])  # so that what is imported and kept once counts for none
+    shipped = ["--config", str(min((CONFIGS / name).glob("*.yaml")))]
+    usual = parse(config_class, shipped)  # what is imported, and kept, once counts for none
+    settings = hypothesis.settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
     with open(folder / "results", "w") as results:
-        tried = partial(_parse_one, config_class, folder, results)
-        settings = hypothesis.settings(
-            max_examples=count, database=None, deadline=None, phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
-        hypothesis.seed(seed)(settings(hypothesis.given(commands(config_class))(tried)))()
+
+        @hypothesis.seed(seed)
+        @settings
+        @hypothesis.given(commands(shipped, usual))
+        def tried(command: list[str | bytes]) -> None:
+            _parse_one(config_class, folder, results, command)
+
+        tried()
 
 
 def _parse_one(config_class: type, folder: Path, results: Any, command: list[str | bytes]) -> None:
     argv = _written(command, folder)
     shown = [word[:200] for word in argv] + [repr(part)[:300] for part in command[1::2]]
     (folder / "begun").write_text(repr(shown))
-    modules, memory, began = set(sys.modules), _memory(), time.process_time()
+    memory, began = _memory(), time.process_time()
     fault, said = None, None
     try:
         config = parse(config_class, argv)
@@ -132,7 +171,7 @@ def _parse_one(config_class: type, folder: Path, results: Any, command: list[str
         fault = fault or f"{seconds:.0f} s"
     if (grown := _memory() - memory) > MOST_BYTES:
         fault = fault or f"{grown >> 20} MiB"
-    if any(module.startswith("nobody_has_this") for module in set(sys.modules) - modules):
+    if sys.modules.pop(FOREIGN, None):
         fault = "imported"
     record = {"fault": fault, "said": said and said[:400], "argv": repr(shown)[:900]}
     results.write(json.dumps(record) + "\n")
@@ -147,13 +186,13 @@ def _memory() -> int:
 # --- commands --------------------------------------------------------------------------------
 
 
-def commands(config_class: type) -> st.SearchStrategy[list]:
-    """Words of a command; what follows `--config` is the content of that file."""
-    keys = [*_keys(config_class)]
-    given_file = st.tuples(st.just("--config"), files(keys)).map(list)
-    return st.one_of(given_file, given_file, words(keys), st.tuples(given_file, words(keys)).map(
-        lambda pair: [*pair[0], *pair[1]]
-    ))
+def commands(shipped: list[str], usual: Any) -> st.SearchStrategy[list[str | bytes]]:
+    """Words of a command, behind a configuration that is right, at times; bytes are of a file."""
+    keys = [*_keys(type(usual))]
+    none: st.SearchStrategy[list] = st.just([])
+    given_file = files(keys, dict(_flatten(to_dict(usual)))).map(lambda file: ["--config", file])
+    parts = st.tuples(none | st.just(shipped), given_file | none, words(keys) | none | none)
+    return parts.map(lambda parts: [word for part in parts for word in part])
 
 
 def words(keys: list[str]) -> st.SearchStrategy[list[str]]:
@@ -170,9 +209,11 @@ def words(keys: list[str]) -> st.SearchStrategy[list[str]]:
 HELPS = {"--help", "-h", "--print_config", "--config"}
 
 
-def files(keys: list[str]) -> st.SearchStrategy[bytes]:
+def files(keys: list[str], usual: dict[str, Any]) -> st.SearchStrategy[bytes]:
     """Contents of a file: nested settings, at times cut or spliced, or a bomb somewhere."""
-    found = st.dictionaries(st.sampled_from(keys), VALUES, min_size=1, max_size=3).map(_nested)
+    odd = st.tuples(st.sampled_from(keys), VALUES)
+    right = st.sampled_from(sorted(usual.items(), key=str))
+    found = st.lists(odd | right | right, min_size=1, max_size=4).map(dict).map(_nested)
     texts = st.one_of(found.map(_block), found.map(_flow))
     bombed = st.tuples(st.sampled_from(keys), st.sampled_from(BOMBS)).map(_bombed)
     spliced = st.tuples(texts, st.integers(0, 10**6), st.sampled_from([*STRANGE, "\t", "\n", ": "]))

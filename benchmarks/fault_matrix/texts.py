@@ -15,7 +15,6 @@ from random import Random
 
 from fault_matrix import readings
 from fault_matrix.cases import Case, Verdict
-
 from lactchain.environments.extractors import Chain, Extractor, make_extractor
 
 TITLE = "texts into the extractors"
