@@ -58,7 +58,7 @@ class Endless:
             time.sleep(0.1)
 process.GRACE_SECONDS = 0.2
 process._listen_to_signals()
-patience.step(Endless(), 3, 11)
+patience.step(Endless(), 3, 11, lambda *_: None)
 """
 
 

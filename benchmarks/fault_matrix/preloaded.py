@@ -20,6 +20,7 @@ import torch
 import transformers.trainer  # noqa: F401
 from script_setups import GRID, build_weights
 
+import fault_matrix.misbehaving  # noqa: F401  - registers its world
 import lactchain
 from fault_matrix.programs import PROGRAMS, SCRIPTS, Program
 from lactchain.config import dump
