@@ -193,7 +193,8 @@ def start(
     """
     run_dir = Path(config.run.run_dir)
     file = run_dir.with_suffix(".yaml")
-    file.write_text(dump(config))
+    if not file.exists() or file.read_text() != dump(config):  # another rank may read it
+        file.write_text(dump(config))
     command = [str(SCRIPTS / f"{program.script}.py"), "--config", str(file), *arguments]
     log = log_of(run_dir, int(variables.get("RANK", 0)))
     process = _preloaded().Process(target=_main, args=(command, log, before, variables))

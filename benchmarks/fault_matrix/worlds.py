@@ -35,6 +35,8 @@ TOLD = r"\((first )?seed \S+, last action .+\)"
 GOES_ON = {"other actions", "prints", "leaves threads", "seeds everything"}
 ENDS_UNHEARD = {"ends the process"}
 """By os._exit, after which nothing of the program runs any more: the next start goes on."""
+UNSEEN = {"observation outside", "no observation", "observation is NaN", "other actions"}
+"""Within a chain, where nobody looks at observations, they may be anything."""
 NOT_FINITE = {"NaN reward", "infinite reward", "observation is NaN"}
 """Of classic agents, whose line says which copy."""
 
@@ -95,7 +97,7 @@ def _wrong(fault: str, code: int, told: str) -> str | None:
     """What is wrong with the end of a run in such a world."""
     if "Traceback" in told:
         return "stack trace"
-    if fault in GOES_ON | ENDS_UNHEARD:
+    if code == 0 and fault in GOES_ON | ENDS_UNHEARD | UNSEEN or fault in GOES_ON - UNSEEN:
         return None if code == 0 else f"exit {code}"
     if code not in ({4, 6} if fault in NOT_FINITE else {6}):
         return f"exit {code}"

@@ -109,7 +109,7 @@ def _is_numeric(value: Any, shape: tuple[int, ...]) -> bool:
 
 def _fault(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
     try:
-        shown = str(got)[:200]
+        shown = " ".join(str(got).split())[:200]
     except ValueError:  # Python writes no number of more than 4,300 digits
         whole = isinstance(got, int)
         shown = f"a number of {got.bit_length()} bits" if whole else "one of thousands of digits"

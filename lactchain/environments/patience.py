@@ -81,4 +81,5 @@ def called(
 
 
 def _told(seed: Seed, action: Any) -> str:
-    return f"seed {seed}, last action {action!r}"
+    shown = " ".join(repr(action).split())[:MOST_SHOWN]
+    return f"seed {seed}, last action {shown}"
