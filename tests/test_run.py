@@ -46,7 +46,7 @@ def test_a_run_that_was_left_says_so_when_it_goes_on(run_dir, caplog):
 
 def test_a_summary_that_nothing_vouches_for_does_not_end_a_run(run_dir):
     """As after a kill between the two: it would be believed with any bit flipped."""
-    run = leave_something(run_dir)
+    leave_something(run_dir)
     (run_dir / "summary.manifest").mkdir()  # its manifest cannot be written
     with Run.open(run_dir, Config()) as run, pytest.raises(DiskError, match="summary.manifest"):
         run.finish({})
