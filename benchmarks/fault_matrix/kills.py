@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, zip_longest
 from pathlib import Path
 
-from fault_matrix.cases import Case, Verdict
+from fault_matrix.cases import Case, Verdict, in_turns
 from fault_matrix.operations import Operations, recorded
 from fault_matrix.programs import (
     PROGRAMS,
@@ -43,8 +42,7 @@ def cases(shared: Path, scale: float) -> Iterator[Case]:
     count = max(1, round(KILLS * scale))
     commands = round(COMMANDS * scale)
     for kind, number in ((at_operations, count), (at_random, count), (whole, commands)):
-        turns = zip_longest(*(kind(p, shared, number) for p in PROGRAMS.values()))
-        yield from filter(None, chain.from_iterable(turns))
+        yield from in_turns(*(kind(program, shared, number) for program in PROGRAMS.values()))
 
 
 def at_operations(program: Program, shared: Path, count: int) -> Iterator[Case]:

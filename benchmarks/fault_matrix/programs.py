@@ -141,7 +141,7 @@ def prepare(shared: Path) -> Path:
     """Writes what the programs read: an untrained actor and encoder, and episodes."""
     if not (shared / "episodes").exists():
         build_weights(shared)
-        episodes = run_once(PROGRAMS["make_offline_data"], shared, shared / "offline")
+        episodes = run_once(stage("make_offline_data"), shared, shared / "offline")
         os.rename(episodes / "trajectories", shared / "episodes")
     return shared
 

@@ -6,10 +6,9 @@ import signal
 import time
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
-from fault_matrix.cases import Case, Verdict
+from fault_matrix.cases import Case, Verdict, in_turns
 from fault_matrix.programs import (
     PROGRAMS,
     Program,
@@ -35,8 +34,7 @@ def cases(shared: Path, scale: float) -> Iterator[Case]:
     """The programs in turns."""
     prepare(shared)
     count = max(1, round(SIGNALS * scale))
-    turns = zip(*(of_program(program, shared, count) for program in PROGRAMS.values()), strict=True)
-    return chain.from_iterable(turns)
+    yield from in_turns(*(of_program(p, shared, count) for p in PROGRAMS.values()))
 
 
 def of_program(program: Program, shared: Path, count: int) -> Iterator[Case]:
