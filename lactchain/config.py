@@ -225,6 +225,8 @@ def _build(
     annotations = typing.get_type_hints(config_class)
     arguments = {}
     for item in fields(config_class):
+        if item.name not in values:  # a file says null of the part, and the command fills it
+            continue
         key, value = f"{prefix}{item.name}", values[item.name]
         annotation = annotations[item.name]
         choices, nested = typing.get_args(annotation), _nested_class(annotation)
@@ -237,7 +239,7 @@ def _build(
         arguments[item.name] = value
     try:
         return config_class(**arguments)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(in_short(f"{prefix}{error}")) from error
 
 

@@ -27,6 +27,10 @@ class TooMuch(yaml.YAMLError):
         super().__init__(f"expected at most {most:,} {what}, got {got}")
 
 
+class Unreadable(yaml.YAMLError):
+    """A value that is not of the kind that its tag says, such as `!!timestamp x`."""
+
+
 class _Loader(yaml.SafeLoader):
     """Reads 1e-5 as a number, as jsonargparse does and PyYAML does not; stops at too much."""
 
@@ -42,6 +46,13 @@ class _Loader(yaml.SafeLoader):
         if (size := _size(node, {})) > MOST_VALUES:
             raise TooMuch(MOST_VALUES, "values", f"{size:,}")
         return node
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """What a document stands for; PyYAML's own errors are of many kinds (6.0)."""
+        try:
+            return super().construct_document(node)
+        except (AttributeError, LookupError, TypeError) as error:
+            raise Unreadable(f"a value that is not what its tag says ({error})") from error
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         """The next value, with all that is in it."""
@@ -130,6 +141,8 @@ def read_text(key: str, text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except TooMuch as error:
         raise ConfigError(f"{in_short(key)}: {error}") from error
+    except Unreadable as error:
+        raise ConfigError(f"{in_short(key)}: expected YAML, got {in_short(str(error))}") from error
     except (yaml.YAMLError, ValueError):
         return text
 

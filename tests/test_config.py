@@ -285,6 +285,8 @@ BOMBS = {
     "a list for settings": ("actor: []\n", r"actor: expected a mapping of settings, got \[\]"),
     "null for settings": ("actor: null\n", "actor: expected a value, got null"),
     "null for a number": ("run: {seed: null}\n", "run.seed: expected a value, got null"),
+    "no date": ("run: {seed: !!timestamp x}\n", "expected YAML, got a value that is not what its"),
+    "no boolean": ("run: {seed: !!bool x}\n", "expected YAML, got a value that is not what its"),
     "code": ("run: !!python/object/apply:os.getcwd []\n", "expected YAML, got could not determine"),
 }
 
@@ -301,6 +303,7 @@ TEXTS_THAT_ARE_MORE = {
     "aliases": (ALIASES, "expected at most 20,000 values, got 490,"),
     "deep": ("[" * 60_000, "expected at most 50 levels, got more"),  # a reader in C dies of it
     "long": ("[" + "1, " * 20_000 + "]", "expected at most 20,000 values, got more"),
+    "no date": ("[!!timestamp x]", "expected YAML, got a value that is not what its tag says"),
     "longer": ("x" * 600_000, "expected at most 500,000 characters, got 600,0"),
 }
 
@@ -336,6 +339,13 @@ def test_a_file_of_settings_imports_nothing_and_reads_no_other(value, tmp_path, 
     with pytest.raises(ConfigError, match="expected (a mapping of )?settings, got"):
         parse(Config, ["--config", write(tmp_path / "config.yaml", text)])
     assert "code_of_others" not in sys.modules
+
+
+def test_a_part_that_a_file_sets_to_null_can_be_filled_by_the_command(tmp_path):
+    path = write(tmp_path / "config.yaml", "run: null\ncritic: {lora: null}")
+    config = parse(Config, ["--config", path, "--run.run_dir", "x", "--critic.lora.r", "3"])
+    assert config.run == settings.RunConfig(run_dir="x")
+    assert config.critic.lora == settings.LoraSettings(r=3)
 
 
 def test_a_line_shows_only_the_ends_of_what_is_long(tmp_path):
