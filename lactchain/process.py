@@ -102,7 +102,8 @@ def _end_without_threads(code: int) -> None:
     time.sleep(GRACE_SECONDS)
     left = [t.name for t in threading.enumerate() if not t.daemon and t is not main]
     if left:
-        os.write(2, plain(f"ended without waiting for the threads {', '.join(left)}\n").encode())
+        line = f"ended without waiting for the threads {', '.join(left)}"
+        os.write(2, f"{plain(line)}\n".encode())
         os._exit(code)
 
 
