@@ -13,10 +13,9 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, fields, is_dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jsonargparse
@@ -24,11 +23,9 @@ import yaml
 
 from lactchain.errors import ConfigError
 from lactchain.renamed_settings import refuse_renamed, renamed
+from lactchain.yaml_texts import check_value, in_short, load, read_text, to_yaml
 
 Config = TypeVar("Config")
-
-MOST_VALUES, MOST_LEVELS = 100_000, 50
-"""In a file of settings. A few lines of aliases of aliases stand for more than memory holds."""
 
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -41,23 +38,6 @@ class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionH
 
     def _expand_help(self, action: argparse.Action) -> str:
         return _ANNOTATED.sub(r"\1, \2", super()._expand_help(action))
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-5 as a number, as jsonargparse does and PyYAML does not."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes the text "1e-5", so that it stays text."""
-
-
-for _class in (_Loader, _Dumper):
-    _class.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-        "-+0123456789",
-    )
-_Dumper.add_representer(tuple, yaml.SafeDumper.represent_list)
 
 
 def parse(
@@ -85,11 +65,13 @@ def parse(
     for path in _config_files(argv):
         found = dict(_flatten(load(path)))
         refuse_renamed(path, found.keys() - known)
+        _check(found.items(), known)
         in_files |= found
+    _check(_typed(argv), known)
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
-        raise ConfigError(_explain(str(error), config_class)) from error
+        raise ConfigError(in_short(_explain(str(error), config_class))) from error
     typed = {argument.removeprefix("--").split("=")[0] for argument in argv}
     texts = {
         key: value
@@ -126,45 +108,6 @@ def dump(config: Any) -> str:
 def to_dict(config: Any) -> dict[str, Any]:
     """A config dataclass as the mapping that `load` reads from its YAML."""
     return yaml.safe_load(dump(config))
-
-
-def to_yaml(settings: Mapping[str, Any]) -> str:
-    """YAML that `parse` and `load` read back as it was."""
-    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False)
-
-
-def load(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file; `ConfigError` where there is none."""
-    try:
-        loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
-        if not isinstance(loaded, dict):
-            raise ConfigError(f"{path}: expected a YAML mapping, got {type(loaded).__name__}")
-        size = _size(loaded, {})
-    except OSError as error:
-        raise ConfigError(f"{path}: expected a YAML file, got {error.strerror}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: expected at most {MOST_LEVELS} levels, got more") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: expected YAML, got {' '.join(str(error).split())}") from error
-    if size > MOST_VALUES:
-        raise ConfigError(f"{path}: expected at most {MOST_VALUES:,} values, got {size:,}")
-    return loaded
-
-
-def _size(value: Any, known: dict[int, int], depth: int = 0) -> int:
-    """How many values there are with all aliases written out, each list and mapping looked at once.
-
-    Raises:
-        RecursionError: one is inside itself, or deeper than `MOST_LEVELS`.
-    """
-    if depth > MOST_LEVELS:
-        raise RecursionError
-    if not isinstance(value, list | dict):
-        return 1
-    if id(value) not in known:
-        parts = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_size(part, known, depth + 1) for part in parts)
-    return known[id(value)]
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -238,6 +181,28 @@ def _config_files(argv: Sequence[str]) -> Iterator[str]:
             yield argv[position + 1]
 
 
+def _typed(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What the words of a command give to each key."""
+    for word, following in pairwise([*argv, ""]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            yield name.removeprefix("--"), value if equals else following
+
+
+def _check(found: Iterable[tuple[str, Any]], known: Set[str]) -> None:
+    """Refuses values that jsonargparse would take for more, such as other files and code."""
+    parts = {key.rpartition(".")[0] for key in known} - {""}
+    for key, value in found:
+        if key not in parts:
+            check_value(key, value)
+            continue
+        settings = read_text(key, value) if isinstance(value, str) else value
+        if not isinstance(settings, Mapping | None):
+            got = in_short(str(value))
+            raise ConfigError(f"{key}: expected a mapping of settings, got {got}")
+        _check([(f"{key}.{name}", part) for name, part in (settings or {}).items()], known)
+
+
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in mapping.items():
         if isinstance(value, Mapping):
@@ -260,6 +225,8 @@ def _build(
     annotations = typing.get_type_hints(config_class)
     arguments = {}
     for item in fields(config_class):
+        if item.name not in values:  # a file says null of the part, and the command fills it
+            continue
         key, value = f"{prefix}{item.name}", values[item.name]
         annotation = annotations[item.name]
         choices, nested = typing.get_args(annotation), _nested_class(annotation)
@@ -268,14 +235,12 @@ def _build(
         if value is None and annotation is not Any and types.NoneType not in choices:
             raise ConfigError(f"{key}: expected a value, got null; leave it out for the default")
         if nested and value is not None:
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{key}: expected a mapping of settings, got {value!r}")
             value = _build(nested, value, texts, f"{key}.")
         arguments[item.name] = value
     try:
         return config_class(**arguments)
-    except ValueError as error:
-        raise ConfigError(f"{prefix}{error}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(in_short(f"{prefix}{error}")) from error
 
 
 def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:

@@ -118,18 +118,19 @@ def initialise() -> "PartialState":
     return state
 
 
-def leave() -> None:
+def leave(in_good_order: bool = True) -> None:
     """Leaves the process group, if this process has joined one.
 
-    Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
+    The others miss a process that does not leave in good order, and end.
     """
+    # Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
     torch = sys.modules.get("torch")
     peers = _peers() if _peers.cache_info().currsize else None
-    if peers is not None:
+    if peers is not None and in_good_order:
         peers.leave()
     if torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if peers is not None and is_main():
+    if peers is not None and in_good_order and is_main():
         peers.wait_for_others()
     _store.cache_clear()
     _peers.cache_clear()
@@ -141,6 +142,12 @@ def is_lost(error: RuntimeError) -> bool:
     if world_size() == 1 or torch is None:
         return False
     return isinstance(error, torch.distributed.DistError) or bool(_GONE.search(str(error)))
+
+
+def ended() -> str:
+    """Who of the others on this machine is not there any more, in words."""
+    ranks = _peers().ended() if _peers.cache_info().currsize else []
+    return f"rank {ranks[0]}" if ranks else "another process"
 
 
 def barrier() -> None:
@@ -200,6 +207,8 @@ class Shares(AbstractContextManager["Shares"]):
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is not None:
             with suppress(RuntimeError):  # rank 0 is gone, and the counters with it
+                if self._add("leaving", 1) == 1:
+                    self._add("first", rank())
                 self._add("given_up", 1)
 
     def __iter__(self) -> Iterator[int]:
@@ -222,7 +231,8 @@ class Shares(AbstractContextManager["Shares"]):
         while (finished := self._add("finished", 0)) < self.count:
             watch(finished)
             if self._add("given_up", 0):
-                raise Interrupted(signal.SIGTERM, "stopped, since another process has; see there")
+                first = self._add("first", 0)
+                raise Interrupted(signal.SIGTERM, f"stopped, since rank {first} has; see there")
             if finished > before:
                 before, since = finished, time.monotonic()
             if time.monotonic() - since > timeout.total_seconds():

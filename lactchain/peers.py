@@ -60,6 +60,10 @@ class Peers:
                     return f"rank {rank} (process {self._processes[rank][0]}) {what}"
         return None
 
+    def ended(self) -> list[int]:
+        """The ranks of those that are not there any more, in good order or not."""
+        return [rank for rank, (_, p) in self._processes.items() if _state(p) == "died"]
+
     def leave(self) -> None:
         """Says that this process has ended in good order."""
         with suppress(RuntimeError):  # rank 0 and its store may be gone

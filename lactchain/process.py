@@ -82,7 +82,29 @@ def launch(
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
-        distributed.leave()
+        code = _exit_code(sys.exception())
+        distributed.leave(in_good_order=code == 0 or code > 128)
+        threading.Thread(target=_end_without_threads, args=(code,), daemon=True).start()
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """What the process will end with."""
+    if isinstance(error, SystemExit):
+        return int(error.code or 0)
+    return 0 if error is None else 1
+
+
+def _end_without_threads(code: int) -> None:
+    """Ends the process when the main thread is done, and threads of others keep it all the same."""
+    main = threading.main_thread()
+    while main.is_alive():
+        time.sleep(1.0)
+    time.sleep(GRACE_SECONDS)
+    left = [t.name for t in threading.enumerate() if not t.daemon and t is not main]
+    if left:
+        line = f"ended without waiting for the threads {', '.join(left)}"
+        os.write(2, f"{plain(line)}\n".encode())
+        os._exit(code)
 
 
 def _work(main: Callable[[Config], Any], config: Config) -> None:
@@ -94,8 +116,8 @@ def _work(main: Callable[[Config], Any], config: Config) -> None:
             raise
         time.sleep(LOST_SECONDS)  # who watches the others knows which one died, and says so
         raise ProcessLost(
-            "another process of this launch has ended, see its output; give the same command to go "
-            "on from the last checkpoint"
+            f"{distributed.ended()} of this launch has ended, see its output; give the same "
+            "command to go on from the last checkpoint"
         ) from error
     except SystemExit as end:
         raise EnvironmentFault(

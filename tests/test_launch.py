@@ -93,6 +93,29 @@ def test_a_programming_error_is_not_hidden(script):
         script(main)
 
 
+THREADS = """
+import sys, threading, time
+from run_setups import Config
+from lactchain import process
+process.GRACE_SECONDS = 0.5
+def main(config):
+    threading.Thread(target=time.sleep, args=(1000,), name="left by a world").start()
+    print("done")
+    if CODE:
+        raise process.EnvironmentFault("x")
+sys.argv = ["script"]
+process.launch(main, Config)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_threads_that_an_environment_leaves_keep_no_process(code):
+    with start(THREADS.replace("CODE", str(code))) as process:
+        out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "done\n")
+    assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
+
+
 def test_one_seed_repeats_all_random_streams():
     import random
 

@@ -41,6 +41,7 @@ def test_a_process_that_died_is_named_also_while_nobody_has_buried_it(other):
     assert found == [None, None, f"rank 1 (process {other.pid}) died"]
     other.wait()
     assert peers.look() == found[-1]
+    assert peers.ended() == [1]
 
 
 def test_a_process_that_is_stopped_for_long_is_named_and_one_that_goes_on_again_is_not(other):

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lactchain.baselines.member_envs import make_numeric_env
+from lactchain.baselines.member_envs import check_finite, make_numeric_env
 from lactchain.baselines.settings import EvaluateAgentConfig, WorldConfig
 from lactchain.errors import Interrupted
 from lactchain.process import seed_everything, stop_requested
@@ -68,12 +68,15 @@ def evaluate_members(
         seed: of the first episode.
 
     Raises:
+        NonFiniteError: a reward or an observation is NaN or infinite.
         Interrupted: the process was asked to stop.
     """
     shape = (num_members, num_episodes)
     envs = make_numeric_env(id, num_members * num_episodes, **kwargs)
     try:
-        observations, _ = envs.reset(seed=list(range(seed, seed + num_episodes)) * num_members)
+        seeds = list(range(seed, seed + num_episodes)) * num_members
+        observations, _ = envs.reset(seed=seeds)
+        check_finite("observation", observations, seeds)
         returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         playing = np.ones(shape, dtype=bool)
         while playing.any():
@@ -82,6 +85,8 @@ def evaluate_members(
             actions = act(observations.reshape(*shape, *observations.shape[1:]))
             flat = np.asarray(actions).reshape(-1, *actions.shape[2:])
             observations, rewards, terminated, truncated, _ = envs.step(flat)
+            check_finite("reward", rewards, seeds, flat)
+            check_finite("observation", observations, seeds, flat)
             returns += np.where(playing, rewards.reshape(shape), 0.0)
             lengths += playing
             playing &= ~(terminated | truncated).reshape(shape)

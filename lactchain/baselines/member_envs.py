@@ -8,6 +8,7 @@ and episodes are summed from their first step to their last.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,7 +64,10 @@ class MemberEnvs:
         self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)
         self.observation_space = self.envs.single_observation_space
         self.action_space = self.envs.single_action_space
-        self.observations = self._members(self.envs.reset(seed=seed)[0])
+        self._seeds = range(seed, seed + num_members * num_envs)
+        start, _ = self.envs.reset(seed=seed)
+        check_finite("observation", start, self._seeds)
+        self.observations = self._members(start)
         self.num_env_steps = 0
         self.episodes: list[FinishedEpisode] = []
         self._returns = np.zeros(self.shape)
@@ -77,12 +81,14 @@ class MemberEnvs:
         """
         flat = actions.reshape(-1, *actions.shape[2:])
         after, rewards, terminated, truncated, infos = self.envs.step(flat)
-        _check_finite(rewards, after)
         successors = after
         ended = terminated | truncated
         if ended.any():
             successors = after.copy()
             successors[ended] = np.stack(infos["final_obs"][ended])
+        for name, rows in (("reward", rewards), ("observation", successors)):
+            check_finite(name, rows, self._seeds, flat)
+        check_finite("observation", after, self._seeds)
         step = Transition(
             observations=self.observations,
             actions=actions,
@@ -166,8 +172,19 @@ def spaces_of(world: WorldConfig) -> tuple[spaces.Space, spaces.Space]:
     return envs.single_observation_space, envs.single_action_space
 
 
-def _check_finite(rewards: np.ndarray, observations: np.ndarray) -> None:
-    for name, rows in (("reward", rewards), ("observation", observations)):
-        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-            copy = int(np.argwhere(~np.isfinite(rows))[0][0])
-            raise NonFiniteError(f"environment copy {copy}: {name} {rows[copy]}")
+def check_finite(
+    name: str, rows: np.ndarray, seeds: Sequence[int], actions: np.ndarray | None = None
+) -> None:
+    """Raises `NonFiniteError` where a row (B, …) of rewards or observations is NaN or infinite.
+
+    Args:
+        seeds: B, of the first reset of each copy.
+        actions: (B, …) that led there, if any did.
+    """
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        copy = int(np.argwhere(~np.isfinite(rows))[0][0])
+        action = None if actions is None else actions[copy]
+        raise NonFiniteError(
+            f"environment copy {copy}: {name} {rows[copy]} (first seed {seeds[copy]}, last action"
+            f" {action})"
+        )

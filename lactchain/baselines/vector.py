@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain.baselines.classic_control import BATCHES
 from lactchain.environments import patience
-from lactchain.environments.checks import check_reset_form, check_step_form
+from lactchain.environments.checks import check_reset_form, check_shape, check_step_form
 
 
 def make_vector_env(
@@ -86,16 +86,12 @@ class EpisodeRecord(gym.Wrapper):
         random = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": random} if seed is None else {"seed": seed}
         self._actions = []
-        result = self.env.reset(seed=seed, options=options)
-        check_reset_form(result, self.env)
-        return result
+        return patience.reset(self.env, seed, _check_reset, options=options)
 
     def step(self, action: Any) -> Any:
         """Plays an action."""
         self._actions.append(np.array(action))
-        result = patience.step(self.env, action, self._start.get("seed"))
-        check_step_form(result, self.env)
-        return result
+        return patience.step(self.env, action, self._start.get("seed"), _check_step)
 
     def get_state(self) -> dict[str, Any]:
         """How the episode began, and the actions since."""
@@ -109,6 +105,16 @@ class EpisodeRecord(gym.Wrapper):
         self.reset(seed=start.get("seed"))
         for action in state["actions"]:
             self.step(action)
+
+
+def _check_reset(result: Any, env: gym.Env) -> None:
+    check_reset_form(result, env)
+    check_shape(result[0], env)
+
+
+def _check_step(result: Any, env: gym.Env) -> None:
+    check_step_form(result, env)
+    check_shape(result[0], env)
 
 
 def _batch(id: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv | None:

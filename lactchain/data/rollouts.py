@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from lactchain.data.movement import endless_rate, movement_metrics
 from lactchain.data.questions import Question
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.environments import patience
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
@@ -167,7 +169,7 @@ class Rollouts:
 
     def observe(self, states: Sequence[State]) -> list[str]:
         """The observation of each state at the beginning of an episode."""
-        return [self.env.reset(options={"state": state})[0] for state in states]
+        return [_reset(self.env, None, {"state": state})[0] for state in states]
 
     @contextmanager
     def measure(self, kind: str) -> Iterator[None]:
@@ -187,7 +189,7 @@ class _Place:
         self.index: int | None = None
 
     def begin(self, index: int, episode: Episode) -> None:
-        observation, info = self.env.reset(seed=episode.seed, options=episode.options)
+        observation, info = _reset(self.env, episode.seed, episode.options)
         self.index, self.seed, self.region = index, episode.seed, episode.region
         self.observations, self.infos = [observation], [info]
         self.actions: list[Action] = []
@@ -202,7 +204,8 @@ class _Place:
         self, action: Action, env_id: str, policy: str, cut: bool = False
     ) -> Trajectory | None:
         """Plays one completion; returns the episode if that ended it, or if it is cut here."""
-        observation, reward, terminated, truncated, info = self.env.step(action.text)
+        played = patience.called(self.env.step, self.env, self.seed, action.text, action.text)
+        observation, reward, terminated, truncated, info = played
         self.observations.append(observation)
         self.infos.append(info)
         self.actions.append(action)
@@ -221,6 +224,10 @@ class _Place:
             truncated=truncated or not terminated,
             policy=policy,
         )
+
+
+def _reset(env: LanguageEnv, seed: int | None, options: Mapping[str, Any] | None) -> Any:
+    return patience.called(env.reset, env, seed, None, seed=seed, options=options)
 
 
 Answered = list[tuple[_Place, Action]]

@@ -7,12 +7,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from lactchain.errors import EnvironmentFault
 from lactchain.types import Reward
 
 _NUMBERS = (float, Real)  # the usual type first: asking an abstract class is slow
 _FLAGS = (bool, np.bool_)
+_COUNTED = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 MOST_REWARD = float(np.finfo(np.float32).max)
 """Critics compute in this type. Sums of larger rewards would not even have a place in float64."""
 
@@ -86,9 +88,28 @@ def check_observation(observation: Any, env: gym.Env) -> None:
         raise _fault(env, f"an observation is in {env.observation_space}", observation)
 
 
+def check_shape(observation: Any, env: gym.Env) -> None:
+    """The same of an observation that networks read, which may lie beyond its bounds."""
+    space = env.observation_space
+    if isinstance(space, spaces.Box):
+        fits = _is_numeric(observation, space.shape)
+    else:
+        fits = not isinstance(space, _COUNTED) or observation in space
+    if not fits:
+        raise _fault(env, f"an observation is of the shape and kind of {space}", observation)
+
+
+def _is_numeric(value: Any, shape: tuple[int, ...]) -> bool:
+    try:
+        rows = np.asarray(value)
+    except ValueError:  # of lists of several lengths
+        return False
+    return rows.shape == shape and rows.dtype.kind in "biuf"
+
+
 def _fault(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
     try:
-        shown = str(got)[:200]
+        shown = " ".join(str(got).split())[:200]
     except ValueError:  # Python writes no number of more than 4,300 digits
         whole = isinstance(got, int)
         shown = f"a number of {got.bit_length()} bits" if whole else "one of thousands of digits"

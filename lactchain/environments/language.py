@@ -204,11 +204,10 @@ class LanguageEnv(gym.Env[str, str]):
         options = dict(options or {})
         state, remembered = options.pop("state", None), options.pop("remembered", None)
         if state is None:
-            result = self.env.reset(seed=seed, options=options)
+            self._last = patience.reset(self.env, seed, check_reset, options=options)
         else:
             result = self._reset_into(state, seed)
-        check_reset(result, self.env)
-        self._last = result
+            self._last = patience.checked(result, self.env, seed, None, check_reset)
         self._over = False
         self._num_chains = 0
         self._remembered.clear()
@@ -285,8 +284,7 @@ class LanguageEnv(gym.Env[str, str]):
         """Plays actions until they are exhausted or the episode ends."""
         info, terminated, truncated = self._info(), False, False
         for action in actions:
-            result = patience.step(self.env, action, self._seed)
-            check_step(result, self.env)
+            result = patience.step(self.env, action, self._seed, check_step)
             observation, reward, terminated, truncated, env_info = result
             before, state = info["state"], self._state()
             said = action if isinstance(action, str) else self.view.action_names[action]
@@ -297,7 +295,7 @@ class LanguageEnv(gym.Env[str, str]):
             info["positions"].append(self.view.position(self.env) if self.view.position else [])
             if terminated or truncated:
                 break
-        check_observation(observation, self.env)
+        patience.checked(observation, self.env, self._seed, action, check_observation)
         self._last = observation, env_info
         solved = terminated and (self.view.success is None or self.view.success(self.env))
         info["success"] = bool(solved)

@@ -1,32 +1,85 @@
-"""Steps of environments that may never return: what is under way, for whoever watches."""
+"""Calls of environments, which may raise, break the rules, end the process, or never return.
+
+Whatever comes of it is an `EnvironmentFault` that names the seed and the last action. What is under
+way is known to whoever watches.
+"""
 
 import time
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 
-_under_way: tuple[float, gym.Env, int | None, Any] | None = None
+from lactchain.errors import EnvironmentFault, LactChainError
+
+Seed = int | str | None
+Check = Callable[[Any, gym.Env], None]
+MOST_SHOWN = 300
+_under_way: tuple[float, gym.Env, Seed, Any] | None = None
 
 
-def step(env: gym.Env, action: Any, seed: int | None) -> Any:
-    """What `env.step(action)` returns; until then `overdue` tells of it.
+def step(env: gym.Env, action: Any, seed: Seed, check: Check) -> Any:
+    """What `env.step(action)` returns, once checked; until then `overdue` tells of it.
 
     Args:
-        seed: of the episode, where it is known.
+        seed: of the episode, in words or a number, where it is known.
+
+    Raises:
+        EnvironmentFault: it raises, ends the process, or does not pass the check.
     """
-    global _under_way
-    _under_way = time.monotonic(), env, seed, action
+    return checked(called(env.step, env, seed, action, action), env, seed, action, check)
+
+
+def reset(env: gym.Env, seed: int | None, check: Check, **arguments: Any) -> Any:
+    """The same of `env.reset`, with its other arguments."""
+    result = called(env.reset, env, seed, None, seed=seed, **arguments)
+    return checked(result, env, seed, None, check)
+
+
+def checked(result: Any, env: gym.Env, seed: Seed, action: Any, check: Check) -> Any:
+    """What an environment has returned; a fault that the check finds tells when that was."""
     try:
-        return env.step(action)
-    finally:
-        _under_way = None
+        check(result, env)
+    except EnvironmentFault as fault:
+        raise EnvironmentFault(f"{fault} ({_told(seed, action)})") from None
+    return result
 
 
 def overdue(seconds: float) -> str | None:
-    """The step that has taken longer than this, in words; None where there is none."""
+    """The call that has taken longer than this, in words; None where there is none."""
     found = _under_way
     if found is None or time.monotonic() - found[0] < seconds:
         return None
     _, env, seed, action = found
-    told = f"seed {seed}, last action {action!r}"
-    return f"{env}: a step has not returned within {seconds:.0f} s ({told})"
+    return f"{env}: a step has not returned within {seconds:.0f} s ({_told(seed, action)})"
+
+
+def called(
+    call: Callable[..., Any], env: gym.Env, seed: Seed, action: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """What a call of an environment returns; of LactChain's errors, they themselves are raised."""
+    global _under_way
+    _under_way = time.monotonic(), env, seed, action
+    try:
+        return call(*args, **kwargs)
+    except (LactChainError, KeyboardInterrupt):
+        raise
+    except SystemExit as end:
+        raise EnvironmentFault(
+            f"{env} called sys.exit({end.code!r}) in the middle of the work; let it raise an error,"
+            f" or end the episode ({_told(seed, action)})"
+        ) from end
+    except BaseException as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SHOWN]
+        where = f"{place.filename}:{place.lineno}"
+        told = _told(seed, action)
+        raise EnvironmentFault(f"{env} raised {said}, at {where} ({told})") from error
+    finally:
+        _under_way = None
+
+
+def _told(seed: Seed, action: Any) -> str:
+    shown = " ".join(repr(action).split())[:MOST_SHOWN]
+    return f"seed {seed}, last action {shown}"

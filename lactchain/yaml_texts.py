@@ -1,0 +1,153 @@
+"""YAML of settings: read within bounds, and written so that it reads back as it was.
+
+Files, and texts on a command line, may be of anybody. A few lines of aliases of aliases stand for
+more than memory holds, and brackets within brackets for more than a stack does.
+"""
+
+import re
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lactchain.errors import ConfigError
+
+MOST_CHARACTERS, MOST_VALUES, MOST_LEVELS = 500_000, 20_000, 50
+CLASS = "class_path"
+MOST_SHOWN = 600
+"""Characters of what somebody gave, in a line that says what is wrong with it."""
+
+
+class TooMuch(yaml.YAMLError):
+    """More than any settings hold."""
+
+    def __init__(self, most: int, what: str, got: str = "more") -> None:
+        super().__init__(f"expected at most {most:,} {what}, got {got}")
+
+
+class Unreadable(yaml.YAMLError):
+    """A value that is not of the kind that its tag says, such as `!!timestamp x`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-5 as a number, as jsonargparse does and PyYAML does not; stops at too much."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MOST_CHARACTERS:
+            raise TooMuch(MOST_CHARACTERS, "characters", f"{len(text):,}")
+        super().__init__(text)
+        self._values = self._levels = 0
+
+    def compose_document(self) -> yaml.Node:
+        """The values of a document, which are few enough with all aliases written out, too."""
+        node = super().compose_document()
+        if (size := _size(node, {})) > MOST_VALUES:
+            raise TooMuch(MOST_VALUES, "values", f"{size:,}")
+        return node
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """What a document stands for; PyYAML's own errors are of many kinds (6.0)."""
+        try:
+            return super().construct_document(node)
+        except (AttributeError, LookupError, TypeError) as error:
+            raise Unreadable(f"a value that is not what its tag says ({error})") from error
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        """The next value, with all that is in it."""
+        self._values += 1
+        self._levels += 1
+        if self._values > MOST_VALUES:
+            raise TooMuch(MOST_VALUES, "values")
+        if self._levels > MOST_LEVELS:
+            raise TooMuch(MOST_LEVELS, "levels")
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        return node
+
+
+def _size(node: yaml.Node, known: dict[int, int], level: int = 1) -> int:
+    """How many values there are with all aliases written out, each looked at once."""
+    if level > MOST_LEVELS:  # or one is inside itself
+        raise TooMuch(MOST_LEVELS, "levels")
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in known:
+        pairs = isinstance(node, yaml.MappingNode)
+        parts = chain.from_iterable(node.value) if pairs else node.value
+        known[id(node)] = 1 + sum(_size(part, known, level + 1) for part in parts)
+    return known[id(node)]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the text "1e-5", so that it stays text."""
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+        "-+0123456789",
+    )
+_Dumper.add_representer(tuple, yaml.SafeDumper.represent_list)
+
+
+def to_yaml(settings: Mapping[str, Any]) -> str:
+    """YAML that `parse` and `load` read back as it was."""
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """The mapping in a YAML file; `ConfigError` where there is none."""
+    shown = in_short(str(path))
+    try:
+        loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise ConfigError(f"{shown}: expected a YAML file, got {error.strerror}") from error
+    except TooMuch as error:
+        raise ConfigError(f"{shown}: {error}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{shown}: expected YAML, got {in_short(str(error))}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{shown}: expected a YAML mapping, got {type(loaded).__name__}")
+    return loaded
+
+
+def check_value(key: str, value: Any) -> None:
+    """Refuses what jsonargparse would take for more than the value of a setting (4.53).
+
+    It reads every text as YAML once more, in C, which dies of deep nesting, and writes all aliases
+    out. And it imports the module of whatever stands below the key `class_path`.
+
+    Raises:
+        ConfigError: there is too much in a text, or a class is named.
+    """
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            check_value(f"{key}.{name}", part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            check_value(key, part)
+    elif isinstance(value, str) and (inner := read_text(key, value)) != value:
+        check_value(key, inner)
+    if key.endswith(f".{CLASS}"):
+        raise ConfigError(f"{in_short(key)}: expected settings, got the name of a class")
+
+
+def read_text(key: str, text: str) -> Any:
+    """What a text is as YAML: itself, as a rule; `ConfigError` where there is too much in it."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except TooMuch as error:
+        raise ConfigError(f"{in_short(key)}: {error}") from error
+    except Unreadable as error:
+        raise ConfigError(f"{in_short(key)}: expected YAML, got {in_short(str(error))}") from error
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def in_short(text: str) -> str:
+    """A text on one line, without its middle where it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]} … {text[-100:]}"
