@@ -85,6 +85,7 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
             sync_file(path)
         for folder in {path.parent for path in paths} | {directory}:
             sync_folder(folder)
+        _sync_name(directory)
     files = {
         str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
         for path in paths
@@ -120,7 +121,7 @@ def verify_listed(file: Path) -> None:
 def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, Any]) -> None:
     """Writes a file, and then its manifest, with `extra` in it, beside it."""
     atomic_write(path, content)
-    _write(manifest_beside(path), path, extra, _description(content))
+    _write(manifest_beside(path), path, extra, describe(content))
 
 
 def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
@@ -131,7 +132,7 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}, though there is a manifest of it") from error
-    return content, manifest, _description(content).items() <= manifest.items()
+    return content, manifest, describe(content).items() <= manifest.items()
 
 
 def verify_if_described(path: str | Path, mend: str) -> None:
@@ -169,6 +170,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def _sync_name(path: Path) -> None:
+    """Lets the name of a folder, and of those that it is in, reach the disk, up to its run's."""
+    parents = list(path.absolute().parents)
+    run = next((n for n, parent in enumerate(parents) if (parent / RUN_FILE).is_file()), 0)
+    for folder in parents[: run + 1]:
+        sync_folder(folder)
+
+
 def _write(
     path: Path, described: str | Path, extra: Mapping[str, Any], contents: Mapping[str, Any]
 ) -> None:
@@ -190,7 +199,8 @@ def _serialise(manifest: Mapping[str, Any]) -> str:
     return f'{{\n"digest": "{digest}",\n"manifest": {body}\n}}\n'
 
 
-def _description(content: bytes) -> dict[str, Any]:
+def describe(content: bytes) -> dict[str, Any]:
+    """Size and SHA-256 of a file's content."""
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 

@@ -22,19 +22,30 @@ from typing import IO, Any
 from lactchain import distributed
 from lactchain.config import differences, load, to_dict, to_yaml, without
 from lactchain.environments.registry import not_imported
-from lactchain.errors import ConfigError, DiskError, LactChainError
+from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.files import (
     append_json_lines,
     atomic_write,
     disk_errors,
+    make_folder,
     read_json,
     read_json_lines,
+    sync_file,
+    sync_folder,
     to_json,
     write_json,
     write_json_lines,
 )
-from lactchain.manifests import RUN_FILE, verify_if_described, write_with_manifest
+from lactchain.manifests import (
+    RUN_FILE,
+    describe,
+    manifest_beside,
+    read_manifest,
+    verify_if_described,
+    write_with_manifest,
+)
 from lactchain.moved import is_same_place
+from lactchain.process import refuse_unless_inexact
 from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
@@ -58,6 +69,8 @@ _SECRET_IN_URL = re.compile(
 
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 """Files of a run that follow from its command alone."""
+_TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
+"""Files in which a run tells what became of it; its end vouches for them."""
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +147,7 @@ class Run(AbstractContextManager["Run"]):
         """Where a file or folder of this run is; the folder that holds it is made."""
         path = self.directory / name
         with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         return path
 
     @property
@@ -152,13 +165,27 @@ class Run(AbstractContextManager["Run"]):
         """What `finish` was given; `DataError` where it is damaged, or another run's."""
         path = self.directory / "summary.json"
         verify_if_described(path, "remove it and give the same command to finish again")
+        described = manifest_beside(path)
+        beside = read_manifest(described).get("beside", {}) if described.is_file() else {}
+        for name, description in beside.items():
+            file = self.directory / name
+            if not file.is_file() or describe(file.read_bytes()) != description:
+                raise DataError(
+                    f"{file}: missing or damaged since the run ended; put a copy back, or remove "
+                    "summary.json beside it and give the same command"
+                )
         return read_json(path)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which marks the run as complete, and closes the run."""
         if distributed.is_main():
             content = to_json(summary, indent=2).encode()
-            write_with_manifest(self.directory / "summary.json", content, {})
+            told = [path for name in _TOLD if (path := self.directory / name).is_file()]
+            with disk_errors(self.directory):
+                for path in told:
+                    sync_file(path)
+            beside = {path.name: describe(path.read_bytes()) for path in told}
+            write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
         self.close()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -173,10 +200,32 @@ class Run(AbstractContextManager["Run"]):
         if not any(metrics.keys() <= record.keys() for record in records):
             self.log(metrics, step)
 
-    def truncate_metrics(self, step: int) -> None:
-        """Drops the records after a step, when a run resumes from there."""
+    def mark_metrics(self) -> dict[str, Any]:
+        """Size and checksum of `metrics.jsonl` as it has reached the disk now: for a checkpoint."""
         path = self.directory / "metrics.jsonl"
-        if distributed.is_main() and path.exists():
+        if not path.exists():
+            return describe(b"")
+        with disk_errors(path):
+            sync_file(path)
+            sync_folder(self.directory)
+        return describe(path.read_bytes())
+
+    def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
+        """Drops the records after a step, when a run resumes from there.
+
+        Raises:
+            DataError: those before it are not as `mark_metrics` found them.
+        """
+        path = self.directory / "metrics.jsonl"
+        if not distributed.is_main():
+            return
+        content = path.read_bytes() if path.exists() else b""
+        if mark is not None and describe(content[: mark["size"]]) != mark:
+            refuse_unless_inexact(
+                f"{path}: missing or damaged, its records up to step {step} are not those that "
+                "were written; put a copy back"
+            )
+        if path.exists():
             records = read_metrics(self.directory)
             kept = [record for record in records if record["step"] <= step]
             if len(kept) < len(records):
@@ -247,7 +296,7 @@ def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -
                 f"run.run_dir: expected a folder, got the file {directory}; choose another with "
                 "--run.run_dir"
             )
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
@@ -395,6 +444,8 @@ def _redact(value: Any, is_secret: bool = False) -> Any:
 
 def _drop_torn_line(path: Path) -> None:
     if path.exists():
-        whole, line_break, torn = path.read_bytes().rpartition(b"\n")
-        if torn:
+        content = path.read_bytes()
+        before, _, _ = content.partition(b"\0")  # what a loss of power may leave in its place
+        whole, line_break, _ = before.rpartition(b"\n")
+        if whole + line_break != content:
             atomic_write(path, whole + line_break)

@@ -12,7 +12,7 @@ import safetensors.numpy
 import torch
 
 from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
-from lactchain.files import atomic_write, disk_errors, read_json
+from lactchain.files import atomic_write, disk_errors, make_folder, read_json
 from lactchain.manifests import write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
@@ -31,7 +31,7 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
         DiskError: the folder cannot be written.
     """
     with disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     arrays: dict[str, np.ndarray] = {}
     values = _take_arrays(state, "", arrays)
     atomic_write(directory / ARRAYS, safetensors.numpy.save(arrays))

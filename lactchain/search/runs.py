@@ -53,7 +53,8 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
             if config.language is None:
                 save_best(run, config.environment, evolution.champion)
             # Last: what is done again writes the rest again.
-            folder, state = run.path("checkpoints"), evolution.state_dict()
+            folder = run.path("checkpoints")
+            state = evolution.state_dict() | {"metrics": run.mark_metrics()}
             save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
             step.at(evolution.number)
             if run.told_to_end:
@@ -158,7 +159,8 @@ def resume(run: Run, evolution: Evolution) -> None:
             state["lineage"] = [line for line in lines if line["generation"] < state["number"]]
         evolution.load_state_dict(state)
     write_json_lines(path, evolution.lineage)
-    run.truncate_metrics(evolution.species.num_env_steps if evolution.number else -1)
+    steps = evolution.species.num_env_steps if evolution.number else -1
+    run.truncate_metrics(steps, (state or {}).get("metrics"))
 
 
 def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
