@@ -1,0 +1,81 @@
+"""Cases: one fault each, what came of it, and a file of results that goes on where it was."""
+
+import json
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lactchain.files import append_json_lines, read_json_lines
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a fault."""
+
+    ok: bool
+    ending: str
+    """A short word that is counted: equal, refused, repaired, no effect, stack trace, ..."""
+    detail: str = ""
+    """One line of what was seen, for bad ones."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault of the matrix."""
+
+    row: int
+    """In the matrix of 25 rows."""
+    program: str
+    name: str
+    """Unique in its part."""
+    strike: Callable[[Path], Verdict]
+    """Does it in an empty folder of its own, which goes afterwards."""
+
+
+def run_part(part: str, cases: Iterable[Case], results: Path, minutes: float = 1e9) -> Counter[str]:
+    """Strikes each case that has no result yet, and counts how the new ones ended.
+
+    Args:
+        results: receives a line for each case; those that are named there are done.
+        minutes: after so long no further case begins.
+    """
+    done = {record["name"] for record in read_json_lines(results)}
+    stop, endings = time.monotonic() + 60 * minutes, Counter()
+    for case in cases:
+        if case.name in done:
+            continue
+        if time.monotonic() > stop:
+            break
+        began = time.monotonic()
+        verdict = struck(case)
+        seconds = round(time.monotonic() - began, 2)
+        facts = {"row": case.row, "program": case.program, "name": case.name, **asdict(verdict)}
+        append_json_lines(results, [{"part": part, **facts, "seconds": seconds}])
+        endings[verdict.ending] += 1
+        report(part, endings, None if verdict.ok else facts)
+    return endings
+
+
+def struck(case: Case) -> Verdict:
+    """What came of a case; a fault of the benchmark itself is a bad end, too."""
+    with TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
+        try:
+            return case.strike(Path(folder))
+        except Exception as error:  # noqa: BLE001  - it is told, and the next case comes
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            return Verdict(False, f"harness: {type(error).__name__}", f"{where}: {error}"[:500])
+
+
+def report(part: str, endings: Counter[str], bad: dict | None) -> None:
+    """Says how far a part is where somebody looks on, and what is bad in any case."""
+    counts = ", ".join(f"{count} {ending}" for ending, count in endings.most_common())
+    if bad is not None:
+        print(json.dumps(bad), flush=True)
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[2K{part}: {counts}")
