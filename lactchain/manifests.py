@@ -24,7 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import atomic_write, disk_errors, read_json, sha256, sync_file, sync_folder
+from lactchain.files import (
+    SEAL,
+    atomic_write,
+    disk_errors,
+    read_json,
+    seal,
+    sha256,
+    sync_file,
+    sync_folder,
+    write_json,
+)
 
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -45,10 +55,27 @@ def origin(path: str | Path) -> dict[str, Any]:
     path = Path(path).resolve()
     for folder in path.parents:
         if (folder / RUN_FILE).is_file():
-            run_id = read_json(folder / RUN_FILE).get("run_id")
+            run_id = read_run_file(folder).get("run_id")
             if run_id is not None:
                 return {"run_id": run_id, "place": path.relative_to(folder).as_posix()}
     return {"run_id": None, "place": path.name}
+
+
+def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes what names the run in a folder, and closes it with a checksum."""
+    write_json(folder / RUN_FILE, seal(facts, 0), indent=2)
+
+
+def read_run_file(folder: Path) -> dict[str, Any]:
+    """What names the run in a folder; `DataError` where it is damaged.
+
+    Older versions of the project wrote no checksum.
+    """
+    stored = read_json(folder / RUN_FILE)
+    facts = {key: value for key, value in stored.items() if key != SEAL}
+    if SEAL in stored and stored != seal(facts, 0):
+        raise DataError(f"{folder / RUN_FILE}: damaged; remove it, the same command writes it anew")
+    return facts
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
@@ -68,7 +95,7 @@ def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
     parents = Path(path).resolve().parents
     run = next((folder for folder in parents if (folder / RUN_FILE).is_file()), None)
     return run is not None and any(
-        read_json(file).get("run_id") == run_id for file in run.rglob(RUN_FILE)
+        read_run_file(file.parent).get("run_id") == run_id for file in run.rglob(RUN_FILE)
     )
 
 

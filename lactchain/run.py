@@ -33,15 +33,17 @@ from lactchain.files import (
     sync_file,
     sync_folder,
     to_json,
-    write_json,
     write_json_lines,
 )
+from lactchain.inputs import Inputs, check_inputs, inputs_of
 from lactchain.manifests import (
     RUN_FILE,
     describe,
     manifest_beside,
     read_manifest,
+    read_run_file,
     verify_if_described,
+    write_run_file,
     write_with_manifest,
 )
 from lactchain.moved import is_same_place
@@ -118,7 +120,7 @@ class Run(AbstractContextManager["Run"]):
         lock, refusal = None, None
         if distributed.is_main():
             try:
-                lock = _prepare_folder(directory, settings, resume)
+                lock = _prepare_folder(directory, settings, resume, config)
             except LactChainError as error:
                 refusal = error
         if distributed.any_of(refusal is not None):
@@ -288,7 +290,9 @@ def _seen_by_all(directory: Path) -> bool:
     return not missing
 
 
-def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> IO[str]:
+def _prepare_folder(
+    directory: Path, settings: Mapping[str, Any], resume: str, config: Any
+) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
         if directory.is_file():
@@ -304,11 +308,13 @@ def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -
         if resume != "must" and not begun:
             _forget(directory)
         _check_folder(directory, settings, resume)
-        _check_imports(directory)
+        before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
+        _check_imports(directory, before)
+        inputs = _inputs(directory, before, config)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
-        environment = {"run_id": run_id, **describe_environment()}
-        write_json(directory / RUN_FILE, environment, indent=2)
+        about = {"run_id": run_id, **describe_environment(), "inputs": inputs}
+        write_run_file(directory, about)
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not (directory / "summary.json").exists() and nothing_under_way():
             log.info("%s: was left unfinished, and goes on", directory)
@@ -322,7 +328,7 @@ def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
     A newer version of the project may know more settings, with null for what was before.
     """
     environment, stored = directory / RUN_FILE, directory / "config.yaml"
-    run_id = read_json(environment).get("run_id") if environment.is_file() else None
+    run_id = read_run_file(directory).get("run_id") if environment.is_file() else None
     if run_id is not None:
         return run_id
     identity = _without_harmless(load(stored) if stored.is_file() else settings)
@@ -381,15 +387,23 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         _check_identity(directory, _without_moved(directory, before, changed))
 
 
-def _check_imports(directory: Path) -> None:
+def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:
     """Asks again for the modules that a run was given on its command line."""
-    environment = directory / RUN_FILE
-    recorded = read_json(environment).get("imports", []) if environment.is_file() else []
-    if missing := not_imported(recorded):
+    if missing := not_imported(before.get("imports", [])):
         raise ConfigError(
             f"{directory}: this run imported {', '.join(missing)}; add --import "
             f"{','.join(missing)} to the command"
         )
+
+
+def _inputs(directory: Path, before: Mapping[str, Any], config: Any) -> Inputs:
+    """What the run has read from elsewhere since it began, as it still is unless it is over."""
+    recorded = before.get("inputs", {})
+    if (directory / "summary.json").exists():
+        return recorded
+    found = inputs_of(config)
+    check_inputs(recorded, found, directory)
+    return recorded | found
 
 
 def _without_moved(
