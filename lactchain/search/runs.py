@@ -53,9 +53,9 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
             if config.language is None:
                 save_best(run, config.environment, evolution.champion)
             # Last: what is done again writes the rest again.
-            folder = run.path("checkpoints")
-            state = evolution.state_dict() | {"metrics": run.mark_metrics()}
-            save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
+            folder, state = run.path("checkpoints"), evolution.state_dict()
+            mark = run.mark_metrics()
+            save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS, mark)
             step.at(evolution.number)
             if run.told_to_end:
                 break
@@ -160,7 +160,7 @@ def resume(run: Run, evolution: Evolution) -> None:
         evolution.load_state_dict(state)
     write_json_lines(path, evolution.lineage)
     steps = evolution.species.num_env_steps if evolution.number else -1
-    run.truncate_metrics(steps, (state or {}).get("metrics"))
+    run.truncate_metrics(steps, None if state is None else state["metrics"])
 
 
 def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
