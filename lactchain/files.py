@@ -66,7 +66,8 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with disk_errors(path, len(content)):
         try:
-            with open(temporary, "wb") as file:
+            temporary.unlink(missing_ok=True)  # of a crash; nor is a link there followed
+            with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -73,6 +73,7 @@ _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 """Files of a run that follow from its command alone."""
 _TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
+_FILES = {*_ABOUT, *_TOLD, "summary.json", "summary.manifest"}
 
 log = logging.getLogger(__name__)
 
@@ -304,6 +305,7 @@ def _prepare_folder(
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
+        _check_plain(directory)
         begun = _has_produced(directory)
         if resume != "must" and not begun:
             _forget(directory)
@@ -320,6 +322,24 @@ def _prepare_folder(
             log.info("%s: was left unfinished, and goes on", directory)
         on_failure.pop_all()
     return lock
+
+
+def _check_plain(directory: Path) -> None:
+    """Refuses links that lead out of a run, pipes, and folders where its own files should be.
+
+    Whoever hands a run on could have something else read by them, or written over.
+    """
+    inside = directory.resolve()
+    for path in directory.rglob("*"):
+        leads_out = path.is_symlink() and not path.resolve().is_relative_to(inside)
+        is_special = not path.is_symlink() and not (path.is_dir() or path.is_file())
+        if leads_out or is_special or (path.is_dir() and path.name in _FILES):
+            kind = "a link that leads out of the run" if leads_out else "another kind of file"
+            raise ConfigError(
+                f"{path}: expected a plain file or folder of this run, got "
+                f"{kind if leads_out or is_special else 'a folder'}; remove it, or put a copy of "
+                "what it stands for in its place"
+            )
 
 
 def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:

@@ -132,7 +132,10 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
             f"{path}: expected {kind} of schema version {version}, "
             f"got {found[0]} of schema version {found[1]}"
         )
-    return pq.read_table(io.BytesIO(content))
+    try:
+        return pq.read_table(io.BytesIO(content))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: no parquet file that can be read ({error})") from error
 
 
 def _damaged_part(content: bytes) -> str:
