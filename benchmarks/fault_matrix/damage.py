@@ -262,7 +262,9 @@ class StopAt:
 
 def place_of(program: Program, shared: Path) -> Path:
     """Where the runs of a program are while they run: some write down where that is."""
-    return shared / "place" / program.name / "run"
+    place = shared / "place" / program.name
+    place.mkdir(parents=True, exist_ok=True)
+    return place / "run"
 
 
 @cache

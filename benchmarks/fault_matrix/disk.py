@@ -99,8 +99,8 @@ class _Disk:
             yield None, lambda: _mount("-o", "remount,size=1g,nr_inodes=100000", str(run_dir))
 
     def _left_read_only(self, run_dir: Path) -> Iterator[tuple[None, Callable[[], None]]]:
+        left = left_at(self.program, self.shared, "half") if self.number % 2 else None
         with mounted(run_dir, "size=1g"):
-            left = left_at(self.program, self.shared, "half") if self.number % 2 else None
             if left is not None:
                 shutil.copytree(left, run_dir, symlinks=True, dirs_exist_ok=True)
             _mount("-o", "remount,ro", str(run_dir))
@@ -166,7 +166,7 @@ def mounted(place: Path, option: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(place)], check=True)  # helpers may linger
 
 
 @cache
