@@ -52,7 +52,10 @@ def attack(
 ) -> None:
     """Goes on with a part; its results are lines of FOLDER/PART.jsonl."""
     from fault_matrix.cases import run_part
+    from fault_matrix.programs import PROGRAMS
 
+    for name in set(PROGRAMS) - set(programs or PROGRAMS):
+        del PROGRAMS[name]  # nothing of them is even prepared
     module = importlib.import_module(f"fault_matrix.{part}")
     print(f"{part}: {module.TITLE}", flush=True)
     shared = folder / "shared" / part

@@ -146,9 +146,12 @@ def verify_listed(file: Path) -> None:
 
 
 def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, Any]) -> None:
-    """Writes a file, and then its manifest, with `extra` in it, beside it."""
-    atomic_write(path, content)
+    """Writes a file's manifest, with `extra` in it, beside its place, and then the file.
+
+    So that no crash leaves a file that nothing vouches for.
+    """
     _write(manifest_beside(path), path, extra, describe(content))
+    atomic_write(path, content)
 
 
 def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:

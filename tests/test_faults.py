@@ -11,36 +11,41 @@ import pytest
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import faults  # noqa: E402
-from fault_matrix import programs  # noqa: E402
+from fault_matrix import programs, table  # noqa: E402
 from fault_matrix.cases import Case, Verdict, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest  # noqa: E402
 
 from lactchain.files import read_json_lines  # noqa: E402
 
-SHORT = {}
+SHORT = {
+    "kills": (0.05, ["search_random", "train_dqn"], 4),
+    "signals": (0.05, ["collect_rollouts", "train_dqn"], 2),
+}
 """The parts, with the scale, the programs (None: all) and the most cases of the short test."""
 
 
-def struck(part, folder, scale, names, most):
+def struck(part, folder, scale, names, most, monkeypatch):
     """The results of some cases of a part."""
+    for name in set(programs.PROGRAMS) - set(names or programs.PROGRAMS):
+        monkeypatch.delitem(programs.PROGRAMS, name)
     module = importlib.import_module(f"fault_matrix.{part}")
-    found = faults.of_programs(module.cases(folder / "shared", scale), names)
     (folder / "shared").mkdir()
+    found = faults.of_programs(module.cases(folder / "shared", scale), names)
     run_part(part, islice(found, most), folder / "results.jsonl")
     return read_json_lines(folder / "results.jsonl")
 
 
 @pytest.mark.parametrize("part", SHORT)
-def test_no_fault_of_a_part_does_harm(part, tmp_path):
-    results = struck(part, tmp_path, *SHORT[part])
+def test_no_fault_of_a_part_does_harm(part, tmp_path, monkeypatch):
+    results = struck(part, tmp_path, *SHORT[part], monkeypatch)
     assert results and [r for r in results if not r["ok"]] == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", SHORT)
-def test_no_fault_of_a_part_does_harm_to_any_program(part, tmp_path):
-    results = struck(part, tmp_path, 0.05, None, None)
+def test_no_fault_of_a_part_does_harm_to_any_program(part, tmp_path, monkeypatch):
+    results = struck(part, tmp_path, 0.02, None, None, monkeypatch)
     assert results and [r for r in results if not r["ok"]] == []
 
 
@@ -89,6 +94,30 @@ def test_a_digest_sees_a_stray_a_flipped_bit_and_a_step_that_is_there_twice(tmp_
     assert differing(digest(other), whole) == [
         "+.x.tmp", "-summary.json", "metrics.jsonl", "weights.safetensors",
     ]  # fmt: skip
+
+
+def test_the_table_counts_endings_and_names_what_did_harm():
+    def record(name, ok, ending):
+        facts = {"part": "kills", "row": 1, "program": "train_dqn", "name": name}
+        return {**facts, "ok": ok, "ending": ending, "detail": "a `b`"}
+
+    text = table.matrix(
+        [record("a", True, "equal"), record("b", True, "equal"), record("c", False, "hung")]
+    )
+    lines = text.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:27]] == [f"| {n}" for n in range(1, 26)]
+    assert lines[2].split(" | ")[3:5] == ["2 equal", "1"]
+    assert lines[3].split(" | ")[3:5] == ["–", "–"]
+    assert "| train_dqn | 2 of 3 |" in lines
+    assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]
+    page = f"before\n{table.BEGIN}old\n{table.END}behind\n"
+    assert table.with_table(page, text) == f"before\n{table.BEGIN}{text}{table.END}behind\n"
+
+
+def test_every_page_has_a_place_for_the_table():
+    for page in table.PAGES:
+        text = page.read_text("utf-8")
+        assert text.count(table.BEGIN) == 1 and text.count(table.END) == 1
 
 
 def test_every_script_that_makes_a_run_is_attacked():

@@ -44,6 +44,18 @@ def test_a_run_that_was_left_says_so_when_it_goes_on(run_dir, caplog):
     assert caplog.text.count("unfinished") == 1
 
 
+def test_a_summary_that_nothing_vouches_for_does_not_end_a_run(run_dir):
+    """As after a kill between the two: it would be believed with any bit flipped."""
+    leave_something(run_dir)
+    (run_dir / "summary.manifest").mkdir()  # its manifest cannot be written
+    with Run.open(run_dir, Config()) as run, pytest.raises(DiskError, match="summary.manifest"):
+        run.finish({})
+    assert not run.finished
+    (run_dir / "summary.manifest").rmdir()
+    Run.open(run_dir, Config()).finish({"loss": 1.0})
+    assert run.finished and run.summary == {"loss": 1.0}
+
+
 def test_another_configuration_is_refused_with_its_differences(run_dir):
     leave_something(run_dir)
     other = replace(Config(), critic=replace(Config().critic, gamma=0.5))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from script_setups import (
+    CLASSES,
     COLLECT,
     RESULTS,
     build_weights,
@@ -25,8 +27,9 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
-from lactchain.config import dump
+from lactchain.config import dump, parse
 from lactchain.run import read_metrics
+from lactchain.settings import RunConfig
 
 TRAINERS = ["train_critic", "train_simpo"]
 
@@ -91,6 +94,18 @@ def test_killed_at_random_times_a_script_ends_with_the_same_bits(
 ):
     kill_and_repeat(script, config_of(script, weights, tmp_path / "run"), num_kills=3, seed=0)
     assert contents(tmp_path / "run", script) == contents(finished(script), script)
+
+
+@pytest.mark.parametrize("script", TRAINERS)
+def test_killed_before_its_summary_a_script_repeats_no_record(script, finished, tmp_path):
+    run_dir = tmp_path / "run"
+    shutil.copytree(finished(script), run_dir)
+    (run_dir / "summary.json").unlink()
+    records = read_metrics(run_dir)
+    file = run_dir / "config.yaml"
+    config = replace(parse(CLASSES[script], ["--config", str(file)]), run=RunConfig(str(run_dir)))
+    run_here(script, config)
+    assert read_metrics(run_dir) == records and (run_dir / "summary.json").exists()
 
 
 @pytest.mark.slow

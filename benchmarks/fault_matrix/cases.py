@@ -5,8 +5,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,6 +36,12 @@ class Case:
     """Unique in its part."""
     strike: Callable[[Path], Verdict]
     """Does it in an empty folder of its own, which goes afterwards."""
+
+
+def in_turns(*series: Iterator[Case]) -> Iterator[Case]:
+    """One case of each series, then the next of each, until all are at their end."""
+    for turn in zip_longest(*series):
+        yield from filter(None, turn)
 
 
 def run_part(part: str, cases: Iterable[Case], results: Path, minutes: float = 1e9) -> Counter[str]:

@@ -49,10 +49,14 @@ def read(path: Path) -> Any:
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
-    """Records in their order, so that a step that is there twice is seen."""
+    """Records in their order, so that a step that is there twice is seen.
+
+    That of how long a training took is the last process's, which may have found it trained.
+    """
     return [
         {name: value for name, value in record.items() if "time" not in name.split("/")}
         for record in read_json_lines(path)
+        if "time/train_runtime" not in record
     ]
 
 

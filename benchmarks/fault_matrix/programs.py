@@ -28,7 +28,8 @@ from test_search_runs import config as agent_search
 from fault_matrix.cases import Verdict
 from fault_matrix.digests import Digest, differing, digest
 from lactchain.config import dump
-from lactchain.settings import ActorConfig, RunConfig
+from lactchain.settings import ActorConfig, CollectConfig, PreferenceConfig, RunConfig
+from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.stages.train_mc import TrainMCConfig
 
@@ -54,9 +55,42 @@ class Program:
         return digest(run_dir)
 
 
+COLLECT = CollectConfig(num_episodes=32, num_envs=16, shard_size=8)
+PREFERENCES = PreferenceConfig(num_states=32, num_candidates=4, states_per_shard=8)
+EVALUATION = EvaluationConfig(num_envs=48, num_samples=16)
+SMALL = {"collect": COLLECT, "preferences": PREFERENCES, "evaluation": EVALUATION}
+
+
 def stage(name: str) -> Program:
-    """A stage of the pipeline, or the pipeline."""
-    return Program(name, name, lambda shared, run_dir: config_of(name, shared, run_dir))
+    """A stage of the pipeline."""
+
+    def make(shared: Path, run_dir: Path) -> Any:
+        config = config_of(name, shared, run_dir)
+        return replace(config, **{k: v for k, v in SMALL.items() if hasattr(config, k)})
+
+    return Program(name, name, make)
+
+
+def pipeline(shared: Path, run_dir: Path) -> Any:
+    """Two rounds."""
+    config = config_of("run_pipeline", shared, run_dir)
+    return replace(
+        config,
+        critic=replace(config.critic, collect=COLLECT),
+        simpo=replace(config.simpo, preferences=PREFERENCES),
+        evaluation=EVALUATION,
+    )
+
+
+def language(shared: Path, run_dir: Path) -> Any:
+    """Two generations of two actors."""
+    config = language_search(shared, run_dir)
+    train = replace(config.language.train, preferences=PREFERENCES)
+    return replace(
+        config,
+        language=replace(config.language, train=train),
+        evolution=replace(config.evolution, population_size=2, num_generations=2),
+    )
 
 
 def values(name: str, config_class: type) -> Program:
@@ -89,14 +123,15 @@ def search(name: str, **changes: Any) -> Program:
 
 
 def _programs() -> Iterator[Program]:
-    yield from map(stage, [*STAGES, "run_pipeline"])
+    yield from map(stage, STAGES)
+    yield Program("run_pipeline", "run_pipeline", pipeline)
     yield values("train_mc", TrainMCConfig)
     yield values("train_ilql", TrainILQLConfig)
     yield from map(agent, AGENTS)
     yield search("search_evolution", ppo=PPO)
     yield search("search_random", method="random", ppo=None, dqn=DQN)
     yield search("search_tpe", method="tpe", ppo=PPO)
-    yield Program("search_language", "search", language_search)
+    yield Program("search_language", "search", language)
 
 
 PROGRAMS = {program.name: program for program in _programs()}
@@ -106,7 +141,7 @@ def prepare(shared: Path) -> Path:
     """Writes what the programs read: an untrained actor and encoder, and episodes."""
     if not (shared / "episodes").exists():
         build_weights(shared)
-        episodes = run_once(PROGRAMS["make_offline_data"], shared, shared / "offline")
+        episodes = run_once(stage("make_offline_data"), shared, shared / "offline")
         os.rename(episodes / "trajectories", shared / "episodes")
     return shared
 
@@ -127,10 +162,19 @@ def expected(program: Program, shared: Path) -> Digest:
 def run_once(program: Program, shared: Path, run_dir: Path) -> Path:
     """A run to its end."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
-    process = start(program, program.config(shared, run_dir))
-    if ended(process) != 0:
+    process, seconds = start(program, program.config(shared, run_dir)), 0.0
+    while process.is_alive():
+        seconds = worked(process.pid) or seconds
+        time.sleep(0.002)
+    if process.exitcode != 0:
         raise RuntimeError(f"{program.name}: {last_line(run_dir)}")
+    (run_dir.parent / "seconds").write_text(f"{seconds}")
     return run_dir
+
+
+def duration(program: Program, shared: Path) -> float:
+    """How long the run that nothing disturbed has worked, in CPU seconds."""
+    return float((finished(program, shared).parent / "seconds").read_text())
 
 
 def start(

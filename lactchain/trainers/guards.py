@@ -223,7 +223,10 @@ class GuardedTrainer:
         logs |= self._means_of_window()
         super().log(logs, start_time)
         metrics = {metric_key(name): value for name, value in logs.items()}
-        self.run.log(metrics, step=self.state.global_step)
+        # An evaluation behind the training is repeated where a crash came before the summary.
+        evaluated = any(name.startswith("eval/") for name in metrics)
+        write = self.run.log_once if evaluated else self.run.log
+        write(metrics, step=self.state.global_step)
         if "loss" in logs:
             self.step.note = f"loss {float(logs['loss']):.3g}"
 

@@ -1,0 +1,75 @@
+"""Asks programs to stop at any time; they must save, end with 130 or 143, and go on exactly."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from fault_matrix.cases import Case, Verdict, in_turns
+from fault_matrix.programs import (
+    PROGRAMS,
+    Program,
+    duration,
+    ended,
+    prepare,
+    start,
+    verdict,
+    wait_until,
+    worked,
+)
+
+TITLE = "SIGTERM and SIGINT at random times"
+SIGNALS = 28
+"""Of each program."""
+WITHIN = 10.0
+"""Seconds until a process has ended: of its own work, where others keep the machine busy."""
+AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
+"""Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
+
+
+def cases(shared: Path, scale: float) -> Iterator[Case]:
+    """The programs in turns."""
+    prepare(shared)
+    count = max(1, round(SIGNALS * scale))
+    yield from in_turns(*(of_program(p, shared, count) for p in PROGRAMS.values()))
+
+
+def of_program(program: Program, shared: Path, count: int) -> Iterator[Case]:
+    """Both signals by turns."""
+    for number in range(count):
+        asked = (signal.SIGTERM, signal.SIGINT)[number % 2]
+        name = f"{program.name}-{asked.name}-{number}"
+        yield Case(11, program.name, name, partial(stopped, program, shared, asked, name))
+
+
+def stopped(
+    program: Program, shared: Path, asked: signal.Signals, name: str, folder: Path
+) -> Verdict:
+    """Stopped once or twice, and then run to its end."""
+    run_dir, chance = folder / "run", random.Random(name)
+    for _ in range(chance.choice((1, 1, 2))):
+        process = start(program, program.config(shared, run_dir))
+        if not wait_until(process, chance.uniform(0.05, 1) * duration(program, shared)):
+            break
+        began, worked_before = time.monotonic(), worked(process.pid)
+        os.kill(process.pid, asked)
+        seconds, code = work_until_end(process, worked_before), process.exitcode
+        if min(seconds, time.monotonic() - began) > WITHIN:
+            return Verdict(False, "slow", f"{seconds:.1f} s of work after {asked.name}")
+        if code not in (0, *AT_ONCE[asked]):
+            return verdict(program, shared, run_dir, code)
+    code = ended(start(program, program.config(shared, run_dir)))
+    return verdict(program, shared, run_dir, code)
+
+
+def work_until_end(process, worked_before: float) -> float:
+    """How long a process still works after it was asked to stop."""
+    seconds = 0.0
+    while process.is_alive():
+        seconds = max(seconds, worked(process.pid) - worked_before)
+        time.sleep(0.005)
+    process.join()
+    return seconds
