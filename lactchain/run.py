@@ -73,7 +73,7 @@ _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 """Files of a run that follow from its command alone."""
 _TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
-_FILES = {*_ABOUT, *_TOLD, "summary.json", "summary.manifest"}
+_FILES = {"config.yaml", RUN_FILE, "summary.json", *_TOLD}
 
 log = logging.getLogger(__name__)
 
@@ -312,10 +312,13 @@ def _prepare_folder(
         _check_folder(directory, settings, resume)
         before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
         _check_imports(directory, before)
+        if (stored := directory / "config.yaml").is_file():
+            _check_own(directory, before, load(stored))
         inputs = _inputs(directory, before, config)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
-        about = {"run_id": run_id, **describe_environment(), "inputs": inputs}
+        named = {"run_id": run_id, "identity": _identity(settings)}
+        about = named | describe_environment() | {"inputs": inputs}
         write_run_file(directory, about)
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not (directory / "summary.json").exists() and nothing_under_way():
@@ -351,8 +354,23 @@ def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
     run_id = read_run_file(directory).get("run_id") if environment.is_file() else None
     if run_id is not None:
         return run_id
-    identity = _without_harmless(load(stored) if stored.is_file() else settings)
+    return _identity(load(stored) if stored.is_file() else settings)
+
+
+def _identity(settings: Mapping[str, Any]) -> str:
+    """A word for what settings compute."""
+    identity = _without_harmless(settings)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_own(directory: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuses the name of another run; older versions of the project did not write whose it is."""
+    identity = _identity(settings)
+    if before.get("identity", identity) != identity:
+        raise DataError(
+            f"{directory / RUN_FILE}: belongs to another run than config.yaml; remove it, the same "
+            "command writes it anew"
+        )
 
 
 def _has_produced(directory: Path) -> bool:

@@ -184,6 +184,15 @@ def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
         assert again.id == run.id
 
 
+def test_the_name_of_another_run_is_refused(tmp_path):
+    for seed in (0, 1):
+        with Run.open(tmp_path / f"{seed}", RunConfig(seed=seed)) as run:
+            run.log({"loss": 0.5}, step=1)
+    shutil.copy(tmp_path / "1" / RUN_FILE, tmp_path / "0" / RUN_FILE)
+    with pytest.raises(DataError, match="environment.json: belongs to another run"):
+        Run.open(tmp_path / "0", RunConfig(seed=0))
+
+
 def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": \0\0\0\n')

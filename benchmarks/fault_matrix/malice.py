@@ -44,7 +44,7 @@ OWN = {"schema_version", "run_id", "place", "files", "size", "sha256"}
 def cases(shared: Path, scale: float) -> Iterator[Case]:
     """Every program in turn."""
     for number in range(round(A_PROGRAM * scale) or 1):
-        for name in ATTACKED:
+        for name in (name for name in ATTACKED if name in PROGRAMS):
             yield Case(23, name, f"{name}-{number}", _Attack(shared, PROGRAMS[name], number))
 
 
