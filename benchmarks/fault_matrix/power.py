@@ -4,9 +4,11 @@ All that writes what is read back, in many states at each moment: what was annou
 whole, and nothing is a mix of old and new.
 """
 
+import logging
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,10 @@ class _Loss:
     end: int
 
     def __call__(self, folder: Path) -> Verdict:
+        with _silence():
+            return self._judge(folder)
+
+    def _judge(self, folder: Path) -> Verdict:
         least = max((n for end, n in self.announced.items() if end <= self.end), default=0)
         rng = random.Random(self.end)
         for state in states(self.recorded, self.end, self.model, STATES, rng):
@@ -80,6 +86,18 @@ class _Loss:
                 return Verdict(False, "lost", f"expected step {least} or later, got {found}")
             shutil.rmtree(place)
         return Verdict(True, "old or new")
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What is skipped is told each time."""
+    log = logging.getLogger("lactchain")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _recorded(writer: Writer, folder: Path) -> tuple[Recording, dict[int, int]]:
