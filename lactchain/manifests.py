@@ -187,7 +187,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         intact = _serialise(manifest) == text
     except FileNotFoundError:
         raise DataError(f"{path}: missing, what it describes was never completed") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: damaged, it is no manifest") from error
     if not intact:
         raise DataError(f"{path}: damaged, its checksum does not match")
