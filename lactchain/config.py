@@ -57,7 +57,8 @@ def parse(
         ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
             the message names the key.
     """
-    _, argv = take_dry_run(sys.argv[1:] if argv is None else argv)
+    _, argv = take_switch(sys.argv[1:] if argv is None else argv, "--dry_run")
+    _, argv = take_switch(argv, "--inexact")
     _, argv = take_imports(argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
@@ -129,15 +130,15 @@ def without(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Ite
             yield from without(value, b[name], f"{prefix}{name}.")
 
 
-def take_dry_run(argv: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether a command has `--dry_run`, or `--dry_run true`; and its other arguments.
+def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
+    """Whether a command has a switch, `--dry_run` or `--dry_run true`; and its other arguments.
 
-    It is a question, and no setting: no file holds it.
+    It is said of one command, and no setting: no file holds it.
     """
     argv = list(argv)
-    if "--dry_run" not in argv:
+    if name not in argv:
         return False, argv
-    place = argv.index("--dry_run")
+    place = argv.index(name)
     value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
     return value != "false", argv[:place] + argv[place + (1 if value is None else 2) :]
 

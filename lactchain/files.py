@@ -66,7 +66,8 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with disk_errors(path, len(content)):
         try:
-            with open(temporary, "wb") as file:
+            temporary.unlink(missing_ok=True)  # of a crash; nor is a link there followed
+            with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -95,7 +96,9 @@ def stand_for(link: Path, target: str | None) -> None:
             os.symlink(target, temporary)
         except OSError:
             temporary.write_text(target, encoding="utf-8")
+            sync_file(temporary)
         os.replace(temporary, link)
+        sync_folder(link.parent)
 
 
 def follow(name: Path) -> Path:
@@ -107,6 +110,15 @@ def follow(name: Path) -> Path:
         target = name.parent / name.read_text("utf-8", errors="replace").strip()
         return target if os.path.isdir(target) else name  # a text may be too long for a name
     return name
+
+
+def make_folder(path: str | Path) -> None:
+    """Makes a folder, and those above it that are missing; their names have reached the disk."""
+    path = Path(path)
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
 
 
 def sync_file(path: Path) -> None:
@@ -164,7 +176,18 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
     A last line that a crash has cut is left out.
     """
     path = Path(path)
-    return parse_json_lines(path, path.read_bytes().rpartition(b"\n")[0]) if path.exists() else []
+    return parse_json_lines(path, whole_lines(path.read_bytes())) if path.exists() else []
+
+
+def whole_lines(content: bytes) -> bytes:
+    """The lines of a file without the last one, if a crash has cut it.
+
+    After a loss of power there may be zeros in the place of some of it.
+    """
+    lines = content.split(b"\n")[:-1]
+    if lines and b"\0" in lines[-1]:
+        del lines[-1]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
@@ -221,12 +244,15 @@ def append_json_lines(
     Args:
         synced: whether they have reached the disk when this returns; for what is read back.
     """
-    text = _lines(records)
-    with disk_errors(path, len(text)), open(path, "a", encoding="utf-8") as file:
-        file.write(text)
-        if synced:
-            file.flush()
-            os.fsync(file.fileno())
+    text, is_new = _lines(records), not os.path.exists(path)
+    with disk_errors(path, len(text)):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        if synced and is_new:
+            sync_folder(Path(path).parent)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -24,7 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import atomic_write, disk_errors, read_json, sha256, sync_file, sync_folder
+from lactchain.files import (
+    SEAL,
+    atomic_write,
+    disk_errors,
+    read_json,
+    seal,
+    sha256,
+    sync_file,
+    sync_folder,
+    write_json,
+)
 
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -45,10 +55,27 @@ def origin(path: str | Path) -> dict[str, Any]:
     path = Path(path).resolve()
     for folder in path.parents:
         if (folder / RUN_FILE).is_file():
-            run_id = read_json(folder / RUN_FILE).get("run_id")
+            run_id = read_run_file(folder).get("run_id")
             if run_id is not None:
                 return {"run_id": run_id, "place": path.relative_to(folder).as_posix()}
     return {"run_id": None, "place": path.name}
+
+
+def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes what names the run in a folder, and closes it with a checksum."""
+    write_json(folder / RUN_FILE, seal(facts, 0), indent=2)
+
+
+def read_run_file(folder: Path) -> dict[str, Any]:
+    """What names the run in a folder; `DataError` where it is damaged.
+
+    Older versions of the project wrote no checksum.
+    """
+    stored = read_json(folder / RUN_FILE)
+    facts = {key: value for key, value in stored.items() if key != SEAL}
+    if SEAL in stored and stored != seal(facts, 0):
+        raise DataError(f"{folder / RUN_FILE}: damaged; remove it, the same command writes it anew")
+    return facts
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
@@ -68,7 +95,7 @@ def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
     parents = Path(path).resolve().parents
     run = next((folder for folder in parents if (folder / RUN_FILE).is_file()), None)
     return run is not None and any(
-        read_json(file).get("run_id") == run_id for file in run.rglob(RUN_FILE)
+        read_run_file(file.parent).get("run_id") == run_id for file in run.rglob(RUN_FILE)
     )
 
 
@@ -85,6 +112,7 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
             sync_file(path)
         for folder in {path.parent for path in paths} | {directory}:
             sync_folder(folder)
+        _sync_name(directory)
     files = {
         str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
         for path in paths
@@ -122,7 +150,7 @@ def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, An
 
     So that no crash leaves a file that nothing vouches for.
     """
-    _write(manifest_beside(path), path, extra, _description(content))
+    _write(manifest_beside(path), path, extra, describe(content))
     atomic_write(path, content)
 
 
@@ -134,7 +162,7 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}, though there is a manifest of it") from error
-    return content, manifest, _description(content).items() <= manifest.items()
+    return content, manifest, describe(content).items() <= manifest.items()
 
 
 def verify_if_described(path: str | Path, mend: str) -> None:
@@ -159,7 +187,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         intact = _serialise(manifest) == text
     except FileNotFoundError:
         raise DataError(f"{path}: missing, what it describes was never completed") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: damaged, it is no manifest") from error
     if not intact:
         raise DataError(f"{path}: damaged, its checksum does not match")
@@ -170,6 +198,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"reads {SCHEMA_VERSION}); upgrade lactchain"
         )
     return manifest
+
+
+def _sync_name(path: Path) -> None:
+    """Lets the name of a folder, and of those that it is in, reach the disk, up to its run's."""
+    parents = list(path.absolute().parents)
+    run = next((n for n, parent in enumerate(parents) if (parent / RUN_FILE).is_file()), 0)
+    for folder in parents[: run + 1]:
+        sync_folder(folder)
 
 
 def _write(
@@ -193,7 +229,8 @@ def _serialise(manifest: Mapping[str, Any]) -> str:
     return f'{{\n"digest": "{digest}",\n"manifest": {body}\n}}\n'
 
 
-def _description(content: bytes) -> dict[str, Any]:
+def describe(content: bytes) -> dict[str, Any]:
+    """Size and SHA-256 of a file's content."""
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 

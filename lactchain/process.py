@@ -16,11 +16,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain import distributed
-from lactchain.config import parse, take_dry_run, take_imports, typed_modules
+from lactchain.config import parse, take_imports, take_switch, typed_modules
 from lactchain.console import LogLines, console, plain
 from lactchain.environments.patience import overdue
 from lactchain.environments.registry import import_modules, name_modules
-from lactchain.errors import EnvironmentFault, Interrupted, LactChainError, ProcessLost
+from lactchain.errors import (
+    DataError,
+    EnvironmentFault,
+    Interrupted,
+    LactChainError,
+    ProcessLost,
+)
 from lactchain.preflight import look_up
 from lactchain.progress import is_watched
 
@@ -31,10 +37,13 @@ TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_
 
 QUESTIONS = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
 has, where a language model is loaded. --import MODULE imports a module of yours first, which
-registers environments; a file of settings imports none.
+registers environments; a file of settings imports none. --inexact goes on with a run though
+something is not as it was, such as the number of processes or threads, and the result another.
 """
 
 Config = TypeVar("Config")
+
+log = logging.getLogger(__name__)
 
 
 def launch(
@@ -45,7 +54,7 @@ def launch(
     A `LactChainError` ends the script with its one line and its exit code. `--help` begins with
     the `usage`, before the docstring of the module that `main` is in.
     """
-    global _dry_run
+    global _dry_run, _inexact
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
@@ -63,7 +72,8 @@ def launch(
     alone = True
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, QUESTIONS))
-        _dry_run, arguments = take_dry_run(sys.argv[1:])
+        _dry_run, arguments = take_switch(sys.argv[1:], "--dry_run")
+        _inexact, arguments = take_switch(arguments, "--inexact")
         modules, arguments = take_imports(arguments)
         name_modules(typed_modules(arguments))
         import_modules(modules)
@@ -133,6 +143,16 @@ _dry_run = False
 def is_dry_run() -> bool:
     """Whether the command asked for an estimate only: see `QUESTIONS`."""
     return _dry_run
+
+
+_inexact = False
+
+
+def refuse_unless_inexact(problem: str) -> None:
+    """Raises `DataError`, or warns where the command says that it is to go on all the same."""
+    if not _inexact:
+        raise DataError(f"{problem}; or add --inexact to go on all the same")
+    log.warning("%s: goes on all the same", problem)
 
 
 _requested_signal = 0

@@ -22,19 +22,32 @@ from typing import IO, Any
 from lactchain import distributed
 from lactchain.config import differences, load, to_dict, to_yaml, without
 from lactchain.environments.registry import not_imported
-from lactchain.errors import ConfigError, DiskError, LactChainError
+from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.files import (
     append_json_lines,
     atomic_write,
     disk_errors,
+    make_folder,
     read_json,
     read_json_lines,
+    sync_file,
+    sync_folder,
     to_json,
-    write_json,
     write_json_lines,
 )
-from lactchain.manifests import RUN_FILE, verify_if_described, write_with_manifest
+from lactchain.inputs import Inputs, check_inputs, inputs_of
+from lactchain.manifests import (
+    RUN_FILE,
+    describe,
+    manifest_beside,
+    read_manifest,
+    read_run_file,
+    verify_if_described,
+    write_run_file,
+    write_with_manifest,
+)
 from lactchain.moved import is_same_place
+from lactchain.process import refuse_unless_inexact
 from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
@@ -58,6 +71,9 @@ _SECRET_IN_URL = re.compile(
 
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 """Files of a run that follow from its command alone."""
+_TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
+"""Files in which a run tells what became of it; its end vouches for them."""
+_FILES = {"config.yaml", RUN_FILE, "summary.json", *_TOLD}
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +121,7 @@ class Run(AbstractContextManager["Run"]):
         lock, refusal = None, None
         if distributed.is_main():
             try:
-                lock = _prepare_folder(directory, settings, resume)
+                lock = _prepare_folder(directory, settings, resume, config)
             except LactChainError as error:
                 refusal = error
         if distributed.any_of(refusal is not None):
@@ -134,7 +150,7 @@ class Run(AbstractContextManager["Run"]):
         """Where a file or folder of this run is; the folder that holds it is made."""
         path = self.directory / name
         with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         return path
 
     @property
@@ -152,13 +168,27 @@ class Run(AbstractContextManager["Run"]):
         """What `finish` was given; `DataError` where it is damaged, or another run's."""
         path = self.directory / "summary.json"
         verify_if_described(path, "remove it and give the same command to finish again")
+        described = manifest_beside(path)
+        beside = read_manifest(described).get("beside", {}) if described.is_file() else {}
+        for name, description in beside.items():
+            file = self.directory / name
+            if not file.is_file() or describe(file.read_bytes()) != description:
+                raise DataError(
+                    f"{file}: missing or damaged since the run ended; put a copy back, or remove "
+                    "summary.json beside it and give the same command"
+                )
         return read_json(path)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which marks the run as complete, and closes the run."""
         if distributed.is_main():
             content = to_json(summary, indent=2).encode()
-            write_with_manifest(self.directory / "summary.json", content, {})
+            told = [path for name in _TOLD if (path := self.directory / name).is_file()]
+            with disk_errors(self.directory):
+                for path in told:
+                    sync_file(path)
+            beside = {path.name: describe(path.read_bytes()) for path in told}
+            write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
         self.close()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -176,17 +206,39 @@ class Run(AbstractContextManager["Run"]):
     @property
     def environment(self) -> dict[str, Any]:
         """What `environment.json` says of where the run works."""
-        return read_json(self.directory / RUN_FILE)
+        return read_run_file(self.directory)
 
     def note(self, **facts: Any) -> None:
         """Adds to `environment.json` what only a stage finds out; it stays when the run goes on."""
         if distributed.is_main():
-            write_json(self.directory / RUN_FILE, self.environment | facts, indent=2)
+            write_run_file(self.directory, self.environment | facts)
 
-    def truncate_metrics(self, step: int) -> None:
-        """Drops the records after a step, when a run resumes from there."""
+    def mark_metrics(self) -> dict[str, Any]:
+        """Size and checksum of `metrics.jsonl` as it has reached the disk now: for a checkpoint."""
         path = self.directory / "metrics.jsonl"
-        if distributed.is_main() and path.exists():
+        if not path.exists():
+            return describe(b"")
+        with disk_errors(path):
+            sync_file(path)
+            sync_folder(self.directory)
+        return describe(path.read_bytes())
+
+    def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
+        """Drops the records after a step, when a run resumes from there.
+
+        Raises:
+            DataError: those before it are not as `mark_metrics` found them.
+        """
+        path = self.directory / "metrics.jsonl"
+        if not distributed.is_main():
+            return
+        content = path.read_bytes() if path.exists() else b""
+        if mark is not None and describe(content[: mark["size"]]) != mark:
+            refuse_unless_inexact(
+                f"{path}: missing or damaged, its records up to step {step} are not those that "
+                "were written; put a copy back"
+            )
+        if path.exists():
             records = read_metrics(self.directory)
             kept = [record for record in records if record["step"] <= step]
             if len(kept) < len(records):
@@ -249,7 +301,9 @@ def _seen_by_all(directory: Path) -> bool:
     return not missing
 
 
-def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> IO[str]:
+def _prepare_folder(
+    directory: Path, settings: Mapping[str, Any], resume: str, config: Any
+) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
         if directory.is_file():
@@ -257,25 +311,48 @@ def _prepare_folder(directory: Path, settings: Mapping[str, Any], resume: str) -
                 f"run.run_dir: expected a folder, got the file {directory}; choose another with "
                 "--run.run_dir"
             )
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
+        _check_plain(directory)
         begun = _has_produced(directory)
         if resume != "must" and not begun:
             _forget(directory)
         _check_folder(directory, settings, resume)
-        _check_imports(directory)
+        before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
+        _check_imports(directory, before)
+        if (stored := directory / "config.yaml").is_file():
+            _check_own(directory, before, load(stored))
+        inputs = _inputs(directory, before, config)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
-        noted = read_json(directory / RUN_FILE) if (directory / RUN_FILE).is_file() else {}
-        environment = {**noted, "run_id": run_id, **describe_environment()}
-        write_json(directory / RUN_FILE, environment, indent=2)
+        named = {"run_id": run_id, "identity": _identity(settings)}
+        about = before | named | describe_environment() | {"inputs": inputs}
+        write_run_file(directory, about)
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not (directory / "summary.json").exists() and nothing_under_way():
             log.info("%s: was left unfinished, and goes on", directory)
         on_failure.pop_all()
     return lock
+
+
+def _check_plain(directory: Path) -> None:
+    """Refuses links that lead out of a run, pipes, and folders where its own files should be.
+
+    Whoever hands a run on could have something else read by them, or written over.
+    """
+    inside = directory.resolve()
+    for path in directory.rglob("*"):
+        leads_out = path.is_symlink() and not path.resolve().is_relative_to(inside)
+        is_special = not path.is_symlink() and not (path.is_dir() or path.is_file())
+        if leads_out or is_special or (path.is_dir() and path.name in _FILES):
+            kind = "a link that leads out of the run" if leads_out else "another kind of file"
+            raise ConfigError(
+                f"{path}: expected a plain file or folder of this run, got "
+                f"{kind if leads_out or is_special else 'a folder'}; remove it, or put a copy of "
+                "what it stands for in its place"
+            )
 
 
 def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
@@ -284,11 +361,26 @@ def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
     A newer version of the project may know more settings, with null for what was before.
     """
     environment, stored = directory / RUN_FILE, directory / "config.yaml"
-    run_id = read_json(environment).get("run_id") if environment.is_file() else None
+    run_id = read_run_file(directory).get("run_id") if environment.is_file() else None
     if run_id is not None:
         return run_id
-    identity = _without_harmless(load(stored) if stored.is_file() else settings)
+    return _identity(load(stored) if stored.is_file() else settings)
+
+
+def _identity(settings: Mapping[str, Any]) -> str:
+    """A word for what settings compute."""
+    identity = _without_harmless(settings)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_own(directory: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuses the name of another run; older versions of the project did not write whose it is."""
+    identity = _identity(settings)
+    if before.get("identity", identity) != identity:
+        raise DataError(
+            f"{directory / RUN_FILE}: belongs to another run than config.yaml; remove it, the same "
+            "command writes it anew"
+        )
 
 
 def _has_produced(directory: Path) -> bool:
@@ -343,15 +435,23 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         _check_identity(directory, _without_moved(directory, before, changed))
 
 
-def _check_imports(directory: Path) -> None:
+def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:
     """Asks again for the modules that a run was given on its command line."""
-    environment = directory / RUN_FILE
-    recorded = read_json(environment).get("imports", []) if environment.is_file() else []
-    if missing := not_imported(recorded):
+    if missing := not_imported(before.get("imports", [])):
         raise ConfigError(
             f"{directory}: this run imported {', '.join(missing)}; add --import "
             f"{','.join(missing)} to the command"
         )
+
+
+def _inputs(directory: Path, before: Mapping[str, Any], config: Any) -> Inputs:
+    """What the run has read from elsewhere since it began, as it still is unless it is over."""
+    recorded = before.get("inputs", {})
+    if (directory / "summary.json").exists():
+        return recorded
+    found = inputs_of(config)
+    check_inputs(recorded, found, directory)
+    return recorded | found
 
 
 def _without_moved(
@@ -406,6 +506,8 @@ def _redact(value: Any, is_secret: bool = False) -> Any:
 
 def _drop_torn_line(path: Path) -> None:
     if path.exists():
-        whole, line_break, torn = path.read_bytes().rpartition(b"\n")
-        if torn:
+        content = path.read_bytes()
+        before, _, _ = content.partition(b"\0")  # what a loss of power may leave in its place
+        whole, line_break, _ = before.rpartition(b"\n")
+        if whole + line_break != content:
             atomic_write(path, whole + line_break)

@@ -19,8 +19,8 @@ from lactchain.config import (
     dump,
     load,
     parse,
-    take_dry_run,
     take_imports,
+    take_switch,
     to_dict,
     typed_modules,
 )
@@ -140,9 +140,9 @@ def test_abbreviations_are_refused():
 
 def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
     for words in (["--dry_run"], ["--dry_run", "true"]):
-        assert take_dry_run(["--run.seed", "3", *words]) == (True, ["--run.seed", "3"])
-    assert take_dry_run(["--dry_run", "false", "x"]) == (False, ["x"])
-    assert take_dry_run(["--dry_run", "--run.seed", "3"]) == (True, ["--run.seed", "3"])
+        assert take_switch(["--run.seed", "3", *words], "--dry_run") == (True, ["--run.seed", "3"])
+    assert take_switch(["--dry_run", "false", "x"], "--dry_run") == (False, ["x"])
+    assert take_switch(["--dry_run", "--run.seed", "3"], "--dry_run") == (True, ["--run.seed", "3"])
     assert parse(Config, ["--run.seed", "3", "--dry_run", "true"]).run.seed == 3
 
 

@@ -59,7 +59,7 @@ class Countdown:
         if self.strike():
             self.fail()
         file = builtins.open(path, mode, **kwargs)  # noqa: SIM115  - the caller closes it
-        return TornWriter(file, self) if mode == "wb" else file
+        return TornWriter(file, self) if mode == "xb" else file
 
 
 class TornWriter:

@@ -20,6 +20,10 @@ from lactchain.files import read_json_lines  # noqa: E402
 SHORT = {
     "kills": (0.05, ["search_random", "train_dqn"], 4),
     "signals": (0.05, ["collect_rollouts", "train_dqn"], 2),
+    "damage": (0.05, ["search_random"], 6),
+    "malice": (0.2, ["train_ppo"], 6),
+    "power": (0.02, None, 40),
+    "disk": (0.1, ["search_random"], 3),
 }
 """The parts, with the scale, the programs (None: all) and the most cases of the short test."""
 

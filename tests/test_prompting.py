@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lactchain.errors import DataError
+from lactchain.models import prompting
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.strategies import STRATEGIES, resolve_strategy
 from lactchain.types import Action
@@ -214,3 +215,16 @@ def test_a_thousand_prompts_take_less_than_fifty_milliseconds():
         best = min(best, time.process_time() - start)
     assert best < 0.05
     assert prompts[:20] == [template.encode(text) for text in batch[:20]]
+
+
+LONG = "{% for i in range(2000) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"  # seconds
+
+
+@pytest.mark.parametrize("template", [
+    "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}", "{{ 'x' * (10 ** 12) }}", "{{ 1 / 0 }}",
+    "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__.os.getpid() }}", LONG,
+])  # fmt: skip
+def test_a_chat_template_that_does_harm_or_does_not_end_is_an_error(template, monkeypatch):
+    monkeypatch.setattr(prompting, "RENDER_SECONDS", 0.2)
+    with pytest.raises(DataError, match="chat template"):
+        PromptTemplate(byte_level(template, []), "none")

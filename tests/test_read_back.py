@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from script_setups import config_of
+from script_setups import build_weights, config_of
 
+from lactchain import process
 from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
@@ -16,11 +17,12 @@ from lactchain.data.evaluations import (
     write_values,
 )
 from lactchain.errors import DataError
-from lactchain.files import append_json_lines, read_sealed_lines, seal
-from lactchain.manifests import write_manifest
+from lactchain.files import append_json_lines, read_json_lines, read_sealed_lines, seal
+from lactchain.manifests import RUN_FILE, read_run_file, write_manifest
 from lactchain.models.actor import POLICY_FILE, read_policy
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain.run import Run
+from lactchain.settings import RunConfig
 from lactchain.stages.run_pipeline import sized
 
 VALUES = StateValues(({"x": 1}, {"x": 2}), (0.5, -0.25), (0.5, 0.0), 0.9)
@@ -106,3 +108,94 @@ def test_what_a_model_is_asked_by_is_verified_with_its_folder(name, read, tmp_pa
     (tmp_path / name).write_text('{"base": "b"}')
     with pytest.raises(DataError, match=f"{name}: damaged, its SHA-256"):
         read(tmp_path)
+
+
+def test_a_base_model_that_was_changed_since_the_run_began_is_refused(tmp_path, monkeypatch):
+    """Nothing but the run itself knows what it was: most models have no manifest."""
+    weights = build_weights(tmp_path / "weights")
+    for manifest in weights.rglob("manifest.json"):
+        manifest.unlink()
+    config = config_of("train_simpo", weights, tmp_path / "run")
+    with Run.of(config) as run:
+        run.log({"loss": 1.0}, step=1)
+    file = weights / "actor/model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"model.safetensors of actor.model is not as it was"):
+        Run.of(config)
+    with monkeypatch.context() as context:
+        context.setattr(process, "_inexact", True)
+        Run.of(config).close()
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="is not as it was"):  # what it went on with counts
+        Run.of(config)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda text: text.replace("0.25", "0.75"), lambda text: text[:-60], lambda text: "",
+])  # fmt: skip
+def test_metrics_that_were_changed_are_refused_before_a_run_goes_on(damage, tmp_path):
+    path = tmp_path / "run/metrics.jsonl"
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        run.log({"loss": 0.5}, step=1)
+        run.log({"loss": 0.25}, step=2)
+        mark = run.mark_metrics()
+        run.log({"loss": 0.125}, step=3)
+    text = path.read_text()
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        run.truncate_metrics(2, mark)
+        assert path.read_bytes() == text.encode()[: mark["size"]]
+        path.write_text(damage(path.read_text()))
+        with pytest.raises(DataError, match=r"metrics.jsonl: missing or damaged, .* to step 2"):
+            run.truncate_metrics(2, mark)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "lineage.jsonl"])
+def test_what_a_finished_run_tells_of_itself_is_as_it_was_at_its_end(name, tmp_path):
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        append_json_lines(run.path(name), [{"step": 1, "loss": 0.5}])
+        run.finish({"loss": 0.5})
+        assert run.summary == {"loss": 0.5}
+    path = tmp_path / "run" / name
+    path.write_text(path.read_text().replace("0.5", "0.7"))
+    with pytest.raises(DataError, match=f"{name}: missing or damaged since the run ended"):
+        _ = run.summary
+    path.unlink()
+    with pytest.raises(DataError, match=f"{name}: missing or damaged since the run ended"):
+        _ = run.summary
+
+
+def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        run.log({"loss": 0.5}, step=1)
+    path = tmp_path / "run" / RUN_FILE
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        try:
+            found = read_run_file(path.parent)
+        except DataError:
+            continue
+        assert found["run_id"] == run.id and b'"sha256"' not in bytes(flipped)
+    path.unlink()
+    with Run.open(tmp_path / "run", RunConfig()) as again:
+        assert again.id == run.id
+
+
+def test_the_name_of_another_run_is_refused(tmp_path):
+    for seed in (0, 1):
+        with Run.open(tmp_path / f"{seed}", RunConfig(seed=seed)) as run:
+            run.log({"loss": 0.5}, step=1)
+    shutil.copy(tmp_path / "1" / RUN_FILE, tmp_path / "0" / RUN_FILE)
+    with pytest.raises(DataError, match="environment.json: belongs to another run"):
+        Run.open(tmp_path / "0", RunConfig(seed=0))
+
+
+def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": \0\0\0\n')
+    assert read_json_lines(path) == [{"a": 1}]
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"\0\0')
+    assert read_json_lines(path) == [{"a": 1}, {"a": 2}]

@@ -12,8 +12,8 @@ import safetensors.numpy
 import torch
 
 from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
-from lactchain.files import atomic_write, disk_errors, read_json
-from lactchain.manifests import write_manifest
+from lactchain.files import atomic_write, disk_errors, make_folder, read_json
+from lactchain.manifests import MANIFEST, read_manifest, write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
 _ARRAY = "array:"
@@ -31,7 +31,7 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
         DiskError: the folder cannot be written.
     """
     with disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     arrays: dict[str, np.ndarray] = {}
     values = _take_arrays(state, "", arrays)
     atomic_write(directory / ARRAYS, safetensors.numpy.save(arrays))
@@ -45,22 +45,32 @@ def load_state(directory: Path) -> dict[str, Any]:
     return _put_arrays(read_json(directory / VALUES), arrays)
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], keep: int) -> None:
+def save_checkpoint(
+    folder: Path, step: int, state: Mapping[str, Any], keep: int, metrics: Mapping[str, Any]
+) -> None:
     """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
+
+    Args:
+        metrics: what `Run.mark_metrics` found, for the manifest.
 
     Raises:
         DiskError: the folder cannot be written.
     """
     checkpoint = folder / f"checkpoint-{step}"
     clear_place(checkpoint)
-    save_state(checkpoint, state, {"step": step})
+    save_state(checkpoint, state, {"step": step, "metrics": metrics})
     prune_checkpoints(folder, keep)
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The state in the newest checkpoint of this run that is whole, None where there is none."""
+    """The state in the newest checkpoint of this run that is whole, None where there is none.
+
+    Its `metrics` are those of `save_checkpoint`; None in one of an older version.
+    """
     checkpoint = latest_checkpoint(folder)
-    return None if checkpoint is None else load_state(checkpoint)
+    if checkpoint is None:
+        return None
+    return load_state(checkpoint) | {"metrics": read_manifest(checkpoint / MANIFEST).get("metrics")}
 
 
 def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -156,7 +156,7 @@ class Training:
             "episodes": self._episodes,
         }
         folder, keep = self.run.path("checkpoints"), self.loop.keep_checkpoints
-        save_checkpoint(folder, self.steps, state, keep)
+        save_checkpoint(folder, self.steps, state, keep, self.run.mark_metrics())
 
     def resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""
@@ -171,7 +171,7 @@ class Training:
         self.evaluations = state["evaluations"]
         self._logged, self._saved = state["logged"], self.steps
         self._episodes = [tuple(entry) for entry in state["episodes"]]
-        self.run.truncate_metrics(self.steps)
+        self.run.truncate_metrics(self.steps, state["metrics"])
 
     def _is_over(self) -> bool:
         return self.run.told_to_end or self.steps >= self.loop.total_steps

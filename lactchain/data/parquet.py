@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lactchain.errors import DataError
-from lactchain.files import disk_errors
+from lactchain.files import disk_errors, make_folder
 from lactchain.manifests import manifest_beside, read_with_manifest, write_with_manifest
 
 ROWS_PER_GROUP = 4096
@@ -52,7 +52,7 @@ def write_table(
         store_schema=False,
     )
     with disk_errors(path):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        make_folder(Path(path).parent)
     about = {"kind": kind, "version": version, **(facts or {})}
     write_with_manifest(path, buffer.getvalue(), about)
 
@@ -132,7 +132,10 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
             f"{path}: expected {kind} of schema version {version}, "
             f"got {found[0]} of schema version {found[1]}"
         )
-    return pq.read_table(io.BytesIO(content))
+    try:
+        return pq.read_table(io.BytesIO(content))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: no parquet file that can be read ({error})") from error
 
 
 def _damaged_part(content: bytes) -> str:

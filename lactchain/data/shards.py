@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from lactchain import distributed
 from lactchain.errors import DataError, Interrupted
-from lactchain.files import disk_errors
+from lactchain.files import disk_errors, make_folder
 from lactchain.manifests import manifest_beside, read_manifest
 from lactchain.process import stop_requested
 from lactchain.progress import under_way
@@ -56,7 +56,7 @@ def work_through(
         Interrupted: a signal asked to stop; the finished shards are kept.
     """
     with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     paths = [folder / f"{i:05d}-of-{num_shards:05d}.parquet" for i in range(num_shards)]
     with distributed.Shares(num_shards) as shares, under_way(title, num_shards) as step:
 

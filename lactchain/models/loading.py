@@ -2,6 +2,8 @@
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.headed import ScoreHead, value_encoder_class
@@ -36,6 +38,9 @@ from lactchain.models.weight_files import (
 from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
 log = logging.getLogger(__name__)
+
+MOST_LAYERS = 10_000
+"""Of any model; one that claims more would be built without end."""
 
 SMALL_MODEL_BYTES = 1 << 30
 """Below this a progress bar would only flicker, and hashing all bytes takes a second at most."""
@@ -137,7 +142,7 @@ def load_base(
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
         _check_trainable(config, path)
-    with quiet(progress=num_bytes > SMALL_MODEL_BYTES):
+    with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
             dtype=dtype,
@@ -164,6 +169,24 @@ def load_base(
     return model
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What transformers makes nothing of is a `DataError`, in whichever way it says so.
+
+    What a device, a library that is not installed, or a signal did wrong says nothing of the files.
+    """
+    try:
+        yield
+    except (LactChainError, torch.OutOfMemoryError, torch.AcceleratorError, ImportError):
+        raise
+    except Exception as error:  # noqa: BLE001  - tokenizers raise nothing narrower
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"{path}: transformers cannot read this model ({type(error).__name__}: {reason}); "
+            f"{mend(path)}"
+        ) from error
+
+
 def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder, with a padding token.
 
@@ -174,9 +197,10 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         read_model_json(path / name)
     verify_file_if_listed(path / "tokenizer.json")  # before anything of it is believed
-    tokenizer = AutoTokenizer.from_pretrained(
-        path, local_files_only=True, trust_remote_code=trusts_remote_code()
-    )
+    with readable(path):
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=trusts_remote_code()
+        )
     tokenizer.padding_side = padding_side
     if chat and tokenizer.chat_template is None:
         raise DataError(
@@ -232,15 +256,23 @@ def load_shape(path: Path) -> PretrainedConfig:
     Raises:
         DataError: it is missing or damaged, or of a model whose code nobody has trusted.
     """
-    model_type = read_model_json(path / "config.json").get("model_type")
+    stored = read_model_json(path / "config.json")
+    model_type = stored.get("model_type")
+    for name, value in stored.items():
+        if "layers" in name and isinstance(value, int) and value > MOST_LAYERS:
+            raise DataError(
+                f"{path / 'config.json'}: {name}: expected at most {MOST_LAYERS:,}, got {value:,}; "
+                f"{mend(path)}"
+            )
     if model_type not in CONFIG_MAPPING and not trusts_remote_code():
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
             f"{model_type!r}; a model with code of its own needs {TRUST}=1; read the code first"
         )
-    return AutoConfig.from_pretrained(
-        path, local_files_only=True, trust_remote_code=trusts_remote_code()
-    )
+    with readable(path):
+        return AutoConfig.from_pretrained(
+            path, local_files_only=True, trust_remote_code=trusts_remote_code()
+        )
 
 
 def _end_in_eos_if_declared(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:

@@ -20,6 +20,7 @@ def resolve_weights(model: str | Path) -> Path:
     """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
     for folder in (follow(Path(model)), WEIGHTS_FOLDER / model):
         if folder.is_dir():
+            _check_plain(folder)
             return folder
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -30,6 +31,13 @@ def resolve_weights(model: str | Path) -> Path:
         raise DataError(
             f"{model}: no such folder, nor a model in the Hugging Face cache; {mend(model)}"
         ) from error
+
+
+def _check_plain(folder: Path) -> None:
+    """Refuses pipes and the like: whoever opens one waits for ever."""
+    for file in folder.iterdir():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise DataError(f"{file}: expected a plain file, got a pipe or device; remove it")
 
 
 def mend(model: str | Path) -> str:

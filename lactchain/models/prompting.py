@@ -7,10 +7,11 @@ chat template of the model's tokenizer.
 """
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
@@ -26,6 +27,9 @@ _SLOT = "LACTCHAIN-OBSERVATION-SLOT"
 # Templates that write the date take this one: the prompts of a run are the same tomorrow.
 _TODAY = datetime(2024, 7, 26)
 _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+
+RENDER_SECONDS = 20.0
+"""Of a chat template, which takes milliseconds."""
 
 # Observations of all kinds, to check a way of tokenising against the tokenizer's own.
 PROBES = ("x", " x", "2 3 up 1 0", "At (2, 3).", "\nline", "", " ", "[1]", '"quoted"', "é漢🙂")
@@ -106,15 +110,13 @@ class PromptTemplate:
         """What the chat template writes before and after the user's second text."""
         said = {"role": "assistant", "content": _SLOT}
         turns = [{"role": "user", "content": "-"}, said, {"role": "user", "content": _SLOT}]
-        text = self._tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
+        text = render(self._tokenizer, turns, add_generation_prompt=True, enable_thinking=False)
         _, before, after = text.split(_SLOT)
         return before.lstrip().removeprefix(end_of_completion(self._tokenizer)), after
 
     def _encode_conversation(self, messages: Conversation) -> list[int]:
-        text = self._tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=False
+        text = render(
+            self._tokenizer, list(messages), add_generation_prompt=True, enable_thinking=False
         )
         return _ids(self._tokenizer, text)
 
@@ -165,10 +167,10 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
     arrangements = [[{"role": "system", "content": strategy}, user], [joined]]
     for messages in arrangements if strategy else [[user]]:
         try:
-            text = tokenizer.apply_chat_template(
+            text = render(
+                tokenizer,
                 messages,
                 chat_template=template,
-                tokenize=False,
                 add_generation_prompt=True,
                 enable_thinking=False,  # the completion is the chain, with no thoughts before it
             )
@@ -189,6 +191,38 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
     )
 
 
+def render(tokenizer: PreTrainedTokenizerBase, messages: list[dict], **options: Any) -> str:
+    """A conversation as the tokenizer's chat template writes it.
+
+    A template is a program that came with the model. It runs in a sandbox, which sets its loops no
+    end, so that it has `RENDER_SECONDS`.
+
+    Raises:
+        TemplateError: the template refuses the conversation.
+        DataError: it fails in another way, or does not end.
+    """
+    ended: list[str | Exception] = []
+
+    def work() -> None:
+        try:
+            ended.append(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+        except Exception as error:  # noqa: BLE001  - whatever the template does
+            ended.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(RENDER_SECONDS)
+    outcome = ended[0] if ended else TimeoutError(f"it takes more than {RENDER_SECONDS:.0f} s")
+    if isinstance(outcome, str):
+        return outcome
+    if isinstance(outcome, TemplateError):
+        raise outcome
+    raise DataError(
+        f"tokenizer {tokenizer.name_or_path}: its chat template fails "
+        f"({type(outcome).__name__}: {outcome}); use another model, or mend the template"
+    ) from outcome
+
+
 def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The special token that the chat template closes a completion with; else the end of a text.
 
@@ -196,7 +230,7 @@ def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """
     answered = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _SLOT}]
     try:
-        text = tokenizer.apply_chat_template(answered, tokenize=False)
+        text = render(tokenizer, answered)
     except TemplateError:  # a template that shows no completions
         return tokenizer.eos_token
     _, completion, after = text.partition(_SLOT)

@@ -29,8 +29,9 @@ from lactchain.files import (
     seal,
     write_json_lines,
 )
+from lactchain.process import refuse_unless_inexact
 from lactchain.progress import under_way
-from lactchain.run import Run
+from lactchain.run import Run, read_metrics
 from lactchain.search.agents import Member, agent_class
 from lactchain.search.evolution import Child, Evolution, Generation, Species, ancestors, credit
 from lactchain.search.members import join, take
@@ -54,7 +55,8 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
                 save_best(run, config.environment, evolution.champion)
             # Last: what is done again writes the rest again.
             folder, state = run.path("checkpoints"), evolution.state_dict()
-            save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS)
+            mark = run.mark_metrics()
+            save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS, mark)
             step.at(evolution.number)
             if run.told_to_end:
                 break
@@ -85,6 +87,7 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
     write_json_lines(path, map(seal, lines, count(), repeat(run.id)))
     trials.replay(lines)
     run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
+    check_metrics(run, lines)
     best = max(lines, key=lambda line: line["fitness"], default=None)
     met = best is not None and best["certified"]
     table = GrowingTable()
@@ -96,10 +99,12 @@ def try_out(config: Any, run: Run) -> dict[str, Any]:
             if best is None or met or report.fitness > best["fitness"]:
                 best = line
                 save_best(run, config.environment, report)
-            append_json_lines(path, [seal(line, len(lines), run.id)], synced=True)
-            lines.append(line)
             metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
             run.log(metrics, step=report.num_env_steps)
+            run.mark_metrics()
+            # Behind the metrics: what no line tells is done again, and they are cut.
+            append_json_lines(path, [seal(line, len(lines), run.id)], synced=True)
+            lines.append(line)
             if report.is_final:
                 step.at(report.trial + 1)
                 shown = {"trial": report.trial, "fitness": report.fitness}
@@ -158,13 +163,29 @@ def resume(run: Run, evolution: Evolution) -> None:
             state["lineage"] = [line for line in lines if line["generation"] < state["number"]]
         evolution.load_state_dict(state)
     write_json_lines(path, evolution.lineage)
-    run.truncate_metrics(evolution.species.num_env_steps if evolution.number else -1)
+    steps = evolution.species.num_env_steps if evolution.number else -1
+    run.truncate_metrics(steps, None if state is None else state["metrics"])
 
 
 def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The evaluations of trials that came to their end, or met the target."""
     over = {line["trial"] for line in lines if line["is_final"] or line["certified"]}
     return [line for line in lines if line["trial"] in over]
+
+
+def check_metrics(run: Run, lines: Sequence[dict[str, Any]]) -> None:
+    """Raises `DataError` where metrics are not what the evaluations of trials came to."""
+    best, expected = -np.inf, []
+    for line in lines:
+        best = line["fitness"] if line["certified"] else max(best, line["fitness"])
+        told = {"search/best_fitness": best, "search/fitness": line["fitness"]}
+        expected.append({"step": line["num_env_steps"]} | told)
+    found = [{k: v for k, v in r.items() if k != "time"} for r in read_metrics(run.directory)]
+    if found != expected:
+        refuse_unless_inexact(
+            f"{run.path('metrics.jsonl')}: missing or damaged, it does not tell what trials.jsonl "
+            "does; put a copy back"
+        )
 
 
 def save_best(run: Run, world: WorldConfig, member: Member) -> None:

@@ -16,10 +16,11 @@ from transformers.trainer_utils import TrainOutput
 
 from lactchain import distributed
 from lactchain.checkpoints import latest_checkpoint
-from lactchain.errors import ConfigError, DataError, Interrupted
+from lactchain.errors import ConfigError, Interrupted
 from lactchain.files import disk_errors
 from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.runtime import device
+from lactchain.process import refuse_unless_inexact
 from lactchain.settings import TrainingConfig
 from lactchain.trainers.guards import GuardedTrainer, readable
 
@@ -186,11 +187,12 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
     if checkpoint is None:
         trainer.run.truncate_metrics(0)
     else:
-        _check_conditions(trainer, checkpoint)
+        recorded = verify_manifest(checkpoint)
+        _check_conditions(trainer, checkpoint, recorded)
         trainer.parent_checkpoint = checkpoint.name
         with readable(checkpoint):
             state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        trainer.run.truncate_metrics(state.global_step)
+        trainer.run.truncate_metrics(state.global_step, recorded.get("metrics"))
         if state.global_step >= state.max_steps:
             trainer._load_from_checkpoint(str(checkpoint))
             trainer.state = state
@@ -231,9 +233,11 @@ def save_result(
     trainer.accelerator.wait_for_everyone()
 
 
-def _check_conditions(trainer: GuardedTrainer, checkpoint: Path) -> None:
+def _check_conditions(
+    trainer: GuardedTrainer, checkpoint: Path, recorded: Mapping[str, Any]
+) -> None:
     """Refuses a checkpoint of another number of processes or threads, or without random states."""
-    recorded, current = verify_manifest(checkpoint), trainer.provenance
+    current = trainer.provenance
     rank = trainer.args.process_index
     random_states = f"rng_state_{rank}.pth" if trainer.args.world_size > 1 else "rng_state.pth"
     problems = [
@@ -244,7 +248,7 @@ def _check_conditions(trainer: GuardedTrainer, checkpoint: Path) -> None:
     if not (checkpoint / random_states).is_file():
         problems.append(f"{random_states} is missing")
     if problems:
-        raise DataError(
+        refuse_unless_inexact(
             f"{checkpoint}: {'; '.join(problems)}, so that the run would not go on exactly; "
             "launch it as before, or give another run.run_dir to begin anew"
         )

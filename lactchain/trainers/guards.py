@@ -332,6 +332,7 @@ class GuardCallback(TrainerCallback):
                 "global_step": state.global_step,
                 "max_steps": state.max_steps,
                 "trainable": [name for name, parameter in named if parameter.requires_grad],
+                "metrics": trainer.run.mark_metrics(),
                 **trainer.provenance,
             }
             write_manifest(checkpoint, facts)

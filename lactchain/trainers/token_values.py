@@ -178,7 +178,7 @@ def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:
     """The size of the data, and the last losses and mean values of the run."""
     view = trainer.data_collator.view
     records = [r for r in read_metrics(trainer.run.directory) if "loss/q" in r]
-    last = {k: v for k, v in records[-1].items() if k.startswith(("loss/", "values/"))}
+    last = {k: v for r in records[-1:] for k, v in r.items() if k.startswith(("loss/", "values/"))}
     return {
         "num_decisions": len(view),
         "num_agent_tokens": int(view.num_tokens.sum()),

@@ -1,0 +1,161 @@
+"""Files that somebody has made to do harm, in the place of those that a program reads back.
+
+Their manifests are forged, so that no checksum tells. An audit hook listens in the program's
+process: nothing of a file is run or imported, and nothing is read or written outside of the run.
+"""
+
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from fault_matrix import programs
+from fault_matrix.cases import Case, Verdict
+from fault_matrix.damage import INPUTS, left_at, place_of
+from fault_matrix.evil import MODULE, Trap, traps
+from fault_matrix.programs import PROGRAMS, Program
+from fault_matrix.watch import Watch
+from lactchain.config import dump
+from lactchain.errors import LactChainError
+from lactchain.manifests import (
+    MANIFEST,
+    manifest_beside,
+    read_manifest,
+    write_manifest,
+    write_with_manifest,
+)
+
+TITLE = "files that were made to do harm"
+PATIENCE = 40.0
+MOMENT = "half"
+ATTACKED = (
+    "train_critic", "train_simpo", "train_mc", "collect_rollouts", "make_preferences", "evaluate",
+    "train_ppo", "train_cql", "search_evolution", "search_random", "search_language",
+)  # fmt: skip
+A_PROGRAM = 40
+"""Cases of each, at most."""
+NOT_READ = re.compile(r"(README\.md|report\.html|\.gif)$|(^|/)(minari|datasets)/")
+OWN = {"schema_version", "run_id", "place", "files", "size", "sha256"}
+
+
+def cases(shared: Path, scale: float) -> Iterator[Case]:
+    """Every program in turn."""
+    for number in range(round(A_PROGRAM * scale) or 1):
+        for name in (name for name in ATTACKED if name in PROGRAMS):
+            yield Case(23, name, f"{name}-{number}", _Attack(shared, PROGRAMS[name], number))
+
+
+@dataclass(frozen=True)
+class _Attack:
+    """One bad file in a run that was left in the middle, or in a model that it reads."""
+
+    shared: Path
+    program: Program
+    number: int
+
+    def __call__(self, folder: Path) -> Verdict:
+        programs.prepare(self.shared)
+        left = left_at(self.program, self.shared, MOMENT)
+        run_dir, outside = place_of(self.program, self.shared), _outside(folder)
+        shutil.rmtree(run_dir, ignore_errors=True)
+        programs.log_of(run_dir).unlink(missing_ok=True)
+        name, trap = _chosen(self.program, self.shared, left)[self.number]
+        base, kept = run_dir, None
+        if (left / name).exists():
+            shutil.copytree(left, run_dir, symlinks=True)
+        else:  # a run that is about to begin
+            base, kept = self.shared, folder / "kept"
+            shutil.copytree((base / name).parent, kept)
+        try:
+            _lay(base / name, trap, outside)
+            found = self._go_on(run_dir, outside, folder / "notes")
+        finally:
+            if kept is not None:
+                _put_back((base / name).parent, kept)
+        return replace(found, detail=f"{trap.name}, {name}; {found.detail}".strip("; "))
+
+    def _go_on(self, run_dir: Path, outside: Path, notes: Path) -> Verdict:
+        before = _contents(outside)
+        watch = Watch(run_dir.parent, outside, notes, MODULE)
+        config = self.program.config(self.shared, run_dir)
+        code = programs.ended(programs.start(self.program, config, before=watch), PATIENCE)
+        last = programs.last_line(run_dir)
+        if told := notes.read_text(errors="replace") if notes.exists() else "":
+            return Verdict(False, "broke out", told.splitlines()[0][:300])
+        if _contents(outside) != before:
+            return Verdict(False, "wrote outside", str(_contents(outside).keys() - before.keys()))
+        if "Traceback" in programs.log_of(run_dir).read_text(errors="replace"):
+            return Verdict(False, "stack trace", last)
+        if code is None:
+            return Verdict(False, "hung", last)
+        if code == 0:
+            return Verdict(True, "did nothing")
+        is_told = code in (2, 3, 5) and last.startswith("error: ")
+        return Verdict(is_told, "refused" if is_told else f"exit {code}", last)
+
+
+def _outside(folder: Path) -> Path:
+    """What no program may look into."""
+    outside = folder / "outside"
+    (outside / "folder").mkdir(parents=True)
+    (outside / "secret.json").write_text("{}")
+    return outside
+
+
+def _contents(outside: Path) -> dict[str, bytes]:
+    """The plain files."""
+    files = (path for path in sorted(outside.rglob("*")) if path.is_file())
+    return {path.relative_to(outside).as_posix(): path.read_bytes() for path in files}
+
+
+def _put_back(folder: Path, kept: Path) -> None:
+    """An input's folder as it was."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(kept, folder)
+
+
+def _lay(file: Path, trap: Trap, outside: Path) -> None:
+    """Puts a bad file there, code beside it, and a manifest that says that it is good."""
+    described = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
+    try:
+        manifest = read_manifest(described / MANIFEST) if described else {}
+        beside = read_manifest(manifest_beside(file)) if manifest_beside(file).is_file() else {}
+    except LactChainError:
+        manifest, beside = {}, {}
+    trap.put(file, outside)
+    if not file.is_file() or file.is_symlink() or file.parent.is_symlink():
+        return
+    if beside and file.suffix != ".manifest":
+        facts = {key: value for key, value in beside.items() if key not in OWN}
+        write_with_manifest(file, file.read_bytes(), facts)
+    elif manifest and file.name != MANIFEST:
+        if file.parent == described:
+            code = f"open({str(outside / 'executed')!r}, 'w')\nclass Evil: pass\n"
+            (described / f"{MODULE}.py").write_text(code)
+        write_manifest(described, {k: v for k, v in manifest.items() if k not in OWN})
+
+
+@cache
+def _chosen(program: Program, shared: Path, left: Path) -> list[tuple[str, Trap]]:
+    """Bad files for a program: each kind of file in turn gets each trap that fits it."""
+    settings = dump(program.config(shared, place_of(program, shared)))
+    read = [shared / name for name in INPUTS if str(shared / name) in settings]
+    files = {}
+    for base, folder in [(left, left), *((shared, folder) for folder in read)]:
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(base).as_posix()
+            if path.is_file() and not path.is_symlink() and not NOT_READ.search(name):
+                files.setdefault(re.sub(r"\d+", "0", name), (name, path))
+    found = [
+        (name, trap)
+        for name, path in files.values()
+        for trap in traps(path)
+        if path.is_relative_to(left) or not trap.name.startswith("link")  # models are often links
+    ]
+    random.Random(program.name).shuffle(found)
+    return found
