@@ -35,7 +35,7 @@ def weights(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(weights, tmp_path_factory):
-    """The final state of each kind of training, computed once."""
+    """The final state and the metrics of each kind of training, computed once."""
     states = {}
 
     def state(kind, options):
@@ -43,10 +43,19 @@ def uninterrupted(weights, tmp_path_factory):
         if key not in states:
             run_dir = tmp_path_factory.mktemp(kind) / "run"
             train_here(kind, weights, run_dir, options)
-            states[key] = final_state(run_dir)
+            states[key] = final_state(run_dir), logged(run_dir)
         return states[key]
 
     return state
+
+
+def logged(run_dir):
+    """The metrics of a run, but for times; those of a window are of all its updates."""
+    return [
+        {name: value for name, value in record.items() if name != "time"}
+        for record in read_metrics(run_dir)
+        if "time/train_runtime" not in record
+    ]
 
 
 def stop_at(monkeypatch, *updates):
@@ -92,7 +101,7 @@ def test_cut_at_every_update_and_resumed_is_bit_exact(
         assert stop.value.exit_code == 143
         assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{pending.pop(0)}"
     train_here(kind, weights, run_dir, options)
-    assert final_state(run_dir) == uninterrupted(kind, options)
+    assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind, options)
 
 
 def stop_within(monkeypatch, update):
@@ -127,7 +136,7 @@ def test_cut_within_an_update_and_resumed_is_bit_exact(
         newest = latest_checkpoint(run_dir / "checkpoints")
         assert (newest and newest.name) == (f"checkpoint-{update - 1}" if update > 1 else None)
     train_here(kind, weights, run_dir, LORA)
-    assert final_state(run_dir) == uninterrupted(kind, LORA)
+    assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind, LORA)
 
 
 def states_despite_kills(kind, options, weights, folder, num_kills, seed):
@@ -161,7 +170,7 @@ def states_despite_kills(kind, options, weights, folder, num_kills, seed):
 @pytest.mark.parametrize("kind", ["simpo", "critic", "ilql"])
 def test_killed_at_random_times_is_bit_exact(kind, weights, uninterrupted, tmp_path):
     states = states_despite_kills(kind, LORA, weights, tmp_path, num_kills=2, seed=0)
-    assert all(state == uninterrupted(kind, LORA) for state in states)
+    assert all(state == uninterrupted(kind, LORA)[0] for state in states)
 
 
 @pytest.mark.slow
@@ -172,7 +181,7 @@ def test_killed_at_twenty_random_times_is_bit_exact(
     kind, options, weights, uninterrupted, tmp_path
 ):
     states = states_despite_kills(kind, options, weights, tmp_path, num_kills=20, seed=1)
-    assert all(state == uninterrupted(kind, options) for state in states)
+    assert all(state == uninterrupted(kind, options)[0] for state in states)
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["nothing", "a checkpoint"])
@@ -201,7 +210,7 @@ def test_finished_training_is_not_taken_further(weights, uninterrupted, run_dir)
         assert train(trainer).global_step == NUM_UPDATES
         trained = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
         fresh = MAKERS["simpo"](weights, run, lora=True).model
-    assert final_state(run_dir) == uninterrupted("simpo", LORA)
+    assert final_state(run_dir) == uninterrupted("simpo", LORA)[0]
     assert any(not torch.equal(p, trained[n]) for n, p in fresh.named_parameters())
 
 

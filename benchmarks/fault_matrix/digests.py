@@ -14,6 +14,7 @@ from training_setups import final_state
 from lactchain.files import read_json_lines
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+STATE = "/state after step "
 Digest = dict[str, str]
 
 
@@ -107,7 +108,7 @@ def newest_state(folder: Path, place: str) -> Digest:
     else:
         files = (path for path in newest.iterdir() if path.name != "manifest.json")
         state = {path.name: short(path.read_bytes(), folder) for path in files}
-    return {f"{place}/newest": str(step), f"{place}/state": short(sorted(state.items()), folder)}
+    return {f"{place}{STATE}{step}": short(sorted(state.items()), folder)}
 
 
 def short(content: Any, run_dir: Path) -> str:
@@ -117,8 +118,11 @@ def short(content: Any, run_dir: Path) -> str:
 
 
 def differing(found: Digest, expected: Digest) -> list[str]:
-    """The places at which two digests differ; `+` before strays, `-` before what is missing."""
-    strays = [f"+{name}" for name in found.keys() - expected.keys()]
-    missing = [f"-{name}" for name in expected.keys() - found.keys()]
+    """The places at which two digests differ; `+` before strays, `-` before what is missing.
+
+    The last checkpoint may be of another step, where a stop has made one more on the way.
+    """
+    strays = [f"+{name}" for name in found.keys() - expected.keys() if STATE not in name]
+    missing = [f"-{name}" for name in expected.keys() - found.keys() if STATE not in name]
     other = [n for n in found.keys() & expected.keys() if found[n] != expected[n]]
     return sorted([*strays, *missing, *other])

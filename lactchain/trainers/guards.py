@@ -40,6 +40,7 @@ from lactchain.progress import under_way
 from lactchain.provenance import provenance
 from lactchain.run import Run
 from lactchain.trackers import OptionalTracker
+from lactchain.trainers.window import WindowedTrainer
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -74,7 +75,7 @@ def readable(checkpoint: str | Path | None) -> Iterator[None]:
         ) from error
 
 
-class GuardedTrainer:
+class GuardedTrainer(WindowedTrainer):
     """Mixin before `transformers.Trainer`: checked steps, verified checkpoints, window metrics.
 
     Args:
@@ -91,7 +92,7 @@ class GuardedTrainer:
         self.parent_checkpoint: str | None = None
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: list[Any] = []
-        self._sums: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
+        self._window_before = self.window()
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
             # accelerate would round sums of gradients, values and logits to 16 bits.
             plugin = self.accelerator.state.fsdp_plugin
@@ -115,6 +116,8 @@ class GuardedTrainer:
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
+        if not self._micro_batches:
+            self._window_before = self.window()
         loss = super().training_step(model, inputs, *args)
         self._micro_batches.append((inputs, loss))
         return loss
@@ -147,9 +150,10 @@ class GuardedTrainer:
     def drop_update(self) -> None:
         """Saves the state after the last whole update; what was accumulated since is computed anew.
 
-        The draws of the micro-batches that are dropped are taken back.
+        The draws of the micro-batches that are dropped are taken back, and their metrics.
         """
         self._micro_batches.clear()
+        self.go_back(self._window_before)
         if self._random_states:
             for (_, put_back), state in zip(GENERATORS, self._random_states, strict=True):
                 put_back(state)
@@ -210,17 +214,9 @@ class GuardedTrainer:
         with torch.random.fork_rng(devices=[]):
             return super().evaluate(*args, **kwargs)
 
-    def record(self, **metrics: Tensor) -> None:
-        """Adds numbers to the metrics of the current logging window, which logs their mean."""
-        sums = self._sums[self.model.training]
-        for name, values in metrics.items():
-            values = values.detach().double()
-            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
-            sums[name] = sums[name] + entry if name in sums else entry
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, also to metrics.jsonl, with the means of what all processes recorded since then."""
-        logs |= self._means_of_window()
+        logs |= self.means_of_window()
         super().log(logs, start_time)
         metrics = {metric_key(name): value for name, value in logs.items()}
         # An evaluation behind the training is repeated where a crash came before the summary.
@@ -229,16 +225,6 @@ class GuardedTrainer:
         write(metrics, step=self.state.global_step)
         if "loss" in logs:
             self.step.note = f"loss {float(logs['loss']):.3g}"
-
-    def _means_of_window(self) -> dict[str, float]:
-        """The means over all processes of what was recorded; the window starts anew."""
-        training = self.model.training
-        sums, self._sums[training] = self._sums[training], {}
-        if not sums:
-            return {}
-        totals = self.accelerator.reduce(torch.stack(list(sums.values()))).tolist()
-        prefix = "" if training else "eval_"
-        return {f"{prefix}{name}": s / n for name, (s, n) in zip(sums, totals, strict=True)}
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""
@@ -302,6 +288,8 @@ class GuardCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Says how long the training is, and where it goes on."""
+        with readable(Path(args.output_dir, self.trainer.parent_checkpoint or "")):
+            self.trainer.resume_window()
         self.trainer.step.total = state.max_steps
         self.trainer.step.resumed(state.global_step)
 
