@@ -4,10 +4,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from script_setups import build_weights, config_of
 
 from lactchain import process
+from lactchain.baselines.transitions import read_transitions
 from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
@@ -16,6 +18,10 @@ from lactchain.data.evaluations import (
     write_episodes,
     write_values,
 )
+from lactchain.data.parquet import write_table
+from lactchain.data.preferences import read_pairs
+from lactchain.data.samples import read_samples
+from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import append_json_lines, read_json_lines, read_sealed_lines, seal
 from lactchain.manifests import RUN_FILE, read_run_file, write_manifest
@@ -191,6 +197,17 @@ def test_the_name_of_another_run_is_refused(tmp_path):
     shutil.copy(tmp_path / "1" / RUN_FILE, tmp_path / "0" / RUN_FILE)
     with pytest.raises(DataError, match="environment.json: belongs to another run"):
         Run.open(tmp_path / "0", RunConfig(seed=0))
+
+
+@pytest.mark.parametrize("kind, version, read", [
+    ("pairs", 1, read_pairs), ("trajectories", 1, read_trajectories),
+    ("samples", 1, read_samples),
+    ("transitions", 1, read_transitions),
+])  # fmt: skip
+def test_rows_of_another_kind_than_their_manifest_says_are_refused(kind, version, read, tmp_path):
+    write_table(tmp_path / "x.parquet", pa.table({"seed": [1, 2]}), kind, version)
+    with pytest.raises(DataError, match=r"x\.parquet: (its rows are no|expected columns)"):
+        read(tmp_path / "x.parquet")
 
 
 def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lactchain.baselines.replay import FIELDS, Batch
-from lactchain.data.parquet import read_table, write_table
+from lactchain.data.parquet import read_table, rows_of, write_table
 from lactchain.errors import DataError
 
 KIND, VERSION = "transitions", 1
@@ -199,9 +199,10 @@ def read_transitions(path: str | Path) -> TransitionData:
         DataError: naming the file and what is wrong with it.
     """
     table = read_table(path, KIND, VERSION)
-    (text,) = table["shapes"].unique().to_pylist() or [None]
-    shapes = json.loads(text)
-    return TransitionData(**{name: _numpy(table[name], *shapes[name]) for name in FIELDS})
+    with rows_of(path, KIND):
+        (text,) = table["shapes"].unique().to_pylist() or [None]
+        shapes = json.loads(text)
+        return TransitionData(**{name: _numpy(table[name], *shapes[name]) for name in FIELDS})
 
 
 def read_offline(path: str | Path) -> TransitionData:

@@ -143,4 +143,6 @@ def _write(path: Path, rows: Sequence[Sequence[float]], facts: Mapping[str, Any]
 
 
 def _read(path: Path) -> list[tuple[float, ...]]:
-    return parquet.to_python(parquet.read_table(path, KIND, VERSION)["probabilities"])
+    table = parquet.read_table(path, KIND, VERSION)
+    with parquet.rows_of(path, KIND):
+        return parquet.to_python(table["probabilities"])

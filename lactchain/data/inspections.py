@@ -159,10 +159,11 @@ def read_tables(
     """
     folder = Path(folder)
     verify_manifest(folder)
-    tables = {
-        name: parquet.read_table(folder / f"{name}.parquet", name, VERSION).cast(schema)
-        for name, schema in schemas.items()
-    }
+    with parquet.rows_of(folder, "tables of this schema"):
+        tables = {
+            name: parquet.read_table(folder / f"{name}.parquet", name, VERSION).cast(schema)
+            for name, schema in schemas.items()
+        }
     return read_json(folder / "meta.json"), tables
 
 

@@ -10,7 +10,8 @@ surrogates, which a model can well produce) is stored as bytes; both read back v
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
     """Reads a file, or every `*.parquet` of a folder by name; `DataError` names what is damaged."""
     tables = [_read_file(file, kind, version) for file in files(path)]
     return pa.concat_tables(tables, promote_options="permissive")
+
+
+@contextmanager
+def rows_of(path: str | Path, kind: str) -> Iterator[None]:
+    """Rows that are not of the kind that their manifest says are a `DataError`."""
+    try:
+        yield
+    except (pa.ArrowException, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: its rows are no {kind} ({type(error).__name__}: {error}); make it again"
+        ) from error
 
 
 def files(path: str | Path) -> list[Path]:

@@ -211,10 +211,11 @@ def read_pairs(path: str | Path) -> list[PreferencePair]:
         DataError: when a file is missing, damaged (naming the row group) or of another schema.
     """
     table = parquet.read_table(path, KIND, VERSION)
-    columns = {name: parquet.to_python(table[name]) for name in table.column_names}
-    columns["state"] = [json.loads(text) for text in columns["state"]]
-    rows = zip(*columns.values(), strict=True)
-    return [PreferencePair(**dict(zip(columns, row, strict=True))) for row in rows]
+    with parquet.rows_of(path, KIND):
+        columns = {name: parquet.to_python(table[name]) for name in table.column_names}
+        columns["state"] = [json.loads(text) for text in columns["state"]]
+        rows = zip(*columns.values(), strict=True)
+        return [PreferencePair(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 @dataclass(frozen=True)

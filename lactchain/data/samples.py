@@ -113,12 +113,13 @@ def read_samples(path: str | Path) -> list[Sample]:
         DataError: a file is missing, damaged or of another schema.
     """
     table = parquet.read_table(path, KIND, VERSION)
-    columns = [parquet.to_python(table[name]) for name in table.column_names]
-    states = {text: json.loads(text) for text in dict.fromkeys(columns[0])}
-    return [
-        Sample(states[state], observation, Action(*action), is_chain)
-        for state, observation, *action, is_chain in zip(*columns, strict=True)
-    ]
+    with parquet.rows_of(path, KIND):
+        columns = [parquet.to_python(table[name]) for name in table.column_names]
+        states = {text: json.loads(text) for text in dict.fromkeys(columns[0])}
+        return [
+            Sample(states[state], observation, Action(*action), is_chain)
+            for state, observation, *action, is_chain in zip(*columns, strict=True)
+        ]
 
 
 def _sample(

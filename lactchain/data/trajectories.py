@@ -33,7 +33,9 @@ def write_trajectories(
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:
     """The episodes of a file, or of each `*.parquet` of a folder; infos are as JSON has them."""
-    return from_table(parquet.read_table(path, KIND, VERSION), path)
+    table = parquet.read_table(path, KIND, VERSION)
+    with parquet.rows_of(path, KIND):
+        return from_table(table, path)
 
 
 def to_table(trajectories: Sequence[Trajectory]) -> pa.Table:
