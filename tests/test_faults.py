@@ -3,10 +3,13 @@
 import importlib
 import json
 import sys
+from dataclasses import replace
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from script_setups import CLASSES
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -15,6 +18,7 @@ from fault_matrix import programs, table  # noqa: E402
 from fault_matrix.cases import Case, Verdict, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest  # noqa: E402
 
+from lactchain.environments.extractors import JsonList, Rejection  # noqa: E402
 from lactchain.files import read_json_lines  # noqa: E402
 
 SHORT = {
@@ -24,6 +28,10 @@ SHORT = {
     "malice": (0.2, ["train_ppo"], 6),
     "power": (0.02, None, 40),
     "disk": (0.1, ["search_random"], 3),
+    "texts": (0.015, None, None),
+    "configurations": (0.02, ["train_critic", "run_pipeline"], 2),
+    "worlds": (0.1, ["make_offline_data", "collect_rollouts", "train_dqn"], 4),
+    "ranks": (0.08, ["make_offline_data", "collect_rollouts"], 1),
 }
 """The parts, with the scale, the programs (None: all) and the most cases of the short test."""
 
@@ -130,3 +138,79 @@ def test_every_script_that_makes_a_run_is_attacked():
     assert {program.script for program in programs.PROGRAMS.values()} == scripts - without_a_run
     searches = [p for p in programs.PROGRAMS.values() if p.script == "search"]
     assert len(searches) == 4
+
+
+class Mending(JsonList):
+    """Takes what is nearly a name for one."""
+
+    def _chain(self, said, span):
+        return super()._chain([word.strip(" .").lower() for word in said], span)
+
+
+class Raising(JsonList):
+    """Raises where brackets are deep."""
+
+    def parse(self, text):
+        if "[[[" in text:
+            raise RecursionError
+        return super().parse(text)
+
+
+class Strict(JsonList):
+    """Takes no answer behind prose."""
+
+    def parse(self, text):
+        return super().parse(text) if text.startswith("[") else Rejection("no_answer")
+
+
+@pytest.mark.parametrize("kind, found", [
+    (Mending, "accepted an illegal answer"),
+    (Raising, "raised"),
+    (Strict, "refused a legal answer"),
+])  # fmt: skip
+def test_an_extractor_that_is_wrong_is_found(kind, found, tmp_path):
+    right = texts.READERS["json_list"]
+    wrong = replace(right, extractor=kind(texts.GRID, 9))
+    assert texts.read_all(right, "any", "0", 2000, tmp_path).ok
+    assert texts.read_all(wrong, "any", "0", 2000, tmp_path).ending == found
+
+
+def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypatch):
+    """As it was before: a list in the place of settings, and the name of a class."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{configurations.FOREIGN}.py").write_text("class Thing: pass")
+    files = [b"run: []", b"critic: {lora: foreign_code.Thing}", b"run: {seed: 3}"]
+    for check, faults_found in (
+        (True, [None, None, None]),
+        (False, ["stack trace", "imported", None]),
+    ):
+        if not check:
+            monkeypatch.setattr("lactchain.config._check", lambda *_: None)
+        with StringIO() as results:
+            for file in files:
+                configurations._parse_one(
+                    CLASSES["train_critic"], tmp_path, results, ["--config", file]
+                )
+            said = [json.loads(line) for line in results.getvalue().splitlines()]
+        assert [record["fault"] for record in said] == faults_found
+
+
+def test_a_world_that_ends_otherwise_is_found():
+    good = "error: <World> raised KeyError: 1, at a.py:1 (seed 7, last action 1)"
+    assert worlds._wrong("raises", 6, good) is None
+    assert worlds._wrong("raises", 6, "error: <World> raised KeyError: 1") is not None
+    assert worlds._wrong("raises", 1, "Traceback (most recent call last):") == "stack trace"
+    assert worlds._wrong("exits", 0, "") == "exit 0"
+    assert worlds._wrong("NaN reward", 5, good) == "exit 5"
+    assert worlds._wrong("prints", 6, good) == "exit 6"
+
+
+def test_a_process_that_does_not_name_the_other_is_found(tmp_path):
+    log = programs.log_of(tmp_path / "run", 1)
+    for said, wrong in (
+        ("rank 0 (process 3) died", None),
+        ("a process has ended", "rank not named"),
+    ):
+        log.write_text(f"[rank 1] error: {said}; give the same command")
+        assert ranks._wrong("killed", 0, [-9, 6], tmp_path / "run", True) == wrong
+    assert ranks._wrong("killed", 0, [-9, 1], tmp_path / "run", True) == "other exit codes"

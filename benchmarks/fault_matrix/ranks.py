@@ -63,11 +63,11 @@ def cases(shared: Path, scale: float) -> Iterator[Case]:
     prepare(shared)
     for number in range(max(1, round(ROUNDS * scale))):
         fault, rank = FAULTS[number % len(FAULTS)], number // len(FAULTS) % 2
-        for name in NAMES:
+        for name in filter(PROGRAMS.__contains__, NAMES):
             strike = partial(lose, PROGRAMS[name], shared, fault, rank, f"{name} {number}")
             yield Case(12, name, f"{name}-{fault}-{number}", strike)
     for slow in SLOW:
-        for name in NAMES[: max(1, round(len(NAMES) * scale))]:
+        for name in filter(PROGRAMS.__contains__, NAMES[: max(1, round(len(NAMES) * scale))]):
             yield Case(12, name, f"{name}-{slow}", partial(wait, PROGRAMS[name], shared, slow))
 
 
@@ -107,7 +107,8 @@ def _struck(lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder:
         left.join(WITHIN)
         if left.is_alive() and not _have_met(folder):
             began = time.monotonic()  # it was only slow to begin
-        os.kill(lost.pid, signal.SIGCONT)  # a launcher would kill it
+        if lost.is_alive():
+            os.kill(lost.pid, signal.SIGCONT)  # a launcher would kill it
     elif not _have_met(folder) and left.is_alive():
         lost.join(WITHIN)
         os.kill(left.pid, signal.SIGTERM)

@@ -44,7 +44,7 @@ NOT_FINITE = {"NaN reward", "infinite reward", "observation is NaN"}
 def cases(shared: Path, scale: float) -> Iterator[Case]:
     """Each misbehaviour in each program, in a step of its own."""
     prepare(shared)
-    programs = [_in_world(PROGRAMS[name]) for name in NAMES]
+    programs = [_in_world(PROGRAMS[name]) for name in NAMES if name in PROGRAMS]
     number = max(1, round(len(MISBEHAVIOUR) * min(1.0, scale)))
     for fault in [*MISBEHAVIOUR][:: max(1, len(MISBEHAVIOUR) // number)]:
         for program in programs:
