@@ -313,7 +313,7 @@ def _prepare_folder(
         before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
         _check_imports(directory, before)
         if (stored := directory / "config.yaml").is_file():
-            _check_own(directory, before, load(stored))
+            _check_own(directory, before, _redact(load(stored)))
         inputs = _inputs(directory, before, config)
         run_id = _run_id(directory, settings)
         atomic_write(directory / "config.yaml", to_yaml(settings))
