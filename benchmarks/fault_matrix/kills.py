@@ -18,6 +18,7 @@ from fault_matrix.programs import (
     Program,
     duration,
     ended,
+    in_the_middle,
     kill,
     log_of,
     prepare,
@@ -41,8 +42,9 @@ def cases(shared: Path, scale: float) -> Iterator[Case]:
     prepare(shared)
     count = max(1, round(KILLS * scale))
     commands = round(COMMANDS * scale)
-    for kind, number in ((at_operations, count), (at_random, count), (whole, commands)):
-        yield from in_turns(*(kind(program, shared, number) for program in PROGRAMS.values()))
+    kinds = [(kind, p, count) for kind in (at_operations, at_random) for p in PROGRAMS.values()]
+    yield from in_turns(*(kind(program, shared, number) for kind, program, number in kinds))
+    yield from in_turns(*(whole(program, shared, commands) for program in PROGRAMS.values()))
 
 
 def at_operations(program: Program, shared: Path, count: int) -> Iterator[Case]:
@@ -110,10 +112,7 @@ def killed_at(program: Program, shared: Path, number: int, torn: bool, folder: P
 def killed_in_fork(program: Program, shared: Path, name: str, folder: Path) -> Verdict:
     """Killed after a random time of work, and perhaps again."""
     run_dir, chance = folder / "run", random.Random(name)
-    process = start(program, program.config(shared, run_dir))
-    if not wait_until(process, chance.uniform(0, 0.97) * duration(program, shared)):
-        return Verdict(process.exitcode == 0, "ended before")
-    kill(process)
+    kill(in_the_middle(program, shared, run_dir, chance.uniform(0, 0.97)))
     return to_its_end(program, shared, run_dir, chance)
 
 

@@ -8,6 +8,7 @@ import functools
 import gc
 import os
 import runpy
+import shutil
 import signal
 import sys
 import time
@@ -224,6 +225,19 @@ def wait_until(process: BaseProcess, cpu_seconds: float) -> bool:
             return True
         time.sleep(0.002)
     return False
+
+
+def in_the_middle(program: Program, shared: Path, run_dir: Path, share: float) -> BaseProcess:
+    """A run that has worked for a share of its time; it begins anew where it was faster than that.
+
+    It has ended only if it has failed.
+    """
+    while True:
+        process = start(program, program.config(shared, run_dir))
+        if wait_until(process, share * duration(program, shared)) or process.exitcode != 0:
+            return process
+        shutil.rmtree(run_dir)
+        share *= 0.8
 
 
 def worked(pid: int) -> float:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fault_matrix.cases import Case, Verdict, in_turns
@@ -14,6 +15,7 @@ from fault_matrix.programs import (
     Program,
     duration,
     ended,
+    in_the_middle,
     prepare,
     start,
     verdict,
@@ -50,24 +52,33 @@ def stopped(
 ) -> Verdict:
     """Stopped once or twice, and then run to its end."""
     run_dir, chance = folder / "run", random.Random(name)
-    for attempt in range(chance.choice((1, 1, 2))):
-        process = start(program, program.config(shared, run_dir))
-        if not wait_until(process, chance.uniform(0.05, 0.97) * duration(program, shared)):
-            if attempt == 0:
-                return Verdict(process.exitcode == 0, "ended before")
-            break
-        began, worked_before = time.monotonic(), worked(process.pid)
-        os.kill(process.pid, asked)
-        seconds, code = work_until_end(process, worked_before), process.exitcode
-        if min(seconds, time.monotonic() - began) > WITHIN:
-            return Verdict(False, "slow", f"{seconds:.1f} s of work after {asked.name}")
-        if code not in (0, *AT_ONCE[asked]):
-            return verdict(program, shared, run_dir, code)
+    process = in_the_middle(program, shared, run_dir, chance.uniform(0.05, 0.97))
+    for again in chance.choice(((False,), (False,), (False, True))):
+        if again:
+            process = start(program, program.config(shared, run_dir))
+            wait_until(process, chance.uniform(0.05, 0.97) * duration(program, shared))
+        if bad := asked_to_stop(program, shared, run_dir, process, asked):
+            return bad
     code = ended(start(program, program.config(shared, run_dir)))
     return verdict(program, shared, run_dir, code)
 
 
-def work_until_end(process, worked_before: float) -> float:
+def asked_to_stop(
+    program: Program, shared: Path, run_dir: Path, process: BaseProcess, asked: signal.Signals
+) -> Verdict | None:
+    """Asks a process to stop; what was bad about its end, if anything."""
+    began, worked_before = time.monotonic(), worked(process.pid)
+    if process.is_alive():
+        os.kill(process.pid, asked)
+    seconds = work_until_end(process, worked_before)
+    if min(seconds, time.monotonic() - began) > WITHIN:
+        return Verdict(False, "slow", f"{seconds:.1f} s of work after {asked.name}")
+    if process.exitcode not in (0, *AT_ONCE[asked]):
+        return verdict(program, shared, run_dir, process.exitcode)
+    return None
+
+
+def work_until_end(process: BaseProcess, worked_before: float) -> float:
     """How long a process still works after it was asked to stop."""
     seconds = 0.0
     while process.is_alive():
