@@ -144,6 +144,11 @@ def is_lost(error: RuntimeError) -> bool:
     return isinstance(error, torch.distributed.DistError) or bool(_GONE.search(str(error)))
 
 
+def has_met() -> bool:
+    """Whether this process has met the others of its launch."""
+    return world_size() == 1 or _peers.cache_info().currsize > 0
+
+
 def ended() -> str:
     """Who of the others on this machine is not there any more, in words."""
     ranks = _peers().ended() if _peers.cache_info().currsize else []

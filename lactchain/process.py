@@ -193,14 +193,14 @@ def _watch_steps() -> None:
 
 
 def _end_if_stuck(pipe: int) -> None:
-    """Ends a rank that waits in a collective for one that has ended, and so notices no signal.
+    """Ends a rank that waits for one that has ended, and so hears no signal, or cannot act on it.
 
-    Python runs its handlers between two steps of the main thread; the number of the signal comes
-    through the pipe at once.
+    It may wait in a collective, or to meet it. Python runs its handlers between two steps of the
+    main thread; the number of the signal comes through the pipe at once.
     """
     number = os.read(pipe, 1)[0]
     time.sleep(GRACE_SECONDS)
-    if not _requested_signal:
+    if not _requested_signal or not distributed.has_met():
         os._exit(128 + number)
 
 

@@ -137,7 +137,8 @@ class Run(AbstractContextManager["Run"]):
         return run
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is not None and self._lock is not None and not _has_produced(self.directory):
+        alone = distributed.world_size() == 1  # others may just be writing there
+        if error and alone and self._lock is not None and not _has_produced(self.directory):
             _leave_nothing(self.directory)
         self.close()
 

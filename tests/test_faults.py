@@ -14,7 +14,7 @@ from script_setups import CLASSES
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import faults  # noqa: E402
-from fault_matrix import programs, table  # noqa: E402
+from fault_matrix import configurations, programs, ranks, table, texts, worlds  # noqa: E402
 from fault_matrix.cases import Case, Verdict, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest  # noqa: E402
 

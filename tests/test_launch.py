@@ -191,3 +191,13 @@ def test_one_of_several_processes_ends_though_it_hears_no_signal(monkeypatch):
         time.sleep(1)  # until it is outside Python
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
+
+
+def test_one_of_several_processes_ends_though_it_waits_to_meet_the_others(monkeypatch):
+    """It hears the signal, and nothing looks for it before they have met."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    waits = STUCK.replace('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', "time.sleep(1000)")
+    with start(waits.replace("import hashlib", "import time")) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143

@@ -127,6 +127,17 @@ def test_a_damaged_configuration_is_named(run_dir):
         Run.open(run_dir, Config())
 
 
+def test_what_another_process_writes_when_this_one_ends_belongs_to_the_run(run_dir, monkeypatch):
+    with pytest.raises(OSError), Run.open(run_dir, Config()):
+        monkeypatch.setattr("lactchain.run.distributed.world_size", lambda: 2)
+        raise OSError
+    monkeypatch.undo()
+    (run_dir / "pairs").mkdir()
+    (run_dir / "pairs" / "shard.parquet").write_bytes(b"1")
+    with Run.open(run_dir, Config()) as run:
+        assert not run.finished
+
+
 def test_a_command_that_produced_nothing_leaves_nothing_and_claims_nothing(run_dir):
     with pytest.raises(ZeroDivisionError), Run.open(run_dir, Config()) as run:
         run.path("round_1/checkpoints").mkdir(parents=True)
