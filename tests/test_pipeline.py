@@ -23,6 +23,7 @@ from lactchain.config import dump
 from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError
+from lactchain.manifests import read_run_file, write_run_file
 from lactchain.run import read_metrics
 from lactchain.settings import RunConfig
 from lactchain.stages import round_results
@@ -76,6 +77,8 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     (tmp_path / "run" / "config.yaml").write_text(
         dump(replace(config, target={"success_rate": 0.0}))
     )
+    named = read_run_file(tmp_path / "run")  # which knows that this was another target
+    write_run_file(tmp_path / "run", {k: v for k, v in named.items() if k != "identity"})
     stopped = run_here("run_pipeline", replace(config, target={"success_rate": 0.0}))
     assert stopped["num_rounds"] == 1 and stopped["target_met"]
     metrics = {r["step"]: r for r in read_metrics(tmp_path / "run") if "eval/success_rate" in r}
