@@ -118,7 +118,7 @@ def test_the_table_counts_endings_and_names_what_did_harm():
     )
     lines = text.splitlines()
     assert [line.split(" | ")[0] for line in lines[2:27]] == [f"| {n}" for n in range(1, 26)]
-    assert lines[2].split(" | ")[3:5] == ["2 equal", "1"]
+    assert lines[2].split(" | ")[3:5] == ["2 × equal", "1"]
     assert lines[3].split(" | ")[3:5] == ["–", "–"]
     assert "| train_dqn | 2 of 3 |" in lines
     assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]

@@ -180,7 +180,7 @@ def matrix(records: Iterable[Record]) -> str:
 def row_line(number: int, row: Row, records: list[Record]) -> str:
     """A line of the matrix."""
     endings = Counter(r["ending"] for r in records if r["ok"])
-    counted = ", ".join(f"{count:,} {ending}" for ending, count in endings.most_common()) or "–"
+    counted = "; ".join(f"{count:,} × {ending}" for ending, count in endings.most_common()) or "–"
     harm = sum(not record["ok"] for record in records) if records else "–"
     tests = ", ".join(f"{name} ({num_tests(name)})" for name in row.tests)
     return f"| {number} | {row.fault} | {row.answer} | {counted} | {harm} | {tests} |"
