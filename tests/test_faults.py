@@ -163,16 +163,16 @@ class Strict(JsonList):
         return super().parse(text) if text.startswith("[") else Rejection("no_answer")
 
 
-@pytest.mark.parametrize("kind, found", [
-    (Mending, "accepted an illegal answer"),
-    (Raising, "raised"),
-    (Strict, "refused a legal answer"),
+@pytest.mark.parametrize("kind, batch, found", [
+    (Mending, "illegal", "accepted an illegal answer"),
+    (Raising, "any", "raised"),
+    (Strict, "any", "refused a legal answer"),
 ])  # fmt: skip
-def test_an_extractor_that_is_wrong_is_found(kind, found, tmp_path):
+def test_an_extractor_that_is_wrong_is_found(kind, batch, found, tmp_path):
     right = texts.READERS["json_list"]
     wrong = replace(right, extractor=kind(texts.GRID, 9))
-    assert texts.read_all(right, "any", "0", 2000, tmp_path).ok
-    assert texts.read_all(wrong, "any", "0", 2000, tmp_path).ending == found
+    assert texts.read_all(right, batch, "0", 2000, tmp_path).ok
+    assert texts.read_all(wrong, batch, "0", 2000, tmp_path).ending == found
 
 
 def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypatch):
