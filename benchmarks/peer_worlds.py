@@ -1,0 +1,114 @@
+"""The worlds that `peers.py` compares methods in: who learns, what it is worth, what bounds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from worlds import WORLDS as PRESETS
+
+from lactchain.config import parse
+from lactchain.data.expected_results import expected_figures
+from lactchain.data.rollouts import Rollouts, evaluate
+from lactchain.ecosystems.manifest import manifest
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.views import shipped_view
+from lactchain.models.actor import LanguageActor
+from lactchain.settings import ActorConfig, EnvironmentConfig, GuidedActorConfig, recast
+from lactchain.stages.evaluate import enough_per_start
+from lactchain.stages.run_pipeline import RunPipelineConfig, sized
+from lactchain.types import ChainGrammar, Policy, RememberingPolicy
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+UNKNOWN_LAKE = "peer_worlds:peers/UnknownLake-v0"
+
+
+@dataclass(frozen=True)
+class World:
+    """A world, and what it takes to compare methods in it.
+
+    Attributes:
+        preset: command line of the pipeline, that of `configs/run_pipeline/tiny.yaml` by default.
+        budget: environment steps of each method.
+        cpu_seconds: of training, after which a method is stopped even with steps left.
+        practised_id: the world to learn in, where that is to know less than the one that measures.
+        num_rounds: of the methods that go by rounds, at most.
+        settings: of the methods, where they differ from `METHOD_SETTINGS`.
+    """
+
+    preset: tuple[str, ...]
+    budget: int
+    cpu_seconds: float
+    practised_id: str | None = None
+    num_rounds: int = 12
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def pipeline(self, folder: Path, seed: int) -> RunPipelineConfig:
+        """The pipeline of this world, with numbers in the place of nulls."""
+        where = ["--run.run_dir", str(folder), "--run.seed", str(seed)]
+        return sized(parse(RunPipelineConfig, [*self.preset, *where]))
+
+    def practised(self, config: EnvironmentConfig) -> EnvironmentConfig:
+        """The world that methods learn in."""
+        return config if self.practised_id is None else replace(config, id=self.practised_id)
+
+
+def tiny(name: str) -> tuple[str, ...]:
+    """The preset of a world of `worlds.py`."""
+    return ("--config", str(CONFIGS / "run_pipeline/tiny.yaml"), *PRESETS[name])
+
+
+WORLDS = {
+    "frozen_lake_8x8": World(tiny("frozen_lake_8x8"), budget=400_000, cpu_seconds=300),
+    "slippery_lake": World(
+        tiny("slippery_lake"), budget=600_000, cpu_seconds=300, practised_id=UNKNOWN_LAKE
+    ),
+    "gridworld_4x4": World(tiny("gridworld_4x4"), budget=1_000_000, cpu_seconds=500),
+}
+
+
+def unknown_lake(**kwargs: Any) -> LanguageEnv:
+    """FrozenLake whose dynamics nobody is told, so that every method has to play to know them."""
+    env = gym.make("FrozenLake-v1", **kwargs)
+    return LanguageEnv(env, replace(shipped_view(env.unwrapped), model=None, unmodelled="hidden"))
+
+
+gym.register("peers/UnknownLake-v0", entry_point="peer_worlds:unknown_lake")
+
+
+# --- what a policy is worth ----------------------------------------------------------------------
+
+
+def measure(policy: Policy, config: EnvironmentConfig, seed: int) -> dict[str, float]:
+    """Success and return of a policy that always says the same to a text, from every start state.
+
+    Without chance its only episode from each tells all; with chance that is known it is computed.
+    """
+    rollouts = Rollouts(config, num_envs=512)
+    player = policy if rollouts.deterministic else RememberingPolicy(policy)
+    _, played = evaluate(player, rollouts, seed, enough_per_start(rollouts))
+    exact = expected_figures(policy, rollouts.env)
+    return {
+        "success": exact.get("expected_success", played["success_rate"]),
+        "return": exact.get("expected_return", played["episode_return"]),
+        "invalid": played["invalid_rate"],
+        "actions_over_shortest": played["actions_over_shortest"],
+    }
+
+
+def bounds(config: EnvironmentConfig) -> dict[str, dict[str, float]]:
+    """Success and return, exact, of random chains and of the best ones."""
+    known = manifest(config, make_language_env(config))
+    return {"random": known["floors"]["random"], "optimum": known["optimum"]}
+
+
+def greedy(config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:
+    """A trained actor as it is measured: its best completion, freely decoded."""
+    return LanguageActor.from_config(as_measured(config), grammar)
+
+
+def as_measured(config: ActorConfig) -> GuidedActorConfig:
+    """How an actor is asked when it is measured."""
+    return recast(config, GuidedActorConfig, decoding="free", temperature=0.0)
