@@ -252,7 +252,9 @@ def ilql(course: Course, value_weight: float = 4.0, max_steps: int = 600, **sett
         actor=replace(config.actor, dtype="float32"),
         trajectories=str(folder / "trajectories"),
         ilql=ILQLConfig(**{"expectile": 0.9, "cql_weight": 0.01, "tau": 0.005} | settings),
-        training=TrainingConfig(learning_rate=1e-3, batch_size=240, max_steps=max_steps),
+        training=TrainingConfig(
+            learning_rate=1e-3, batch_size=config.critic.training.batch_size, max_steps=max_steps
+        ),
     )
     train_ilql.main(stage)
     values = str(folder / "run" / "values")
