@@ -14,13 +14,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
-from peer_methods import NUM_ENVS, Course, Paused, num_env_steps, play_groups
+from peer_methods import (
+    NUM_ENVS,
+    Course,
+    Paused,
+    asks_texts,
+    num_env_steps,
+    play_groups,
+    starts_of_groups,
+)
 from peer_worlds import as_measured
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
@@ -30,7 +40,9 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_actor
 from lactchain.process import seed_everything
 from lactchain.settings import SamplerConfig, recast
+from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.trl import episode_return, rollout, tasks
+from lactchain.types import Trajectory
 
 TOKEN_BY_TOKEN = {
     "importance_sampling_level": "token",
@@ -41,6 +53,12 @@ TOKEN_BY_TOKEN = {
 
 MARKS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85)
 """Shares of the budget after which the actor is measured, beside the end."""
+
+LONGEST_TALK = 768
+"""Tokens of an episode, as TRL sees it."""
+
+NUM_ROWS = 4096
+"""Of data sets whose rows name no state."""
 
 RolloutFunc = Callable[..., dict[str, list]]
 
@@ -53,7 +71,30 @@ def grpo(course: Course, dice: int = 1, **settings: Any) -> None:
     """
     rows = tasks(course.practised, seeds=dice)
     played = rollout(course.practised, course.config.actor.max_new_tokens)
-    train(course, rows, played, **settings)
+    talk = partial(in_conversation, course.config, 1 if dice == 1 else 50)
+    train(course, rows, played, also=talk, **settings)
+
+
+def in_conversation(
+    config: RunPipelineConfig, dice: int, model: PreTrainedModel, tokenizer: Any
+) -> dict[str, float]:
+    """What a greedy actor is worth when all that was said before stands in its prompt.
+
+    Whole episodes are learnt so, while the other methods, and what is measured, ask each state
+    alone.
+    """
+    trainer = SimpleNamespace(
+        model=model,
+        processing_class=tokenizer,
+        temperature=0.0,
+        max_completion_length=LONGEST_TALK,
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+    )
+    rows = tasks(config.environment, seeds=dice)
+    played = rollout(config.environment, config.actor.max_new_tokens)
+    talks = played([row["prompt"] for row in rows], trainer)
+    figures = {"success": talks["success"], "return": talks["episode_return"]}
+    return {f"talking_{name}": float(np.mean(values)) for name, values in figures.items()}
 
 
 def grpo_states(course: Course, gamma: float | None = None, **settings: Any) -> None:
@@ -66,15 +107,18 @@ def grpo_states(course: Course, gamma: float | None = None, **settings: Any) -> 
     num_generations = settings.get("num_generations", 8)
     played = StateGroups(course, num_generations, gamma)
     rows = [
-        {"prompt": [{"role": "user", "content": "", "task": n}], "task": n}
-        for n in range(len(played.states))
+        {"prompt": [{"role": "user", "content": "", "task": n}], "task": n} for n in range(NUM_ROWS)
     ]
     train(course, rows, played, **settings)
 
 
 @dataclass
 class StateGroups:
-    """A `rollout_func`: members of a group answer one state; only these answers are learnt."""
+    """A `rollout_func`: members of a group answer one state; only these answers are learnt.
+
+    States are drawn anew for each group, whatever the prompt; where they are reached by playing,
+    from the episodes of the update before.
+    """
 
     course: Course
     size: int
@@ -83,7 +127,8 @@ class StateGroups:
     def __post_init__(self) -> None:
         config = self.course.config.actor
         self.rollouts = Rollouts(self.course.practised, NUM_ENVS)
-        self.states = self.rollouts.env.view_states()
+        self.asks_texts = asks_texts(self.rollouts.env)
+        self.played: list[Trajectory] = []
         self.sampler = recast(config, SamplerConfig, decoding="free")
 
     def __call__(self, prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, list]:
@@ -92,11 +137,12 @@ class StateGroups:
         model = trainer.accelerator.unwrap_model(trainer.model).eval()
         config = replace(self.sampler, temperature=trainer.temperature)
         actor = LanguageActor(model, tokenizer, config, grammar)
-        states = [self.states[prompt[-1]["task"]] for prompt in prompts[:: self.size]]
-        seed = int(torch.randint(2**62, ()))
-        groups = play_groups(actor, self.rollouts, states, self.size, seed)
+        seed, count = int(torch.randint(2**62, ())), len(prompts) // self.size
+        starts = starts_of_groups(self.rollouts, self.played, count, seed)
+        groups = play_groups(actor, self.rollouts, starts, self.size, seed)
         model.train()
         members = [member for group in groups for member in group]
+        self.played = members if self.asks_texts else []
         answers = [member.actions[0] for member in members]
         texts = [member.observations[0] for member in members]
         return {
@@ -113,17 +159,19 @@ def train(
     rows: Sequence[Mapping[str, Any]],
     rollout_func: RolloutFunc,
     num_episodes: int = 256,
+    also: Callable[[PreTrainedModel, Any], dict[str, float]] | None = None,
     **settings: Any,
 ) -> None:
     """TRL's trainer until the course is over; goes on from its last checkpoint.
 
     Args:
+        also: what is measured of a model and its tokenizer beside what all are measured by.
         num_episodes: of each update, over all groups.
         settings: of `GRPOConfig`, over those here.
     """
     seed_everything(course.seed, 1)
     model, tokenizer = load_actor(course.config.actor, trainable=True)
-    watch = Watch(course, tokenizer)
+    watch = Watch(course, tokenizer, also)
     if watch.is_over():
         return
     folder = course.folder / "trl"
@@ -146,7 +194,8 @@ def grpo_config(folder: Path, seed: int, **settings: Any) -> GRPOConfig:
     """TRL's settings for a tiny actor on a CPU, those of `TOKEN_BY_TOKEN` among them."""
     common = {
         "num_generations": 8, "learning_rate": 1e-3, "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": 5, "max_steps": 100_000, "max_completion_length": 768, "seed": seed,
+        "warmup_steps": 5, "max_steps": 100_000, "max_completion_length": LONGEST_TALK,
+        "seed": seed,
         "save_strategy": "steps", "save_steps": 1_000_000, "save_total_limit": 1, "report_to": [],
         "use_cpu": True, "bf16": False, "activation_checkpointing": False, "disable_tqdm": True,
         "logging_steps": 50,
@@ -163,8 +212,8 @@ class Watch(TrainerCallback):
         failure: what stopped the training before its end.
     """
 
-    def __init__(self, course: Course, tokenizer: Any) -> None:
-        self.course, self.tokenizer = course, tokenizer
+    def __init__(self, course: Course, tokenizer: Any, also: Callable | None) -> None:
+        self.course, self.tokenizer, self.also = course, tokenizer, also
         self.num_env_steps = course.points[-1]["num_env_steps"]
         self.latest = course.points[-1].get("latest", 0)
         self.failure: Paused | None = None
@@ -196,8 +245,10 @@ class Watch(TrainerCallback):
         config = as_measured(course.config.actor)
         model.eval()
         actor = LanguageActor(model, self.tokenizer, config, grammar)
+        also = dict if self.also is None else partial(self.also, model, self.tokenizer)
+        noted = {"update": state.global_step, "latest": self.latest}
         try:
-            course.point(self.num_env_steps, actor, update=state.global_step, latest=self.latest)
+            course.point(self.num_env_steps, actor, also, **noted)
         except Paused as pause:  # the trainer ends in good order first
             self.failure, control.should_training_stop = pause, True
         model.train()

@@ -14,13 +14,13 @@ from typing import Any
 
 from peer_worlds import World, as_measured, greedy, measure
 
-from lactchain.data.episodes import Episode, sampled_episodes, sampled_states
+from lactchain.data.episodes import Episode, go_round, sampled_episodes, sampled_states
 from lactchain.data.preferences import Candidates, make_pairs, require_pairs, write_pairs
+from lactchain.data.questions import questions_asked
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.environments.language import make_language_env
-from lactchain.environments.views import State
+from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.files import append_json_lines, read_json_lines
 from lactchain.models.actor import LanguageActor
 from lactchain.run import Run
@@ -81,8 +81,14 @@ class Course:
         """Of training, until now."""
         return self._before + time.process_time() - self._since
 
-    def point(self, num_env_steps: int, actor: Any, **more: Any) -> None:
+    def point(
+        self, num_env_steps: int, actor: Any, also: Callable[[], dict] = dict, **more: Any
+    ) -> None:
         """Measures an actor, given or as a configuration, unless that was done before.
+
+        Args:
+            also: what else is measured of it.
+            more: what else is noted.
 
         Raises:
             Paused: the time is over; a new point is kept.
@@ -91,7 +97,8 @@ class Course:
         if not self.points or num_env_steps > self.points[-1]["num_env_steps"]:
             player = actor if isinstance(actor, LanguageActor) else greedy(actor, self._grammar)
             figures = measure(player, self.config.environment, seed=0)
-            line = {"num_env_steps": int(num_env_steps), "cpu_seconds": cpu} | figures | more
+            line = {"num_env_steps": int(num_env_steps), "cpu_seconds": cpu, **figures, **also()}
+            line |= more
             self.folder.mkdir(parents=True, exist_ok=True)
             append_json_lines(self.file, [line])
             self.points.append(line)
@@ -195,8 +202,11 @@ def pairs_by_return(config: MakePreferencesConfig, run: Run, gamma: float) -> di
     rollouts = Rollouts(config.environment, NUM_ENVS)
     actor = LanguageActor.from_config(config.actor, rollouts.env.grammar)
     preferences, seed = config.preferences, config.run.seed
-    states = sampled_states(rollouts.env, preferences.num_states, derive_seed(seed, "pairs"))
-    groups = play_groups(actor, rollouts, states, preferences.num_candidates, seed)
+    played = []
+    if asks_texts(rollouts.env):
+        played = rollouts.play(actor, sampled_episodes(rollouts.env, NUM_ENVS, seed))
+    starts = starts_of_groups(rollouts, played, preferences.num_states, derive_seed(seed, "pairs"))
+    groups = play_groups(actor, rollouts, starts, preferences.num_candidates, seed)
     candidates = [
         Candidates(
             observation=group[0].observations[0],
@@ -205,27 +215,42 @@ def pairs_by_return(config: MakePreferencesConfig, run: Run, gamma: float) -> di
             is_chain=tuple(not member.infos[1]["invalid_action"] for member in group),
             env_id=config.environment.id,
             seed=seed,
-            state=state,
+            state=group[0].infos[0]["state"],
         )
-        for state, group in zip(states, groups, strict=True)
+        for group in groups
     ]
     pairs, dropped = make_pairs(candidates, rank="return", min_margin=preferences.min_margin)
     require_pairs(pairs, dropped)
     write_pairs(run.path("pairs") / "pairs.parquet", pairs)
-    steps = sum(map(num_env_steps, groups))
+    steps = num_env_steps(played) + sum(map(num_env_steps, groups))
     return {"num_pairs": len(pairs), "num_env_steps": steps} | dropped
 
 
+def asks_texts(env: LanguageEnv) -> bool:
+    """Whether states are reached by playing: texts remember, or one begins in few of them."""
+    return env.history != 1 or env.view.outcomes is not None
+
+
+def starts_of_groups(
+    rollouts: Rollouts, played: Sequence[Trajectory], count: int, seed: int
+) -> list[Episode]:
+    """Where groups begin: each state as often as any other, or else each text that was met."""
+    if not played:
+        return [Episode(seed, state) for state in sampled_states(rollouts.env, count, seed)]
+    questions = go_round(questions_asked(played, rollouts.env), count, seed)
+    return [question.drawn(derive_seed(seed, i)) for i, question in enumerate(questions)]
+
+
 def play_groups(
-    policy: Policy, rollouts: Rollouts, states: Sequence[State], size: int, seed: int
+    policy: Policy, rollouts: Rollouts, starts: Sequence[Episode], size: int, seed: int
 ) -> list[list[Trajectory]]:
     """Each state answered `size` times, each answer played on to the end by the same policy.
 
     All members of a group begin in one state, since a world can be set to it; dice are their own.
     """
     episodes = [
-        Episode(derive_seed(seed, "group", number, member), state)
-        for number, state in enumerate(states)
+        replace(start, seed=derive_seed(seed, "group", number, member))
+        for number, start in enumerate(starts)
         for member in range(size)
     ]
     played = rollouts.play(policy, episodes)
@@ -242,6 +267,10 @@ def _with_candidates(course: Course, num_candidates: int) -> Course:
 # --- offline -------------------------------------------------------------------------------------
 
 
+OFFLINE = {"expectile": 0.9, "cql_weight": 0.01, "tau": 0.01, "group_by": "episode"}
+"""Settings of ILQL; a batch is of episodes, since a state has thousands of different answers."""
+
+
 def ilql(course: Course, value_weight: float = 4.0, max_steps: int = 600, **settings: Any) -> None:
     """ILQL on episodes of the warm start, as many as the budget of steps allows."""
     config, folder = course.config, course.folder
@@ -251,10 +280,8 @@ def ilql(course: Course, value_weight: float = 4.0, max_steps: int = 600, **sett
         environment=course.practised,
         actor=replace(config.actor, dtype="float32"),
         trajectories=str(folder / "trajectories"),
-        ilql=ILQLConfig(**{"expectile": 0.9, "cql_weight": 0.01, "tau": 0.005} | settings),
-        training=TrainingConfig(
-            learning_rate=1e-3, batch_size=config.critic.training.batch_size, max_steps=max_steps
-        ),
+        ilql=ILQLConfig(**OFFLINE | settings),
+        training=TrainingConfig(learning_rate=1e-3, batch_size=64, max_steps=max_steps),
     )
     train_ilql.main(stage)
     values = str(folder / "run" / "values")

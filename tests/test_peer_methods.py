@@ -17,9 +17,11 @@ from datasets import Dataset
 from trl import GRPOTrainer
 from trl_setups import GRID, cloned_mistral
 
+from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import shipped_view
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
@@ -111,8 +113,8 @@ def test_steps_of_episodes_are_the_actions_that_the_world_has_played(mistral, co
     actor = LanguageActor(*mistral, config.actor, make_language_env(GRID).grammar)
     Counted.played = 0
     rollouts = Rollouts(COUNTED, 64)
-    states = rollouts.env.view_states()
-    groups = peer_methods.play_groups(actor, rollouts, states, 4, seed=0)
+    starts = peer_methods.starts_of_groups(rollouts, [], 48, seed=0)
+    groups = peer_methods.play_groups(actor, rollouts, starts, 4, seed=0)
     texts = [action.text for group in groups for t in group for action in t.actions]
     steps = sum(map(peer_methods.num_env_steps, groups))
     assert steps == Counted.played + refused(GRID, texts) > 192
@@ -153,18 +155,32 @@ def test_steps_of_rounds_are_those_of_episodes_and_of_all_candidates():
 def test_the_groups_of_a_state_begin_in_it_and_learn_the_answers_to_it_alone(mistral, course):
     torch.manual_seed(0)
     groups = peer_grpo.StateGroups(course, size=4, gamma=0.5)
-    prompts = [[{"role": "user", "content": "", "task": n}] for n in (7, 3) for _ in range(4)]
-    played = groups(prompts, standing_in(mistral))
+    played = groups([[{"role": "user", "content": ""}]] * 4 * 48, standing_in(mistral))
     env, template = make_language_env(GRID), PromptTemplate(mistral[1])
-    for first, task in ((0, 7), (4, 3)):
-        text, _ = env.reset(options={"state": env.view_states()[task]})
-        assert played["prompt_ids"][first : first + 4] == [template.encode(text)] * 4
+    texts = [env.reset(options={"state": state})[0] for state in env.view_states()]
+    prompts = [tuple(ids) for ids in played["prompt_ids"]]
+    assert all(len({*prompts[first : first + 4]}) == 1 for first in range(0, 192, 4))
+    assert sorted({*prompts}) == sorted(map(tuple, template.encode_batch(texts)))
     assert len({tuple(ids) for ids in played["completion_ids"]}) > 2
     for ids in played["completion_ids"]:
         assert mistral[1].eos_token_id not in ids[:-1]  # one answer, without what followed it
     # At most .5^(k - 1) of the goal less the cost of one call, for k actions until there.
     for earned, count in zip(played["episode_return"], played["num_actions"], strict=True):
         assert earned <= 0.5 ** (count - 1) - 0.125 or earned <= 0
+
+
+def test_where_texts_remember_groups_begin_in_the_middle_of_episodes_with_what_was_said(config):
+    remembering = replace(GRID, history=3)
+    rollouts = Rollouts(remembering, 64)
+    drawn = RandomChains(rollouts.env.grammar)
+    before = rollouts.play(drawn, sampled_episodes(rollouts.env, 48, 0))
+    met = {text for episode in before for text in episode.observations[:-1]}
+    starts = peer_methods.starts_of_groups(rollouts, before, 100, seed=0)
+    groups = peer_methods.play_groups(drawn, rollouts, starts, 3, seed=0)
+    begun = [{member.observations[0] for member in group} for group in groups]
+    assert all(len(texts) == 1 and texts <= met for texts in begun)
+    assert all(len({str(m.infos[0]["state"]) for m in group}) == 1 for group in groups)
+    assert sum("\n" in text for texts in begun for text in texts) > 30
 
 
 def test_pairs_by_return_prefer_what_reaches_the_goal_sooner(mistral, config, folder, tmp_path):
