@@ -96,7 +96,7 @@ class Course:
         cpu = self.cpu_seconds()
         if not self.points or num_env_steps > self.points[-1]["num_env_steps"]:
             player = actor if isinstance(actor, LanguageActor) else greedy(actor, self._grammar)
-            figures = measure(player, self.config.environment, seed=0)
+            figures = measure(player, self.config.environment, self.world.num_games)
             line = {"num_env_steps": int(num_env_steps), "cpu_seconds": cpu, **figures, **also()}
             line |= more
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,14 @@ OFFLINE = {"expectile": 0.9, "cql_weight": 0.01, "tau": 0.01, "group_by": "episo
 """Settings of ILQL; a batch is of episodes, since a state has thousands of different answers."""
 
 
-def ilql(course: Course, value_weight: float = 4.0, max_steps: int = 600, **settings: Any) -> None:
+def ilql(
+    course: Course,
+    value_weight: float = 4.0,
+    max_steps: int = 600,
+    learning_rate: float = 1e-3,
+    batch_size: int = 64,
+    **settings: Any,
+) -> None:
     """ILQL on episodes of the warm start, as many as the budget of steps allows."""
     config, folder = course.config, course.folder
     steps = collect_offline(course, folder / "trajectories")
@@ -281,7 +288,9 @@ def ilql(course: Course, value_weight: float = 4.0, max_steps: int = 600, **sett
         actor=replace(config.actor, dtype="float32"),
         trajectories=str(folder / "trajectories"),
         ilql=ILQLConfig(**OFFLINE | settings),
-        training=TrainingConfig(learning_rate=1e-3, batch_size=64, max_steps=max_steps),
+        training=TrainingConfig(
+            learning_rate=learning_rate, batch_size=batch_size, max_steps=max_steps
+        ),
     )
     train_ilql.main(stage)
     values = str(folder / "run" / "values")

@@ -13,7 +13,7 @@ import numpy as np
 from lmrl import T_95
 from peer_worlds import WORLDS, bounds
 
-from lactchain.files import read_json_lines
+from lactchain.files import read_json, read_json_lines, write_json
 from lactchain.inspection.markup import Markup, shapes
 from lactchain.inspection.plots import LINE_COLOURS, Axes, padded
 
@@ -39,6 +39,9 @@ Points = list[dict[str, Any]]
 Runs = dict[int, Points]
 """By seed."""
 
+Bounds = dict[str, dict[str, float]]
+"""Success and return by name, the best last."""
+
 
 def report(options: argparse.Namespace) -> None:
     """Prints the tables of all worlds that have a finished run, and draws their curves."""
@@ -51,12 +54,22 @@ def report(options: argparse.Namespace) -> None:
         }
         runs = {method: seeds for method, seeds in runs.items() if seeds}
         if runs:
-            lines += section(world, runs)
+            floors = known_bounds(world, options.folder / world)
+            lines += section(world, runs, floors)
             for clock in CLOCKS:
-                picture(world, clock).write_text(str(chart(world, runs, clock)))
+                picture(world, clock).write_text(str(chart(world, runs, clock, floors)))
     sys.stdout.write("\n".join([*lines, ""]))
     if options.write:
         rewrite(lines, options)
+
+
+def known_bounds(world: str, folder: Path) -> Bounds:
+    """What bounds a world, from a file beside its runs, or computed into it."""
+    file = folder / "bounds.json"
+    if not file.exists():
+        config = WORLDS[world].pipeline(folder, 0).environment
+        write_json(file, bounds(WORLDS[world], config))
+    return read_json(file)
 
 
 def read(place: Path, method: str, seeds: Sequence[int], budget: int) -> Runs:
@@ -109,23 +122,23 @@ def difference(runs: Runs, other: Runs) -> tuple[str, str]:
     return f"{mean:+.3f} ± {half:.3f}", verdict
 
 
-def section(world: str, runs: Mapping[str, Runs]) -> list[str]:
+def section(world: str, runs: Mapping[str, Runs], floors: Bounds) -> list[str]:
     """A world's table: floors, methods, optimum."""
-    config = WORLDS[world].pipeline(HERE, 0).environment
-    exact, budget = bounds(config), WORLDS[world].budget
+    *worse, (best, optimum) = floors.items()
+    budget = WORLDS[world].budget
     first, ours = next(iter(runs.values())), runs.get("simpo", {})
     before = [points[0]["return"] for points in first.values()]
-    level = np.mean(before) + 0.95 * (exact["optimum"]["return"] - np.mean(before))
+    level = np.mean(before) + 0.95 * (optimum["return"] - np.mean(before))
     heads = ["", "seeds", "success", "return", "less ours", "", "steps to 95 %", "CPU s to 95 %"]
     heads += ["steps", "CPU s"]
     lines = [f"### {world.replace('_', ' ')}, {budget:,} steps", "", f"| {' | '.join(heads)} |"]
     lines.append("|" + "---|" * len(heads))
-    lines.append(_bound("random chains, exact", exact["random"], len(heads)))
+    lines += [_bound(name, figures, len(heads)) for name, figures in worse]
     at_first = {seed: points[:1] for seed, points in first.items()}
     lines.append(_row("before training", at_first, ours, level, len(heads)))
     for method, seeds in runs.items():
         lines.append(_row(NAMES[method], seeds, ours, level, len(heads)))
-    lines.append(_bound("optimum, exact", exact["optimum"], len(heads)))
+    lines.append(_bound(best, optimum, len(heads)))
     pictures = ", ".join(f"[{LABELS[c]}]({picture(world, c).name})" for c in CLOCKS)
     return [*lines, "", f"Curves over {pictures}.", ""]
 
@@ -165,7 +178,7 @@ def held(points: Points, clock: str, places: np.ndarray) -> np.ndarray:
     return np.array([point["return"] for point in points])[at]
 
 
-def chart(world: str, runs: Mapping[str, Runs], clock: str) -> Markup:
+def chart(world: str, runs: Mapping[str, Runs], clock: str, floors: Bounds) -> Markup:
     """Return over a clock: mean over seeds, and its interval; a finished run stays where it is."""
     key = CLOCKS[clock]
     ends = [points[-1][key] for seeds in runs.values() for points in seeds.values()]
@@ -174,7 +187,7 @@ def chart(world: str, runs: Mapping[str, Runs], clock: str) -> Markup:
     for method, seeds in runs.items():
         rows = np.array([held(points, key, places) for points in seeds.values()])
         bands[method] = np.array([interval(column) for column in rows.T])
-    top = bounds(WORLDS[world].pipeline(HERE, 0).environment)["optimum"]["return"]
+    top = list(floors.values())[-1]["return"]
     values = [v for band in bands.values() for v in band[:, 0]]
     axes = Axes(
         (0.0, float(places[-1])),

@@ -77,7 +77,7 @@ def run(
 ) -> None:
     """One method in one world with one seed, unless that is finished."""
     world, place = WORLDS[world_name], folder / world_name / str(seed)
-    if (place / method / "ended.json").exists():
+    if method in world.without or (place / method / "ended.json").exists():
         return
     config = warm_start(world, place, seed)
     settings = world.settings.get(method, {}) | settings
