@@ -193,7 +193,7 @@ def train(
 def grpo_config(folder: Path, seed: int, **settings: Any) -> GRPOConfig:
     """TRL's settings for a tiny actor on a CPU, those of `TOKEN_BY_TOKEN` among them."""
     common = {
-        "num_generations": 8, "learning_rate": 1e-3, "lr_scheduler_type": "constant_with_warmup",
+        "num_generations": 8, "num_iterations": 4, "learning_rate": 5e-4, "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 5, "max_steps": 100_000, "max_completion_length": LONGEST_TALK,
         "seed": seed,
         "save_strategy": "steps", "save_steps": 1_000_000, "save_total_limit": 1, "report_to": [],

@@ -74,12 +74,12 @@ def shipped(name: str) -> tuple[str, ...]:
 
 
 WORLDS = {
-    "frozen_lake_8x8": World(tiny("frozen_lake_8x8"), budget=400_000, cpu_seconds=300),
-    "gridworld_4x4": World(tiny("gridworld_4x4"), budget=1_000_000, cpu_seconds=500),
+    "frozen_lake_8x8": World(tiny("frozen_lake_8x8"), budget=350_000, cpu_seconds=250),
+    "gridworld_4x4": World(tiny("gridworld_4x4"), budget=1_000_000, cpu_seconds=400),
     "slippery_lake": World(
         tiny("slippery_lake"),
         budget=1_500_000,
-        cpu_seconds=400,
+        cpu_seconds=300,
         practised_id=UNKNOWN_LAKE,
         settings={"grpo": {"dice": 200}},
     ),
