@@ -193,12 +193,11 @@ def train(
 def grpo_config(folder: Path, seed: int, **settings: Any) -> GRPOConfig:
     """TRL's settings for a tiny actor on a CPU, those of `TOKEN_BY_TOKEN` among them."""
     common = {
-        "num_generations": 8, "num_iterations": 4, "learning_rate": 5e-4, "lr_scheduler_type": "constant_with_warmup",
-        "warmup_steps": 5, "max_steps": 100_000, "max_completion_length": LONGEST_TALK,
-        "seed": seed,
-        "save_strategy": "steps", "save_steps": 1_000_000, "save_total_limit": 1, "report_to": [],
-        "use_cpu": True, "bf16": False, "activation_checkpointing": False, "disable_tqdm": True,
-        "logging_steps": 50,
+        "num_generations": 8, "num_iterations": 4, "learning_rate": 5e-4, "warmup_steps": 5,
+        "lr_scheduler_type": "constant_with_warmup", "max_steps": 100_000, "seed": seed,
+        "max_completion_length": LONGEST_TALK, "save_strategy": "steps", "save_steps": 1_000_000,
+        "save_total_limit": 1, "report_to": [], "use_cpu": True, "bf16": False,
+        "activation_checkpointing": False, "disable_tqdm": True, "logging_steps": 50,
     }  # fmt: skip
     return GRPOConfig(str(folder), **common | TOKEN_BY_TOKEN | settings)
 
@@ -230,7 +229,9 @@ class Watch(TrainerCallback):
         return not self.course.has_room(self.num_env_steps, self.latest)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Saves where the next mark is passed, and where another update does not fit in."""
+        """Saves where the next mark is passed, and where more do not fit in; groups are used up."""
+        if state.global_step % args.num_iterations:
+            return control
         spent = self.is_over()
         marks = [share * self.course.world.budget for share in MARKS]
         measured = self.course.points[-1]["num_env_steps"]
