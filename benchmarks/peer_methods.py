@@ -21,7 +21,7 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.files import append_json_lines, read_json_lines
+from lactchain.files import append_json_lines, read_json, read_json_lines, write_json
 from lactchain.models.actor import LanguageActor
 from lactchain.run import Run
 from lactchain.settings import ILQLConfig, RunConfig, SamplerConfig, TrainingConfig, recast
@@ -106,8 +106,15 @@ class Course:
             if time.monotonic() > self.pause_at:
                 raise Paused
 
+    def keep_clock(self) -> None:
+        """Keeps the seconds until now, when something is done that will not be done again."""
+        write_json(self.folder / "clock.json", {"cpu_seconds": self.cpu_seconds()})
+
     def _resume_clock(self) -> None:
-        self._before = self.points[-1]["cpu_seconds"] if self.points else 0.0
+        kept = self.folder / "clock.json"
+        known = [point["cpu_seconds"] for point in self.points[-1:]]
+        known += [read_json(kept)["cpu_seconds"]] if kept.exists() else []
+        self._before = max(known, default=0.0)
         self._since = time.process_time()
 
 
@@ -148,6 +155,7 @@ def by_rounds(course: Course, kind: type[Rounds], changes: Mapping[str, Any]) ->
         rounds, before = kind(config, run), 0
         for number in range(1, course.world.num_rounds + 1):
             rounds.train_critic(number)
+            course.keep_clock()
             if not rounds.train_actor(number):
                 return
             steps = steps_of_rounds(rounds, config)
@@ -282,6 +290,7 @@ def ilql(
     """ILQL on episodes of the warm start, as many as the budget of steps allows."""
     config, folder = course.config, course.folder
     steps = collect_offline(course, folder / "trajectories")
+    course.keep_clock()
     stage = TrainILQLConfig(
         run=RunConfig(run_dir=str(folder / "run"), seed=course.seed, threads=1),
         environment=course.practised,

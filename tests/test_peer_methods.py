@@ -310,6 +310,16 @@ def test_a_race_that_is_stopped_goes_on_to_the_same_points(config, tmp_path, mon
     assert points_of(tmp_path / "parts/grid/0/grpo_states") == whole
 
 
+def test_seconds_that_were_worth_something_are_kept_when_a_run_is_stopped(course):
+    course.point(0, course.config.actor)
+    before = course.points[-1]["cpu_seconds"]
+    sum(range(3_000_000))
+    course.keep_clock()
+    sum(range(3_000_000))  # is lost
+    again = peer_methods.Course(course.folder, course.world, course.config, math.inf)
+    assert before + 0.01 < again.cpu_seconds() < course.cpu_seconds() - 0.01
+
+
 def test_what_is_finished_is_not_run_again(config, tmp_path, monkeypatch):
     done = tmp_path / "grid/0/simpo"
     done.mkdir(parents=True)
