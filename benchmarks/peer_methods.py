@@ -36,6 +36,9 @@ from lactchain.types import Policy, Trajectory
 NUM_ENVS = 512
 """Episodes side by side."""
 
+NUM_ASKED = 128
+"""Episodes whose texts are answered, where states are reached by playing."""
+
 
 class Paused(Exception):
     """The minutes that were given are over; the same command goes on."""
@@ -200,7 +203,7 @@ class RankedByReturn(Rounds):
             "Pairs by return", pairs, lambda config, run: pairs_by_return(config, run, gamma)
         )
         pairs_folder = str(Path(pairs.run.run_dir) / "pairs")
-        summary = train_simpo.main(replace(stage, critic=None, pairs=pairs_folder))
+        summary = train_simpo.main(replace(stage, trajectories=None, pairs=pairs_folder))
         self._take_actor(stage, summary | {"num_env_steps": made["num_env_steps"]})
         return True
 
@@ -212,7 +215,7 @@ def pairs_by_return(config: MakePreferencesConfig, run: Run, gamma: float) -> di
     preferences, seed = config.preferences, config.run.seed
     played = []
     if asks_texts(rollouts.env):
-        played = rollouts.play(actor, sampled_episodes(rollouts.env, NUM_ENVS, seed))
+        played = rollouts.play(actor, sampled_episodes(rollouts.env, NUM_ASKED, seed))
     starts = starts_of_groups(rollouts, played, preferences.num_states, derive_seed(seed, "pairs"))
     groups = play_groups(actor, rollouts, starts, preferences.num_candidates, seed)
     candidates = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from lactchain.inspection.plots import LINE_COLOURS, Axes, padded
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "RESULTS.md"
-HEADING = "## Peers on one budget"
+BEGIN, END = "<!-- tables of peers.py -->", "<!-- end of peers.py -->"
 NAMES = {
     "simpo": "critic, SimPO",
     "cloned_chosen": "critic, NLL on chosen",
@@ -60,7 +59,7 @@ def report(options: argparse.Namespace) -> None:
                 picture(world, clock).write_text(str(chart(world, runs, clock, floors)))
     sys.stdout.write("\n".join([*lines, ""]))
     if options.write:
-        rewrite(lines, options)
+        rewrite(lines)
 
 
 def known_bounds(world: str, folder: Path) -> Bounds:
@@ -229,11 +228,8 @@ def _entry(axes: Axes, number: int, name: str) -> list[Markup]:
 # --- RESULTS.md ----------------------------------------------------------------------------------
 
 
-def rewrite(lines: Sequence[str], options: argparse.Namespace) -> None:
-    """Puts the tables in the place of those that stood in RESULTS.md, behind what is said there."""
-    text = RESULTS.read_text("utf-8")
-    tables = "\n".join(["<!-- tables of peers.py -->", "", *lines, "<!-- end of peers.py -->"])
-    pattern = re.compile(r"<!-- tables of peers\.py -->.*<!-- end of peers\.py -->", re.S)
-    if not pattern.search(text):
-        text = text.rstrip("\n") + f"\n\n{HEADING}\n\n{tables}\n"
-    RESULTS.write_text(pattern.sub(lambda _: tables, text), "utf-8")
+def rewrite(lines: Sequence[str]) -> None:
+    """Puts the tables in the place of those that stand in RESULTS.md."""
+    tables = "\n".join([BEGIN, "", *lines, END])
+    before, _, rest = RESULTS.read_text("utf-8").partition(BEGIN)
+    RESULTS.write_text(before + tables + rest.partition(END)[2], "utf-8")
