@@ -139,9 +139,18 @@ def cloned_chosen(course: Course, **changes: Any) -> None:
     by_rounds(course, Rounds, {"preference_weight": 0.0} | changes)
 
 
-def by_return(course: Course, num_candidates: int = 8, **changes: Any) -> None:
-    """No critic: answers to a state are played on to the end, and ranked by what came of it."""
-    course = _with_candidates(course, num_candidates)
+def by_return(
+    course: Course, num_candidates: int = 8, num_states: int | None = None, **changes: Any
+) -> None:
+    """No critic: answers to a state are played on to the end, and ranked by what came of it.
+
+    Args:
+        num_states: of a round; None: those of the pipeline.
+    """
+    config = course.config
+    count = num_states or config.simpo.preferences.num_states
+    preferences = replace(config.simpo.preferences, num_candidates=num_candidates, num_states=count)
+    course.config = replace(config, simpo=replace(config.simpo, preferences=preferences))
     by_rounds(course, RankedByReturn, changes)
 
 
@@ -266,13 +275,6 @@ def play_groups(
     ]
     played = rollouts.play(policy, episodes)
     return [played[first : first + size] for first in range(0, len(played), size)]
-
-
-def _with_candidates(course: Course, num_candidates: int) -> Course:
-    config = course.config
-    preferences = replace(config.simpo.preferences, num_candidates=num_candidates)
-    config = replace(config, simpo=replace(config.simpo, preferences=preferences))
-    return Course(course.folder, course.world, config, course.pause_at)
 
 
 # --- offline -------------------------------------------------------------------------------------

@@ -75,7 +75,12 @@ def shipped(name: str) -> tuple[str, ...]:
 
 WORLDS = {
     "frozen_lake_8x8": World(tiny("frozen_lake_8x8"), budget=350_000, cpu_seconds=250),
-    "gridworld_4x4": World(tiny("gridworld_4x4"), budget=1_000_000, cpu_seconds=400),
+    "gridworld_4x4": World(
+        tiny("gridworld_4x4"),
+        budget=1_000_000,
+        cpu_seconds=400,
+        settings={"by_return": {"num_states": 1920}},
+    ),
     "slippery_lake": World(
         tiny("slippery_lake"),
         budget=1_500_000,
@@ -88,6 +93,7 @@ WORLDS = {
         budget=250_000,
         cpu_seconds=500,
         settings={
+            "by_return": {"num_states": 160},
             "ilql": {
                 "gamma": 0.98, "expectile": 0.7, "bootstrap": "completion", "cql_weight": 1.0,
                 "head_size": 256, "tau": 0.1, "learning_rate": 3e-3, "group_by": "prompt",
