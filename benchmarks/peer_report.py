@@ -198,9 +198,14 @@ def chart(world: str, runs: Mapping[str, Runs], clock: str, floors: Bounds) -> M
     drawn = [_level(axes, top)]
     for number, (method, band) in enumerate(bands.items()):
         drawn += _curve(axes, places, band, LINE_COLOURS[number % len(LINE_COLOURS)])
-        drawn += _entry(axes, number, f"{NAMES[method]} ({len(runs[method])} seeds)")
+        drawn += _entry(axes, number, f"{NAMES[method]}, {counted(len(runs[method]))}")
     title = f"{world.replace('_', ' ')}: return of the greedy actor, mean and 95 % interval"
     return axes.draw(title, LABELS[clock], *drawn)
+
+
+def counted(seeds: int) -> str:
+    """How many seeds, in words."""
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def _level(axes: Axes, value: float) -> Markup:
