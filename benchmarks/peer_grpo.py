@@ -92,7 +92,8 @@ def in_conversation(
     )
     rows = tasks(config.environment, seeds=dice)
     played = rollout(config.environment, config.actor.max_new_tokens)
-    talks = played([row["prompt"] for row in rows], trainer)
+    with torch.random.fork_rng():  # whether one looks changes nothing
+        talks = played([row["prompt"] for row in rows], trainer)
     figures = {"success": talks["success"], "return": talks["episode_return"]}
     return {f"talking_{name}": float(np.mean(values)) for name, values in figures.items()}
 

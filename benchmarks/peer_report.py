@@ -139,7 +139,17 @@ def section(world: str, runs: Mapping[str, Runs], floors: Bounds) -> list[str]:
         lines.append(_row(NAMES[method], seeds, ours, level, len(heads)))
     lines.append(_bound(best, optimum, len(heads)))
     pictures = ", ".join(f"[{LABELS[c]}]({picture(world, c).name})" for c in CLOCKS)
-    return [*lines, "", f"Curves over {pictures}.", ""]
+    return [*lines, "", *talking(runs.get("grpo", {})), f"Curves over {pictures}.", ""]
+
+
+def talking(runs: Runs) -> list[str]:
+    """How whole episodes are played as they are learnt: what was said before is in the prompt."""
+    ends = {seed: points for seed, points in runs.items() if "talking_return" in points[-1]}
+    if not ends:
+        return []
+    success, returns = (shown(last(ends, f"talking_{name}")) for name in ("success", "return"))
+    told = f"success {success}, return {returns}."
+    return [f"GRPO of whole episodes, in conversation as it learns: {told}", ""]
 
 
 def _bound(name: str, figures: Mapping[str, float], width: int) -> str:

@@ -355,6 +355,34 @@ def test_a_level_is_reached_when_a_run_stays_above_it():
     assert held.tolist() == [0.0, 0.0, 0.9, 0.6, 0.95]
 
 
+def test_a_table_has_floors_methods_and_the_best_there_is():
+    runs = {
+        method: {
+            seed: [
+                {"num_env_steps": steps, "cpu_seconds": steps / 10, "success": r, "return": r}
+                for steps, r in ((0, 0.1), (100, end + seed / 100))
+            ]
+            for seed in range(2)
+        }
+        for method, end in (("simpo", 0.9), ("grpo", 0.4))
+    }
+    runs["grpo"][0][-1] |= {"talking_success": 0.5, "talking_return": 0.25}
+    bounds = {"random": {"success": 0, "return": 0}, "optimum": {"success": 1, "return": 1}}
+    rows = [line.split(" | ") for line in peer_report.section("frozen_lake_8x8", runs, bounds)]
+    named = {row[0].strip("| "): row[1:] for row in rows if len(row) > 5}
+    assert list(named)[1:] == [
+        "random", "before training", "critic, SimPO", "GRPO, whole episodes", "optimum"
+    ]  # fmt: skip
+    # s .0071, t(1) 12.71: ± .0636; differences of -.5 twice
+    assert named["GRPO, whole episodes"][:5] == [
+        "2", "0.405 ± 0.064", "0.405 ± 0.064", "-0.500 ± 0.000", "worse"
+    ]  # fmt: skip
+    assert named["critic, SimPO"][5:7] == ["100", "10"] or named["critic, SimPO"][5] == "1 of 2"
+    assert [
+        "GRPO of whole episodes, in conversation as it learns: success 0.500, return 0.250."
+    ] in rows
+
+
 def test_points_beyond_the_budget_do_not_count(tmp_path):
     folder = tmp_path / "0/simpo"
     folder.mkdir(parents=True)
