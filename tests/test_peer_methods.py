@@ -377,10 +377,10 @@ def test_a_table_has_floors_methods_and_the_best_there_is():
     assert named["GRPO, whole episodes"][:5] == [
         "2", "0.405 ± 0.064", "0.405 ± 0.064", "-0.500 ± 0.000", "worse"
     ]  # fmt: skip
-    assert named["critic, SimPO"][5:7] == ["100", "10"] or named["critic, SimPO"][5] == "1 of 2"
-    assert [
-        "GRPO of whole episodes, in conversation as it learns: success 0.500, return 0.250."
-    ] in rows
+    # .955 is 95 % of the way from .1 to 1
+    assert named["critic, SimPO"][5:7] == ["0 of 2", "0 of 2"]
+    told = "GRPO of whole episodes, in conversation as it learns: success 0.500, return 0.250."
+    assert [told] in rows
 
 
 def test_points_beyond_the_budget_do_not_count(tmp_path):
