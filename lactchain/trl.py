@@ -41,13 +41,15 @@ FEW_NAMES = 12
 
 
 def tasks(
-    config: EnvironmentConfig, count: int | None = None, strategy: str = "none"
+    config: EnvironmentConfig, count: int | None = None, strategy: str = "none", seeds: int = 1
 ) -> list[dict[str, Any]]:
     """Rows for `Dataset.from_list`: a prompt without its state, and the task that has it.
 
     Args:
         count: of tasks, the first ones; None: every start state that may be practised.
         strategy: the instruction before each state, a name of the menu or a text.
+        seeds: of the dice of each task, a row for each. With one, what a task's dice bring is the
+            same in every epoch, and can be learnt by heart: ask for many where chance has a part.
 
     Raises:
         ConfigError: the world lists no start states, and no count of seeds is given.
@@ -63,10 +65,12 @@ def tasks(
     names, longest = env.grammar.action_names, env.grammar.max_chain_length
     text = resolve_strategy(strategy, names, longest)
     told = f"{text}\n\n" if text else ""
-    return [
-        {"prompt": [{"role": "user", "content": told, "task": task}], "task": task}
+    starts = [
+        {"task": task} | ({"seed": n * count + task} if seeds > 1 else {})
+        for n in range(seeds)
         for task in range(count)
     ]
+    return [{"prompt": [{"role": "user", "content": told, **start}], **start} for start in starts]
 
 
 def episode_return(completions: Sequence[Any], episode_return: Sequence[float], **_) -> list[float]:
@@ -119,7 +123,7 @@ class Player:
         self._over, self._earned = True, 0.0
         self.success = False
 
-    def reset(self, task: int | None = None, **columns: Any) -> str:
+    def reset(self, task: int | None = None, seed: int | None = None, **columns: Any) -> str:
         """The first state of a task; TRL gives the columns of the row, and adds it to its prompt.
 
         Raises:
@@ -127,7 +131,7 @@ class Player:
         """
         if task is None:
             raise ConfigError(NO_TASK)
-        text, _ = begin(self._env, self._splits, task)
+        text, _ = begin(self._env, self._splits, task, seed=seed)
         self._over, self._earned, self.success = False, 0.0, False
         return text
 
@@ -154,7 +158,8 @@ def rollout(config: EnvironmentConfig, max_new_tokens: int = 64) -> Callable[...
 
     Completions are sampled from the trainer's own model in this process, at the trainer's
     temperature: neither vLLM nor sharded weights. The prompts are those of `tasks`. Beside what TRL
-    asks for, rewards can be made of `episode_return` and `success`.
+    asks for, rewards can be made of `episode_return`, `success` and `num_actions`, the actions that
+    the episode took, what is no chain counting as one.
 
     Args:
         max_new_tokens: the longest completion of one turn; `max_completion_length` of the trainer
@@ -172,7 +177,7 @@ def rollout(config: EnvironmentConfig, max_new_tokens: int = 64) -> Callable[...
             told = prompt[-1] if isinstance(prompt, list) else {}
             if told.get("task") is None:
                 raise ConfigError(NO_TASK)
-            text, _ = begin(env, splits, told["task"])
+            text, _ = begin(env, splits, told["task"], seed=told.get("seed"))
             asked_by = template(told["content"].rstrip() or "none")
             episodes.append(_Episode(env, asked_by, asked_by.encode(text)))
         _play(episodes, trainer, max_new_tokens)
@@ -183,6 +188,7 @@ def rollout(config: EnvironmentConfig, max_new_tokens: int = 64) -> Callable[...
             "env_mask": [episode.mask for episode in episodes],
             "episode_return": [_return(e.env, e.earned, e.over) for e in episodes],
             "success": [episode.success for episode in episodes],
+            "num_actions": [episode.num_actions for episode in episodes],
         }
 
     return rollout_func
@@ -207,6 +213,7 @@ class _Episode:
     mask: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     earned: float = 0.0
+    num_actions: int = 0
     success: bool = False
     over: bool = False
 
@@ -222,6 +229,7 @@ class _Episode:
         text = tokenizer.decode(said.token_ids[:-1] if ended else said.token_ids)
         observation, reward, terminated, truncated, info = self.env.step(text)
         self.earned += reward
+        self.num_actions += max(1, len(info["executed"]))
         self.over, self.success = terminated or truncated, info["success"]
         end = [] if ended else [tokenizer.eos_token_id]
         self.asked = [*end, *self.template.encode_next(observation)]

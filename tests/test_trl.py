@@ -125,6 +125,7 @@ def test_a_rollout_ends_before_a_turn_that_has_no_room(mistral):
     # One turn, -.125 or -.625, and then what is no chain, -.625.
     cut = [r for r, well in zip(rows["episode_return"], rows["success"], strict=True) if not well]
     assert cut and {*cut} <= {-0.75, -1.25}
+    assert {*rows["num_actions"]} <= {1, 2, 3}  # of the one chain that was played
 
 
 def test_returns_are_those_of_the_episodes_and_members_of_a_group_begin_alike(mistral):
@@ -172,6 +173,24 @@ def test_rows_are_the_start_states_that_may_be_practised_or_as_many_seeds():
     assert len(tasks(GRID, 5)) == 5 and len(tasks(GRID, 99)) == 48
     (row,) = tasks(GRID, 1, strategy="direct")
     assert row["prompt"][0]["content"].startswith('Each move is one of: "move forward", "turn')
+
+
+def test_a_task_has_as_many_dice_as_seeds_are_asked_for():
+    lake = EnvironmentConfig("FrozenLake-v1", {"is_slippery": True}, max_chain_length=1)
+    rows, once = tasks(lake, seeds=40), tasks(lake)
+    assert [row["task"] for row in rows] == 40 * [row["task"] for row in once]
+    assert len({row["seed"] for row in rows}) == len(rows) == 40 * 11
+    assert not any("seed" in row for row in once)
+    player, (_, down, *_) = environment(lake)(), make_language_env(lake).grammar.action_names
+
+    def led_to(row):
+        player.reset(**row)
+        return player.play([down])
+
+    of_task = rows[:: len(once)]
+    assert len({led_to(row) for row in of_task}) == 3  # there, and to both sides
+    assert [led_to(row) for row in of_task] == [led_to(row) for row in of_task]
+    assert all(row["prompt"][-1]["seed"] == row["seed"] for row in rows)
 
 
 def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
