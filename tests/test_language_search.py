@@ -36,7 +36,13 @@ from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.tunable import tunable_values, tunables
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
-TUNABLES = ["training.learning_rate", "simpo.beta", "simpo.target_margin", "actor.lora.r"]
+TUNABLES = [
+    "training.learning_rate",
+    "simpo.beta",
+    "simpo.target_margin",
+    "simpo.nll_weight",
+    "actor.lora.r",
+]
 
 
 @pytest.fixture
@@ -130,7 +136,7 @@ def language_search(weights, run_dir, dtype="float32"):
     return SearchConfig(
         run=RunConfig(run_dir=str(run_dir)),
         language=LanguageConfig(train, EvaluationConfig(num_samples=0), "episode_return"),
-        space=SpaceConfig(tunables=TUNABLES if merges else TUNABLES[:3]),
+        space=SpaceConfig(tunables=TUNABLES if merges else TUNABLES[:-1]),
         evolution=EvolutionConfig(
             population_size=3, num_generations=3, start="given", mutation=mutation
         ),
@@ -251,7 +257,7 @@ def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(tmp_path):
         search(asked, {})
     with Run.open(tmp_path / "other", config) as run:
         species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
-    assert set(species.space.tunables) == set(TUNABLES[:3])
+    assert set(species.space.tunables) == set(TUNABLES[:-1])
 
 
 def test_members_are_judged_by_what_they_may_practise(tmp_path):

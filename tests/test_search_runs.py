@@ -331,17 +331,6 @@ def test_a_population_shrinks_until_the_fewest_are_left():
     assert sizes(Evolution(Sums(), settings)) == [8] * 5
 
 
-def test_a_generation_of_few_costs_as_much_training_as_one_of_many(tmp_path):
-    settings = replace(SMALL, population_size=4, survivors=0.5, fewest_members=1)
-    species = agents.AgentSpecies(PPO, SHORT, SPACE, settings, seed=0)
-    evolution, trained = Evolution(species, settings), []
-    for _ in range(3):
-        before = sum(envs.num_env_steps for envs in species.envs)
-        evolution.advance()
-        trained.append(sum(envs.num_env_steps for envs in species.envs) - before)
-    assert trained == [4 * 64, 2 * 128, 1 * 256]
-
-
 class Fading(Sums):
     """Fitness that falls: no generation has a fitter member than the first."""
 

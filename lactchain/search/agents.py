@@ -161,11 +161,10 @@ class AgentSpecies:
         return Child(config, self.arena.newborn(config, [self.arena.seed, place]), change)
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
-        """A generation's training: as many steps in all, however few members are left."""
+        """A generation's training."""
         settings, seed = self.settings, [self.arena.seed, generation]
         progress = generation / settings.num_generations
-        steps = round(settings.steps_per_generation * settings.population_size / len(members))
-        return self.arena.train(members, self.envs, steps, seed, progress)
+        return self.arena.train(members, self.envs, settings.steps_per_generation, seed, progress)
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """Mean returns over the same episodes for all."""

@@ -73,8 +73,7 @@ class EvolutionConfig(Bounded):
     learnt since. generation: the fittest of each generation, as it is (Franke et al. 2021)."""
     survivors: PositiveShare = 1.0
     """Size of a generation over that of the one before, until `fewest_members` are left. Below 1
-    many are tried and few trained for long: classic agents train as much longer as they are fewer,
-    so that generations cost the same (successive halving, Jamieson & Talwalkar 2016)."""
+    many are tried and few trained for long (successive halving, Jamieson & Talwalkar 2016)."""
     fewest_members: AtLeast1 = 2
     """Members that are left in the end; 1: the elite alone."""
     patience: AtLeast0 = 0

@@ -1,9 +1,9 @@
 """Language actors that evolve by SimPO: a generation is one round of training for each of them.
 
-Tunable are learning rate, beta, target margin and LoRA rank of the training config. In float32 a
-member is a folder with all of its weights: an adapter is multiplied in after each round, so that
-the next one may have another rank. Architectures grow by a layer or by units of the MLPs, and the
-function stays; there is no activation to choose.
+Tunable are learning rate, beta, target margin, NLL weight and LoRA rank of the training config. In
+float32 a member is a folder with all of its weights: an adapter is multiplied in after each round,
+so that the next one may have another rank. Architectures grow by a layer or by units of the MLPs,
+and the function stays; there is no activation to choose.
 
 In 16 bits and less that would round most of an update away. There a member is the given model and
 an adapter, which its children inherit and train further: the rank is not tunable, noise goes to the
