@@ -200,6 +200,7 @@ def test_halving_gives_up_all_but_the_best_third_at_a_rung():
     assert over == [False, True, True, False, True]
 
 
+@pytest.mark.filterwarnings("ignore")  # of its own
 def test_smac_is_asked_and_told():
     pytest.importorskip("smac")
     sampler = contenders.SMAC(agents.CARTPOLE, 0)
