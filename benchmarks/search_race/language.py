@@ -127,15 +127,15 @@ LANGUAGE = LanguageProblem(
         environment=EnvironmentConfig(
             kwargs={"size": 3},
             template="{x} {y} {orientation} {goal_x} {goal_y}",
-            max_chain_length=4,
+            max_chain_length=7,
             invalid_penalty=-1.0,
             chain_cost=0.02,
         ),
         actor=ActorConfig(dtype="float32", max_new_tokens=12, lora=LoraSettings()),
         preferences=PreferenceConfig(
-            num_states=128, num_candidates=8, min_margin=0.01, states_per_shard=128
+            num_states=192, num_candidates=8, min_margin=0.01, states_per_shard=192
         ),
-        training=TrainingConfig(batch_size=32, num_epochs=2),
+        training=TrainingConfig(batch_size=16, num_epochs=3),
     ),
     space=SpaceConfig(
         [
@@ -147,23 +147,22 @@ LANGUAGE = LanguageProblem(
         ]
     ),
     evolution=EvolutionConfig(
-        population_size=4,
+        population_size=6,
         tournament_size=3,
         num_generations=1000,
-        elite="generation",
+        elite="champion",  # a round too many spoils an actor
         survivors=0.5,
-        fewest_members=1,
+        fewest_members=2,
         patience=4,
-        judge_champion=False,
         mutation=MutationConfig(
             weights={"none": 0.2, "hyper": 0.8}, tunable_step=0.2, num_tunables=5
         ),
     ),
-    target=0.9,
-    budget=40_000,
+    target=0.8,
+    budget=60_000,
     moment=500,
     trial_steps=6_144,
-    report_steps=1_024,
+    report_steps=1_536,
     num_seeds=10,
     shape=TinyModelConfig(
         hidden_size=32,
@@ -175,7 +174,7 @@ LANGUAGE = LanguageProblem(
         initializer_range=0.1,
     ),
     cloning=TrainBCConfig(
-        behavior=BehaviorConfig(num_chains=6_000, competent_fraction=0.5, max_random_length=3),
+        behavior=BehaviorConfig(num_chains=6_000, competent_fraction=0.3, max_random_length=3),
         training=TrainingConfig(learning_rate=3e-3, batch_size=64, num_epochs=2),
     ),
     evaluation=EvaluationConfig(num_envs=512, num_samples=0),
