@@ -143,7 +143,7 @@ def test_what_is_certified_beyond_the_budget_is_not_certified():
 def test_nobody_is_asked_more_than_once_between_two_moments(problem):
     settings = problem.evolution
     assert problem.report_steps >= problem.moment
-    assert settings.population_size * settings.steps_per_generation >= problem.moment
+    assert settings.fewest_members * settings.steps_per_generation >= problem.moment
     check_tunables(problem.drawn(0, 0), problem.space.tunables)
 
 
@@ -278,6 +278,27 @@ def test_a_race_goes_on_where_it_was(tmp_path, monkeypatch, call, block):
     counted = CutAt(monkeypatch)
     run_race(tmp_path / "cut", problem)
     assert counted.calls == 0
+
+
+def test_an_evolution_goes_on_after_the_generation_in_which_its_time_was_over(
+    tmp_path, monkeypatch
+):
+    run_race(tmp_path / "whole", methods=["evolution"], seeds=[0])
+    generations, seconds = [], iter(range(1000))
+    original = contenders.Evolution.advance
+
+    def advance(evolution):
+        generations.append(evolution.number)
+        return original(evolution)
+
+    monkeypatch.setattr(contenders.Evolution, "advance", advance)
+    monkeypatch.setattr(contenders.time, "monotonic", lambda: next(seconds))
+    race.race(TINY, ["evolution"], [0], tmp_path / "cut", deadline=2)
+    assert generations == [0, 1, 2] and not lines(tmp_path / "cut")
+    run_race(tmp_path / "cut", methods=["evolution"], seeds=[0])
+    assert generations == list(range(len(generations)))
+    assert outcomes(tmp_path / "cut") == outcomes(tmp_path / "whole")
+    assert not list((tmp_path / "cut/tiny").glob("evolution-*"))
 
 
 def test_a_line_that_a_crash_has_cut_is_played_again(tmp_path):

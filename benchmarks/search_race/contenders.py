@@ -16,14 +16,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import count
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
+from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.errors import ConfigError
 from lactchain.search.evolution import Evolution
 from lactchain.search.mutations import choose_networks, first_accepted, searched_tunables
@@ -266,18 +268,27 @@ def try_out(problem: Problem, seed: int, trials: Trials, sampler: Drawn) -> Cloc
 
 
 def evolve(problem: Problem, seed: int, trials: Trials) -> Clock:
-    """Generations until the fittest of one is certified, or the budget is spent."""
-    species = problem.species(seed, trials.folder)
+    """Generations until the fittest of one is certified, or the budget is spent.
+
+    Out of time it leaves a checkpoint, which the race goes on from.
+    """
+    species, folder = problem.species(seed, trials.folder), trials.folder / f"evolution-{seed}"
+    evolution = Evolution(species, problem.evolution, seed)
     clock = Clock(problem.moment, problem.budget)
-    for generation in Evolution(species, problem.evolution, seed):
+    if (state := load_checkpoint(folder)) is not None:
+        evolution.load_state_dict(state["evolution"])
+        clock = Clock(**state["clock"])
+    while not clock.is_over:
+        if time.monotonic() > trials.deadline:
+            state = {"evolution": evolution.state_dict(), "clock": asdict(clock)}
+            save_checkpoint(folder, evolution.number, state, keep=1)
+            raise OutOfTime
+        generation = evolution.advance()
         best = max(generation.members, key=lambda m: np.nan_to_num(m.fitness, nan=-1e9))
         certified = best.fitness >= problem.target and species.certify(best) >= problem.target
         clock.hear(generation.num_env_steps - clock.total, best.fitness, certified)
-        if clock.is_over:
-            break
-        if time.monotonic() > trials.deadline:
-            raise OutOfTime
     species.close()
+    rmtree(folder, ignore_errors=True)
     return clock
 
 
