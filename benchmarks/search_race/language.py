@@ -128,6 +128,7 @@ LANGUAGE = LanguageProblem(
             kwargs={"size": 3},
             template="{x} {y} {orientation} {goal_x} {goal_y}",
             max_chain_length=7,
+            max_chains=3,
             invalid_penalty=-1.0,
             chain_cost=0.02,
         ),
