@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=["table"])
+    parser.add_argument("parts", nargs="+", choices=[*PROBLEMS, "speed", "table"])
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=installed())
     parser.add_argument("--seeds", type=int, nargs="+", help="those of the problem, if not given")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="to run at most")
@@ -87,6 +87,7 @@ def race(
     folder = folder / problem.name
     folder.mkdir(parents=True, exist_ok=True)
     done = {(line["contender"], line["seed"]) for line in whole_lines(folder / "runs.jsonl")}
+    whole_lines(folder / "trials.jsonl")
     trials = Trials(problem, folder, deadline)
     for seed in range(problem.num_seeds) if seeds is None else seeds:
         for contender in contenders:

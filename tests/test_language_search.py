@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
-from lactchain.errors import ConfigError
+from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.files import read_json_lines
 from lactchain.models.adapters import save_adapter
 from lactchain.models.growth import (
@@ -273,6 +273,28 @@ def test_members_are_judged_by_what_they_may_practise(tmp_path):
         with Run.open(tmp_path / f"run{len(figures)}", config) as run:
             species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
             assert species.evaluate([member], 0) == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("error", "fitness"), [(NoPairsError, 0.25), (NonFiniteError, np.nan), (CollapseError, np.nan)]
+)
+def test_a_member_whose_round_fails_does_not_end_the_search(tmp_path, error, fitness):
+    config = language_search(build_weights(tmp_path), tmp_path / "run")
+
+    def train(config):
+        raise error("nothing was learnt")
+
+    def evaluate(stage):
+        return run_here("evaluate", stage) | {config.language.fitness: 0.25}
+
+    stages = {"train": train, "evaluate": evaluate}
+    state = Weights(str(tmp_path / "actor"))
+    member = Individual(5, None, "newcomer", {}, config.language.train, state)
+    with Run.open(tmp_path / "run", config) as run:
+        species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
+        assert species.train([member], 0) == [state]
+        assert species.num_env_steps == 32 * PREFERENCES.num_candidates  # they were asked for
+        np.testing.assert_equal(species.evaluate([member], 0), [fitness])
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from script_setups import BEHAVIOR, GRID, PREFERENCES, SHAPE, TRAINING
 
 from lactchain.baselines.settings import PPOConfig, WorldConfig
 from lactchain.files import read_json_lines
@@ -19,7 +20,7 @@ from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConf
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import race  # noqa: E402
-from search_race import agents, contenders, figures, trials  # noqa: E402
+from search_race import agents, contenders, figures, language, trials  # noqa: E402
 
 TINY = agents.AgentProblem(
     name="tiny",
@@ -283,22 +284,24 @@ def test_a_race_goes_on_where_it_was(tmp_path, monkeypatch, call, block):
 def test_an_evolution_goes_on_after_the_generation_in_which_its_time_was_over(
     tmp_path, monkeypatch
 ):
-    run_race(tmp_path / "whole", methods=["evolution"], seeds=[0])
-    generations, seconds = [], iter(range(1000))
+    known, generations = trials.Trials(TINY, tmp_path), []
+    whole = contenders.evolve(TINY, 0, known)
     original = contenders.Evolution.advance
 
     def advance(evolution):
         generations.append(evolution.number)
+        if len(generations) == 3:
+            known.deadline = 0.0
         return original(evolution)
 
     monkeypatch.setattr(contenders.Evolution, "advance", advance)
-    monkeypatch.setattr(contenders.time, "monotonic", lambda: next(seconds))
-    race.race(TINY, ["evolution"], [0], tmp_path / "cut", deadline=2)
-    assert generations == [0, 1, 2] and not lines(tmp_path / "cut")
-    run_race(tmp_path / "cut", methods=["evolution"], seeds=[0])
-    assert generations == list(range(len(generations)))
-    assert outcomes(tmp_path / "cut") == outcomes(tmp_path / "whole")
-    assert not list((tmp_path / "cut/tiny").glob("evolution-*"))
+    with pytest.raises(trials.OutOfTime):
+        contenders.evolve(TINY, 0, known)
+    assert generations == [0, 1, 2]
+    known.deadline = math.inf
+    assert contenders.evolve(TINY, 0, known) == whole
+    assert generations == list(range(len(generations))) and len(generations) > 4
+    assert not list(tmp_path.glob("evolution-*"))
 
 
 def test_a_line_that_a_crash_has_cut_is_played_again(tmp_path):
@@ -315,6 +318,52 @@ def test_a_line_that_a_crash_has_cut_is_played_again(tmp_path):
 def test_a_race_out_of_time_plays_nothing_more(tmp_path):
     race.race(TINY, ["random", "evolution"], [0], tmp_path, deadline=0.0)
     assert not lines(tmp_path) and not lines(tmp_path, "trials")
+
+
+@pytest.mark.slow
+def test_language_actors_race_and_go_on_where_they_were(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    training = replace(TRAINING, max_steps=2, save_every_updates=0)
+    longer = replace(training, max_steps=60, learning_rate=1e-2)  # until it answers with chains
+    subject = replace(
+        race.LANGUAGE.subject,
+        environment=GRID,
+        actor=replace(race.LANGUAGE.subject.actor, max_new_tokens=8),
+        preferences=replace(PREFERENCES, num_states=32),
+        training=training,
+    )
+    tiny = replace(
+        race.LANGUAGE,
+        name="tiny",
+        subject=subject,
+        shape=SHAPE,
+        cloning=replace(race.LANGUAGE.cloning, behavior=BEHAVIOR, training=longer),
+        target=2.0,
+        budget=1_500,
+        trial_steps=256,
+        report_steps=128,
+        evolution=replace(race.LANGUAGE.evolution, population_size=3),
+    )
+    methods = ["random", "halving", "evolution"]
+    run_race(tmp_path / "whole", tiny, methods, seeds=[0])
+    original, calls = language.LanguageNursery.train, []
+
+    def train(nursery, agents, num_steps):
+        calls.append(1)
+        if len(calls) == 2:
+            raise trials.OutOfTime
+        return original(nursery, agents, num_steps)
+
+    with monkeypatch.context() as context:
+        context.setattr(language.LanguageNursery, "train", train)
+        run_race(tmp_path / "cut", tiny, methods, seeds=[0])
+    assert not lines(tmp_path / "cut") and len(lines(tmp_path / "cut", "trials")) == 1
+    run_race(tmp_path / "cut", tiny, methods, seeds=[0])
+    assert outcomes(tmp_path / "cut") == outcomes(tmp_path / "whole")
+    searched = set(tiny.space.tunables)
+    assert all(line["config"].keys() == searched for line in lines(tmp_path / "cut", "trials"))
+    written = (tmp_path / "whole/tiny/clone/config.yaml").read_text()
+    assert "size: 2" in written  # the clone comes from the world that it will play
 
 
 # --- pictures -------------------------------------------------------------------------------------

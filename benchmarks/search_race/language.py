@@ -50,7 +50,13 @@ class Room:
 
 @dataclass(frozen=True)
 class LanguageProblem(Problem):
-    """A search over SimPO's settings."""
+    """A search over SimPO's settings.
+
+    Attributes:
+        shape: of the actor.
+        cloning: how it comes to know the form of a completion, in the world of the subject.
+        evaluation: how it is judged.
+    """
 
     shape: TinyModelConfig = TinyModelConfig()
     cloning: TrainBCConfig = TrainBCConfig()
@@ -75,16 +81,16 @@ class LanguageProblem(Problem):
         prepare_tiny_actor(base, self.shape, self.subject.environment)
         run = RunConfig(run_dir=str(cloned), threads=1)
         actor = replace(self.subject.actor, model=str(base), lora=None)
-        train_bc.main(replace(self.cloning, run=run, actor=actor))
+        world = self.subject.environment
+        train_bc.main(replace(self.cloning, run=run, environment=world, actor=actor))
         return str(cloned / "actor")
 
 
 @dataclass
 class Apprentice:
-    """An actor on its way, and the rounds that it has trained."""
+    """An actor on its way; its id grows by 1 with each round."""
 
     individual: Individual
-    rounds: int = 0
 
 
 class LanguageNursery(Nursery):
@@ -104,9 +110,9 @@ class LanguageNursery(Nursery):
         """A round of an actor."""
         [agent] = agents
         before, own = self.species.num_env_steps, agent.individual
-        [state] = self.species.train([own], agent.rounds)
-        agent.individual = replace(own, id=own.id + 1, state=state)
-        agent.rounds += 1
+        own = replace(own, id=own.id + 1)
+        [state] = self.species.train([own], 0)
+        agent.individual = replace(own, state=state)
         return [self.species.num_env_steps - before]
 
     def judge(self, agents: list[Apprentice]) -> list[tuple[float, int]]:

@@ -64,7 +64,7 @@ class Trials:
         self.path = folder / "trials.jsonl"
         self.known: dict[str, Trial] = {}
         self.nurseries: dict[int, Nursery] = {}
-        for line in whole_lines(self.path):
+        for line in read_json_lines(self.path):
             line["reports"] = [Report(*report) for report in line["reports"]]
             trial = Trial(**line)
             self.known[trial.key] = trial
