@@ -208,7 +208,9 @@ def test_smac_is_asked_and_told():
     for number in range(contenders.NUM_DRAWN + 2):
         config = sampler.ask(number)
         assert (config == agents.CARTPOLE.drawn(0, number)) == (number < contenders.NUM_DRAWN)
-        assert sampler.hear(1, float(number), is_last=True)
+        assert sampler.hear(1, float(50 * number - 100), is_last=True)
+    costs = sorted(value.cost for value in sampler.smac.runhistory.values())
+    assert costs[0] == pytest.approx(1.1 * 475 - 450) and all(cost > 0 for cost in costs)
 
 
 # --- trials ---------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ class SMAC(Drawn):
     def hear(self, number: int, fitness: float, is_last: bool) -> bool:
         """Tells the forest of the last judgement."""
         if is_last:
-            self._tell(-fitness)
+            self._tell(fitness)
         return is_last
 
     def _propose(self) -> Any:
@@ -220,13 +220,15 @@ class SMAC(Drawn):
         try:
             return with_tunables(config, {name: _plain(value) for name, value in values.items()})
         except ConfigError:
-            self._tell(float("inf"))
+            self._tell(0.0)
             raise
 
-    def _tell(self, cost: float) -> None:
+    def _tell(self, fitness: float) -> None:
+        """SMAC's forest sees the logarithms of costs, which must be above 0."""
         from smac.runhistory.dataclasses import TrialValue
 
-        self.smac.tell(self.info, TrialValue(cost=min(cost, 1e9)))
+        short = 1.1 * self.problem.target - max(fitness, 0.0)
+        self.smac.tell(self.info, TrialValue(cost=max(short, 1e-3)))
 
     def _drawn(self, number: int) -> Any:
         from ConfigSpace import Configuration
