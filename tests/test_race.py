@@ -265,8 +265,7 @@ def test_a_trial_that_was_given_up_goes_on_as_if_it_had_not_been(tmp_path):
 # --- a race goes on -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [1, 4])
-@pytest.mark.parametrize("call", [2, 6])
+@pytest.mark.parametrize(("call", "block"), [(2, 1), (6, 4)])
 def test_a_race_goes_on_where_it_was(tmp_path, monkeypatch, call, block):
     problem = replace(TINY, block=block)
     run_race(tmp_path / "whole", problem)
