@@ -392,7 +392,7 @@ class SimPOConfig(Bounded):
     target_margin: NonNegative = tunable(0.25, 0.0, 2.0)
     """Margin that the scaled difference should exceed: the paper's gamma, TRL's simpo_gamma
     (the paper tunes gamma / beta, here 0.1)."""
-    nll_weight: NonNegative = 0.0
+    nll_weight: NonNegative = tunable(0.0, 0.0, 20.0)
     """Weight of the negative log-likelihood of `chosen`, CPO's alpha; 0 in the paper, a little
     keeps small actors from collapsing."""
     preference_weight: NonNegative = 1.0

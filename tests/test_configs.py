@@ -20,7 +20,7 @@ from lactchain.stages.sizing import fill, measure_world
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import evolution as race  # noqa: E402
+from search_race.agents import CARTPOLE  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 CLASSIC = {"train_cql", "train_ddpg", "train_dqn", "train_ppo"}  # no language model, one size
@@ -172,14 +172,16 @@ def test_the_smaller_card_makes_the_same_updates():
 
 
 def test_the_search_on_cartpole_has_the_settings_of_the_race():
-    config, agent = load("search/cartpole"), race.AGENTS["current"]
+    config, agent = load("search/cartpole"), CARTPOLE.subject
     assert replace(config.evolution, num_generations=1) == replace(
-        race.EVOLUTION, num_generations=1
+        CARTPOLE.evolution, num_generations=1
     )
-    assert config.trials.num_episodes == race.TRIALS.num_episodes
-    assert replace(config.space, tunables=[]) == replace(race.space("current"), tunables=[])
+    assert config.trials.num_episodes == CARTPOLE.evolution.num_episodes
+    assert config.trials.steps_per_trial == CARTPOLE.trial_steps
+    assert config.trials.steps_per_report == CARTPOLE.report_steps
+    assert replace(config.space, tunables=[]) == replace(CARTPOLE.space, tunables=[])
     assert (config.ppo.num_envs, config.ppo.num_steps) == (agent.num_envs, agent.num_steps)
-    assert config.target == race.THRESHOLDS[config.environment.id]
+    assert (config.environment, config.target) == (CARTPOLE.world, CARTPOLE.target)
 
 
 @pytest.fixture

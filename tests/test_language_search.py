@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
-from lactchain.errors import ConfigError
+from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.files import read_json_lines
 from lactchain.models.adapters import save_adapter
 from lactchain.models.growth import (
@@ -36,7 +36,13 @@ from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.tunable import tunable_values, tunables
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
-TUNABLES = ["training.learning_rate", "simpo.beta", "simpo.target_margin", "actor.lora.r"]
+TUNABLES = [
+    "training.learning_rate",
+    "simpo.beta",
+    "simpo.target_margin",
+    "simpo.nll_weight",
+    "actor.lora.r",
+]
 
 
 @pytest.fixture
@@ -130,7 +136,7 @@ def language_search(weights, run_dir, dtype="float32"):
     return SearchConfig(
         run=RunConfig(run_dir=str(run_dir)),
         language=LanguageConfig(train, EvaluationConfig(num_samples=0), "episode_return"),
-        space=SpaceConfig(tunables=TUNABLES if merges else TUNABLES[:3]),
+        space=SpaceConfig(tunables=TUNABLES if merges else TUNABLES[:-1]),
         evolution=EvolutionConfig(
             population_size=3, num_generations=3, start="given", mutation=mutation
         ),
@@ -251,7 +257,7 @@ def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(tmp_path):
         search(asked, {})
     with Run.open(tmp_path / "other", config) as run:
         species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
-    assert set(species.space.tunables) == set(TUNABLES[:3])
+    assert set(species.space.tunables) == set(TUNABLES[:-1])
 
 
 def test_members_are_judged_by_what_they_may_practise(tmp_path):
@@ -267,6 +273,28 @@ def test_members_are_judged_by_what_they_may_practise(tmp_path):
         with Run.open(tmp_path / f"run{len(figures)}", config) as run:
             species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
             assert species.evaluate([member], 0) == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("error", "fitness"), [(NoPairsError, 0.25), (NonFiniteError, np.nan), (CollapseError, np.nan)]
+)
+def test_a_member_whose_round_fails_does_not_end_the_search(tmp_path, error, fitness):
+    config = language_search(build_weights(tmp_path), tmp_path / "run")
+
+    def train(config):
+        raise error("nothing was learnt")
+
+    def evaluate(stage):
+        return run_here("evaluate", stage) | {config.language.fitness: 0.25}
+
+    stages = {"train": train, "evaluate": evaluate}
+    state = Weights(str(tmp_path / "actor"))
+    member = Individual(5, None, "newcomer", {}, config.language.train, state)
+    with Run.open(tmp_path / "run", config) as run:
+        species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
+        assert species.train([member], 0) == [state]
+        assert species.num_env_steps == 32 * PREFERENCES.num_candidates  # they were asked for
+        np.testing.assert_equal(species.evaluate([member], 0), [fitness])
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +20,10 @@ from lactchain.files import read_json_lines
 from lactchain.run import read_metrics
 from lactchain.search import agents, runs, trials
 from lactchain.search.evolution import Evolution, Individual, credit
-from lactchain.search.mutations import check_tunables
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig
 from lactchain.stages.search import SearchConfig
 from lactchain.stages.search import main as search
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import evolution as race  # noqa: E402
 
 SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 60})
 PPO = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))
@@ -321,6 +315,68 @@ def test_a_champion_whose_later_evaluations_meet_the_target_is_certified():
     assert second.certified == 3.0 and second.champion.id == first.champion.id
 
 
+def sizes(generations):
+    return [len(generation.members) for generation in generations]
+
+
+def test_a_population_shrinks_until_the_fewest_are_left():
+    settings = replace(SMALL, population_size=8, num_generations=5)
+    halving = replace(settings, survivors=0.5, fewest_members=2)
+    assert sizes(Evolution(Sums(), halving)) == [8, 4, 2, 2, 2]
+    alone = replace(halving, fewest_members=1, tournament_size=3)
+    evolution = Evolution(Sums(), alone)
+    assert sizes(evolution) == [8, 4, 2, 1, 1]
+    assert evolution.members[0].mutation == "elite"
+    assert sizes(Evolution(Sums(), replace(settings, survivors=0.4))) == [8, 3, 2, 2, 2]
+    assert sizes(Evolution(Sums(), settings)) == [8] * 5
+
+
+class Fading(Sums):
+    """Fitness that falls: no generation has a fitter member than the first."""
+
+    def evaluate(self, members, generation):
+        return [9.0 - generation for _ in members]
+
+
+def test_a_population_without_a_new_champion_gives_way_to_newcomers():
+    settings = replace(SMALL, num_generations=9, patience=3, survivors=0.5, judge_champion=False)
+    generations = list(Evolution(Fading(), settings, seed=3))
+    whole = [{m.mutation for m in g.members} == {"newcomer"} for g in generations]
+    assert [n for n, begins in enumerate(whole) if begins] == [0, 4, 7]
+    assert sizes(generations) == [3, 2, 2, 2, 3, 2, 2, 3, 2]
+    ids = [member.id for generation in generations for member in generation.members]
+    assert len(set(ids)) == len(ids)
+    assert generations[-1].champion.id in (0, 1, 2)  # what was found is not lost
+
+
+def test_a_champion_that_is_not_judged_again_costs_no_episodes():
+    class Counting(Sums):
+        def evaluate(self, members, generation):
+            judged.append(len(members))
+            return super().evaluate(members, generation)
+
+    for again, expected in ((True, [3, 4, 4, 4]), (False, [3] * 4)):
+        judged = []
+        list(Evolution(Counting(), replace(SMALL, judge_champion=again), seed=3))
+        assert judged == expected
+
+
+def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
+    settings = replace(SMALL, num_generations=7, survivors=0.5, fewest_members=1, patience=2)
+    whole = run(tmp_path / "whole", evolution=settings)
+    with monkeypatch.context() as context:
+        interrupt_at(context, agents.Arena, "train", 5)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "cut", evolution=settings)
+    assert run(tmp_path / "cut", evolution=settings) == whole
+    assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
+
+
+def test_more_members_cannot_be_left_than_there_were():
+    with pytest.raises(ValueError, match="fewest_members: expected at most population_size = 3"):
+        replace(SMALL, fewest_members=4)
+
+
 # --- trials ---------------------------------------------------------------------------------------
 
 
@@ -407,54 +463,6 @@ def test_tunables_that_are_not_searched_may_lie_outside(tmp_path):
 def test_one_thing_is_searched_at_a_time(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         config(tmp_path, **changes)
-
-
-def test_the_race_has_the_same_agent_and_ranges_for_all():
-    for ranges, agent in race.AGENTS.items():
-        searched = race.space(ranges).tunables
-        check_tunables(replace(agent, entropy_coef=0.01), searched)
-        assert {"learning_rate", "batch_size", "num_epochs"} < set(searched)
-    assert race.TRIALS.steps_per_trial == 100_000
-
-
-def test_a_clock_stops_at_the_first_evaluation_that_is_certified():
-    clock = race.Clock("CartPole-v1")
-    for steps, fitness in ((10, 20.0), (20, 480.0), (30, 15.0), (40, 500.0), (50, 1.0)):
-        clock.hear(steps, fitness, lambda fitness=fitness: fitness == 500.0)
-    assert clock.solved == 40
-    assert clock.points == [[10, 20.0], [20, 480.0], [30, 480.0], [40, 500.0]]
-
-
-def test_who_is_asked_at_the_end_of_trials_pays_for_no_evaluation_on_the_way():
-    on_the_way, final = race.Clock("CartPole-v1"), race.Clock("CartPole-v1")
-    race.follow(Heard(), on_the_way, final, budget=1000)
-    assert on_the_way.points == [[60, 480.0]] and on_the_way.solved == 60
-    assert final.points == [[110, 20.0], [220, 500.0]] and final.solved == 220
-    late = race.Clock("CartPole-v1")
-    race.follow(Heard(), late, race.Clock("CartPole-v1"), budget=50)
-    assert late.points == [[60, 480.0]]  # the first that is beyond the budget is the last heard
-
-
-class Heard:
-    """Two trials of two evaluations of 10 steps each, the first good one on the way."""
-
-    def __iter__(self):
-        for trial, fitness, steps in ((0, 480, 60), (0, 20, 120), (1, 30, 180), (1, 500, 240)):
-            final = fitness in (20, 500)
-            yield trials.Report(
-                trial, 0, None, float(fitness), steps, steps - 10 * (trial + 1), final, None
-            )
-
-    def certify(self, report, target):
-        return report.fitness >= target
-
-
-def test_the_race_makes_a_table_and_a_picture():
-    clocks = {"evolution": [[[[40, 1.0]], 40]], "random": [[[[9, 1.0]], None]]}
-    row = "| random search, asked on the way | > 90 | 0 of 1 | 90 | 90 – 90 | 2.2 |"
-    assert row in race.markdown(clocks, 90, [])
-    picture = race.chart({"evolution": [[[[40, 1.0], [80, 2.0]], 40]]}, "CartPole-v1")
-    assert picture.startswith("<svg") and "evolution" in picture
 
 
 def test_summaries_are_plain_json(tmp_path):

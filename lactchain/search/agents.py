@@ -99,12 +99,20 @@ class Arena:
         self, members: Sequence[Member], num_episodes: int, seed: int, counts: bool = True
     ) -> list[float]:
         """Mean returns of greedy episodes; NaN for members whose gradients were not finite."""
-        returns = np.zeros(len(members))
+        outcomes = self.judgements(members, num_episodes, seed, counts)
+        return [fitness for fitness, _ in outcomes]
+
+    def judgements(
+        self, members: Sequence[Member], num_episodes: int, seed: int, counts: bool = True
+    ) -> list[tuple[float, int]]:
+        """The same, each with the environment steps that it took."""
+        returns, steps = np.zeros(len(members)), np.zeros(len(members), dtype=int)
         for places, population in self._populations(members, [0]):
             evaluation = evaluate_agent(population, self.world, num_episodes, seed)
             returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
+            steps[places] = evaluation.lengths.sum(1)
             self.num_env_steps += counts * evaluation.num_env_steps
-        return returns.tolist()
+        return list(zip(returns.tolist(), steps.tolist(), strict=True))
 
     def certify(self, member: Member) -> float:
         """Mean return of many episodes that nothing was selected by; they are not counted."""

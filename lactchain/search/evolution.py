@@ -166,15 +166,16 @@ class Evolution:
     def advance(self) -> Generation:
         """Trains, judges and replaces the members."""
         if not self.members:
-            self.members = self._newcomers()
+            self.members = self._newcomers(self._rng())
         states = self.species.train(self.members, self.number)
         trained = [replace(m, state=s) for m, s in zip(self.members, states, strict=True)]
-        judged = [*trained, self.champion] if self.champion else trained
+        again = [self.champion] if self.champion and self.config.judge_champion else []
+        judged = [*trained, *again]
         fitness = self.species.evaluate(judged, self.number)
         judged = [member.judged(f) for member, f in zip(judged, fitness, strict=True)]
         evaluated = judged[: len(trained)]
         # Otherwise one lucky evaluation would make a champion for ever.
-        self.champion = judged[-1] if self.champion else None
+        self.champion = judged[-1] if again else self.champion
         self._crown(evaluated)
         self._certify(judged)
         steps = self.species.num_env_steps
@@ -184,12 +185,14 @@ class Evolution:
         self.members = self._children(evaluated)
         return generation
 
-    def _newcomers(self) -> list[Individual]:
-        rng = self._rng()
-        drawn = [self.species.newcomer(place, rng) for place in range(self.config.population_size)]
+    def _newcomers(self, rng: np.random.Generator) -> list[Individual]:
+        """A whole population with fresh weights."""
+        size = self.config.population_size
+        ids = range(self.number * size, (self.number + 1) * size)
+        drawn = [(id, *self.species.newcomer(id, rng)) for id in ids]
         return [
-            Individual(place, None, NEWCOMER, change, config, state)
-            for place, (config, state, change) in enumerate(drawn)
+            Individual(id, None, NEWCOMER, change, config, state)
+            for id, config, state, change in drawn
         ]
 
     def _crown(self, evaluated: Sequence[Individual]) -> None:
@@ -211,15 +214,21 @@ class Evolution:
                 return
 
     def _children(self, evaluated: Sequence[Individual]) -> list[Individual]:
-        """The next generation: the elite unchanged, and mutants of winners of tournaments."""
-        rng, size = self._rng(), self.config.population_size
-        first, pool, elite = self.number * size, [*evaluated], max(evaluated, key=_rank)
+        """The next generation: the elite unchanged, and mutants of winners of tournaments.
+
+        Or newcomers only, since beside an elite that has learnt for long none would get through.
+        """
+        rng, first = self._rng(), self.number * self.config.population_size
+        if self._stands_still():
+            return self._newcomers(rng)
+        pool, elite = [*evaluated], max(evaluated, key=_rank)
         if self.config.elite == "champion":
             elite = self.champion
             pool.append(elite)  # a rival as it was when it was evaluated
         children = [self._child(first, elite, ELITE, rng)]
-        for place in range(1, size):
-            rivals = rng.choice(len(pool), self.config.tournament_size, replace=False)
+        for place in range(1, self._next_size(len(evaluated))):
+            count = min(self.config.tournament_size, len(pool))
+            rivals = rng.choice(len(pool), count, replace=False)
             parent = max((pool[rival] for rival in rivals), key=_rank)
             children.append(self._child(first + place, parent, self._kind(rng), rng))
         return children
@@ -232,6 +241,16 @@ class Evolution:
             kind = "none"
         config, state, change = mutant or (parent.config, parent.state, {})
         return Individual(id, parent.id, kind, change, config, state, parent_fitness=parent.fitness)
+
+    def _next_size(self, size: int) -> int:
+        """Members of the generation after one of this size."""
+        return max(round(size * self.config.survivors), min(size, self.config.fewest_members))
+
+    def _stands_still(self) -> bool:
+        """Whether the last `patience` generations brought no new champion, nor a new population."""
+        patience = self.config.patience
+        since = self.number - 1 - self.champion.id // self.config.population_size
+        return 0 < patience <= since and since % patience == 0
 
     def _kind(self, rng: np.random.Generator) -> str:
         weights = [self.config.mutation.weights.get(kind, 0.0) for kind in MUTATIONS]

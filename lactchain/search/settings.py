@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lactchain.bounds import AtLeast1, Bounded, Positive, Share
+from lactchain.bounds import AtLeast0, AtLeast1, Bounded, Positive, PositiveShare, Share
 from lactchain.settings import check
 
 MUTATIONS = {"none": 0.2, "architecture": 0.1, "parameters": 0.2, "activation": 0.05, "hyper": 0.45}
@@ -71,6 +71,17 @@ class EvolutionConfig(Bounded):
     """Who goes on unmutated in the first place. champion: the fittest so far, as it was when it was
     evaluated, which is a rival in tournaments too; nothing that was found is lost, but what it has
     learnt since. generation: the fittest of each generation, as it is (Franke et al. 2021)."""
+    survivors: PositiveShare = 1.0
+    """Size of a generation over that of the one before, until `fewest_members` are left. Below 1
+    many are tried and few trained for long (successive halving, Jamieson & Talwalkar 2016)."""
+    fewest_members: AtLeast1 = 2
+    """Members that are left in the end; 1: the elite alone."""
+    patience: AtLeast0 = 0
+    """Generations without a new champion after which a new population begins, of newcomers, as many
+    as there were at first; 0: never."""
+    judge_champion: bool = True
+    """Judge the champion again beside each generation, which costs steps; false: one lucky
+    evaluation can make a champion for ever, which matters where the champion is returned."""
     mutation: MutationConfig = MutationConfig()
 
     def __post_init__(self) -> None:
@@ -79,6 +90,8 @@ class EvolutionConfig(Bounded):
         check(size >= 2, "population_size", "at least 2, or there is no choice", size)
         fits, wanted = 1 <= rivals <= size, f"at least 1 and at most population_size = {size}"
         check(fits, "tournament_size", wanted, rivals)
+        fewest, wanted = self.fewest_members, f"at most population_size = {size}"
+        check(fewest <= size, "fewest_members", wanted, fewest)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Language actors that evolve by SimPO: a generation is one round of training for each of them.
 
-Tunable are learning rate, beta, target margin and LoRA rank of the training config. In float32 a
-member is a folder with all of its weights: an adapter is multiplied in after each round, so that
-the next one may have another rank. Architectures grow by a layer or by units of the MLPs, and the
-function stays; there is no activation to choose.
+Tunable are learning rate, beta, target margin, NLL weight and LoRA rank of the training config. In
+float32 a member is a folder with all of its weights: an adapter is multiplied in after each round,
+so that the next one may have another rank. Architectures grow by a layer or by units of the MLPs,
+and the function stays; there is no activation to choose.
 
 In 16 bits and less that would round most of an update away. There a member is the given model and
 an adapter, which its children inherit and train further: the rank is not tunable, noise goes to the
@@ -14,6 +14,7 @@ Each round and each evaluation is a run folder in RUN/members/, which goes on wh
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from lactchain.data.evaluations import read_episodes
-from lactchain.errors import ConfigError
+from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.manifests import MANIFEST, write_manifest
 from lactchain.models.adapters import ADAPTER_RECORD, merges
 from lactchain.models.growth import (
@@ -46,6 +47,7 @@ from lactchain.stages.search import LanguageConfig, Stages
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.tunable import tunable_values, with_tunables
 
+log = logging.getLogger(__name__)
 RANK = "actor.lora.r"
 
 
@@ -86,6 +88,7 @@ class LanguageSpecies:
         self.run_settings = config.train.run
         self.folder = run.path("members")
         self.num_env_steps = 0
+        self.failed: set[int] = set()
 
     def newcomer(
         self, place: int, rng: np.random.Generator
@@ -96,7 +99,10 @@ class LanguageSpecies:
         return config, Weights(config.actor.model), change
 
     def train(self, members: Sequence[Individual], generation: int) -> list[Weights]:
-        """A round of SimPO for each member, one after the other."""
+        """A round of SimPO for each member, one after the other.
+
+        Who has nothing to prefer keeps its weights; so does who diverged, whose fitness is NaN.
+        """
         self._prune(members)
         return [self._train(member) for member in members]
 
@@ -106,6 +112,9 @@ class LanguageSpecies:
         for member in members:
             if member.fitness is not None:
                 fitness.append(member.fitness)
+                continue
+            if member.id in self.failed:
+                fitness.append(np.nan)
                 continue
             name = f"{member.id}/evaluation"
             fitness.append(self._judge(member, name, self.run_settings.seed))
@@ -183,10 +192,18 @@ class LanguageSpecies:
             resume="auto",
         )
         actor = replace(member.config.actor, model=state.model, adapter=state.adapter)
-        self.stages["train"](replace(member.config, run=run, actor=actor))
         if member.config.pairs is None:
             preferences = member.config.preferences
             self.num_env_steps += preferences.num_states * preferences.num_candidates
+        try:
+            self.stages["train"](replace(member.config, run=run, actor=actor))
+        except NoPairsError as error:
+            log.warning("member %d stays as it is: %s", member.id, error)
+            return state
+        except (NonFiniteError, CollapseError) as error:
+            log.warning("member %d is given up: %s", member.id, error)
+            self.failed.add(member.id)
+            return state
         trained = folder / "actor"
         if not (trained / ADAPTER_RECORD).is_file():
             return Weights(str(trained))

@@ -1,0 +1,188 @@
+"""A language actor as a problem of the race: SimPO on a small GridWorld, a step is a completion.
+
+The actor is cloned from scripted chains once, in the folder of the race, and every trial and every
+newcomer begins with it. A round is pairs of its own completions, ranked by return, and SimPO on
+them; its judgement is greedy episodes from every start state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lactchain.data.base_models import prepare_tiny_actor
+from lactchain.search.evolution import Individual
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.settings import (
+    ActorConfig,
+    EnvironmentConfig,
+    LoraSettings,
+    PreferenceConfig,
+    RunConfig,
+    TinyModelConfig,
+    TrainingConfig,
+)
+from lactchain.stages import train_bc
+from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.language_actors import LanguageSpecies, Weights
+from lactchain.stages.search import STAGES, LanguageConfig
+from lactchain.stages.train_bc import BehaviorConfig, TrainBCConfig
+from lactchain.stages.train_simpo import TrainSimPOConfig
+from search_race.problems import Nursery, Problem
+
+MOST_ROUNDS = 100
+"""Of a trial, at most; ids of rounds are unique below."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """A folder in the place of a run's."""
+
+    directory: Path
+
+    def path(self, name: str) -> Path:
+        """What lies in it."""
+        return self.directory / name
+
+
+@dataclass(frozen=True)
+class LanguageProblem(Problem):
+    """A search over SimPO's settings.
+
+    Attributes:
+        shape: of the actor.
+        cloning: how it comes to know the form of a completion, in the world of the subject.
+        evaluation: how it is judged.
+    """
+
+    shape: TinyModelConfig = TinyModelConfig()
+    cloning: TrainBCConfig = TrainBCConfig()
+    evaluation: EvaluationConfig = EvaluationConfig(num_samples=0)
+
+    def nursery(self, seed: int, folder: Path) -> Nursery:
+        """Of one actor at a time."""
+        return LanguageNursery(self.species(seed, folder / "trials"), self.report_steps)
+
+    def species(self, seed: int, folder: Path) -> LanguageSpecies:
+        """Actors that begin with the clone."""
+        clone = self._clone(folder.parent if folder.name == "trials" else folder)
+        run = RunConfig(seed=MOST_ROUNDS * seed, threads=1)
+        train = replace(self.subject, run=run, actor=replace(self.subject.actor, model=clone))
+        config = LanguageConfig(train, self.evaluation, "success_rate")
+        room = Room(folder / f"members-{seed}")
+        return LanguageSpecies(config, self.space, self.evolution, room, STAGES)
+
+    def _clone(self, folder: Path) -> str:
+        """The actor that everybody begins with, made where it is not there yet."""
+        base, cloned = folder / "base", folder / "clone"
+        prepare_tiny_actor(base, self.shape, self.subject.environment)
+        run = RunConfig(run_dir=str(cloned), threads=1)
+        actor = replace(self.subject.actor, model=str(base), lora=None)
+        world = self.subject.environment
+        train_bc.main(replace(self.cloning, run=run, environment=world, actor=actor))
+        return str(cloned / "actor")
+
+
+@dataclass
+class Apprentice:
+    """An actor on its way; its id grows by 1 with each round."""
+
+    individual: Individual
+
+
+class LanguageNursery(Nursery):
+    """Rounds of one actor after the other."""
+
+    def __init__(self, species: LanguageSpecies, round_steps: int) -> None:
+        self.species, self.round_steps = species, round_steps
+
+    def begin(self, config: Any, number: int) -> Apprentice:
+        """With the weights of the clone."""
+        model = self.species.config.train.actor.model
+        config = replace(config, actor=replace(config.actor, model=model))
+        place = MOST_ROUNDS * number
+        return Apprentice(Individual(place, None, "newcomer", {}, config, Weights(model)))
+
+    def train(self, agents: list[Apprentice], num_steps: int) -> list[int]:
+        """A round of an actor."""
+        [agent] = agents
+        before, own = self.species.num_env_steps, agent.individual
+        own = replace(own, id=own.id + 1)
+        [state] = self.species.train([own], 0)
+        agent.individual = replace(own, state=state)
+        return [self.species.num_env_steps - before]
+
+    def judge(self, agents: list[Apprentice]) -> list[tuple[float, int]]:
+        """Greedy episodes from every start."""
+        before = self.species.num_env_steps
+        fitness = self.species.evaluate([agent.individual for agent in agents], 0)
+        return [(float(np.nan_to_num(fitness[0])), self.species.num_env_steps - before)]
+
+    def certify(self, agent: Apprentice) -> float:
+        """The same from another seed; greedy play throws no dice."""
+        return self.species.certify(agent.individual)
+
+
+LANGUAGE = LanguageProblem(
+    name="language",
+    title="GridWorld 3 × 3, a tiny actor by SimPO",
+    subject=TrainSimPOConfig(
+        environment=EnvironmentConfig(
+            kwargs={"size": 3},
+            template="{x} {y} {orientation} {goal_x} {goal_y}",
+            max_chain_length=7,
+            max_chains=3,
+            invalid_penalty=-1.0,
+            chain_cost=0.02,
+        ),
+        actor=ActorConfig(dtype="float32", max_new_tokens=12, lora=LoraSettings()),
+        preferences=PreferenceConfig(
+            num_states=192, num_candidates=8, min_margin=0.01, states_per_shard=192
+        ),
+        training=TrainingConfig(batch_size=16, num_epochs=3),
+    ),
+    space=SpaceConfig(
+        [
+            "training.learning_rate",
+            "simpo.beta",
+            "simpo.target_margin",
+            "simpo.nll_weight",
+            "actor.lora.r",
+        ]
+    ),
+    evolution=EvolutionConfig(
+        population_size=6,
+        tournament_size=3,
+        num_generations=1000,
+        elite="champion",  # a round too many spoils an actor
+        survivors=0.5,
+        fewest_members=2,
+        patience=4,
+        mutation=MutationConfig(
+            weights={"none": 0.2, "hyper": 0.8}, tunable_step=0.2, num_tunables=5
+        ),
+    ),
+    target=0.8,
+    budget=60_000,
+    moment=500,
+    trial_steps=6_144,
+    report_steps=1_536,
+    num_seeds=10,
+    shape=TinyModelConfig(
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        intermediate_size=96,
+        vocab_size=400,
+        initializer_range=0.1,
+    ),
+    cloning=TrainBCConfig(
+        behavior=BehaviorConfig(num_chains=6_000, competent_fraction=0.3, max_random_length=3),
+        training=TrainingConfig(learning_rate=3e-3, batch_size=64, num_epochs=2),
+    ),
+    evaluation=EvaluationConfig(num_envs=512, num_samples=0),
+)
