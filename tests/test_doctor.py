@@ -8,8 +8,9 @@ from engine_stand_in import Engine, Script, answer, serving
 from script_setups import GRID, build_weights
 from serving_setups import GRAMMAR
 from test_serving import adapters  # noqa: F401  - a fixture
+from test_transport import Silent
 
-from lactchain.errors import ServerError
+from lactchain.errors import Interrupted, ServerError
 from lactchain.settings import PlayerConfig
 from lactchain.stages.doctor import DoctorConfig, main
 
@@ -76,7 +77,8 @@ def test_a_model_that_is_sure_of_its_words_is_not_amiss(weights):
     with serving(Sure(weights / "actor", GRAMMAR)) as engine:
         found = visited(engine, weights / "actor")
     unknown = {finding.what for finding in found.values() if finding.ok is None}
-    assert unknown == {"seeds", "log-probabilities"}
+    assert unknown == {"seeds", "log-probabilities", "adapters"}
+    assert found["adapters"].found.startswith("not tried")
 
 
 class Deaf(Engine):
@@ -132,6 +134,13 @@ def test_of_a_server_that_knows_texts_alone_less_is_asked(weights, capsys):
         with pytest.raises(ServerError, match=r"all of 3 checks to pass, 1 did not \(seeds\)"):
             main(config)
     assert "'answer 0', text alone" in capsys.readouterr().out
+
+
+def test_a_signal_is_no_finding(weights, monkeypatch, capsys):
+    monkeypatch.setattr("lactchain.process._requested_signal", 15)
+    with serving(Silent([])) as server, pytest.raises(Interrupted) as stop:
+        visited(server, weights / "actor")
+    assert stop.value.exit_code == 143 and "AMISS" not in capsys.readouterr().out
 
 
 def test_of_a_server_that_is_gone_nothing_more_is_asked(weights, monkeypatch):

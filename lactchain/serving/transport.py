@@ -13,6 +13,7 @@ the server's own words.
 import atexit
 import json
 import math
+import os
 import random
 import re
 import threading
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import (
     FIRST_EXCEPTION,
+    CancelledError,
     Future,
     InvalidStateError,
     TimeoutError,
@@ -94,6 +96,7 @@ class Transport:
         self._broken = httpx2.RequestError
         self._senseless = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
         self._answered = -math.inf
+        self._closed = False
         self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
         self._under_way: set[Future[Any]] = set()
         self._threads = [
@@ -105,6 +108,7 @@ class Transport:
 
     def close(self) -> None:
         """Gives up what is under way; connections close behind it. Once is enough."""
+        self._closed = True
         for future in tuple(self._under_way):
             future.cancel()
         for _ in self._threads:
@@ -133,19 +137,36 @@ class Transport:
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
         return self._later("POST", urls, path, content, lambda text: read(parsed(text)), mend)
 
-    def get(self, url: str, path: str, read: Callable[[str], Answer] = str) -> Answer:
-        """What `read` makes of the text of a page of one server; errors as of `answers`."""
-        return self._order("GET", [url], path, None, read)
+    def get(
+        self,
+        url: str,
+        path: str,
+        read: Callable[[str], Answer] = str,
+        patience: float | None = None,
+    ) -> Answer:
+        """What `read` makes of the text of a page of one server; errors as of `answers`.
+
+        Args:
+            patience: the seconds that it is asked again; those of an order without.
+        """
+        return self._order("GET", [url], path, None, read, patience=patience)
 
     def tell(self, url: str, path: str, body: Mapping[str, Any]) -> str:
         """What one server says to an order; errors as of `answers`."""
         return self._order("POST", [url], path, json.dumps(body).encode(), str)
 
-    def _order(self, *request: Any) -> Any:
-        return answers([self._later(*request, None, ORDER_SECONDS)])[0]
+    def hidden(self, text: str) -> str:
+        """A text without the key, and without passwords of proxies."""
+        return self._secret.sub("<key>", text) if self._secret else text
+
+    def _order(self, *request: Any, patience: float | None = None) -> Any:
+        seconds = ORDER_SECONDS if patience is None else patience
+        return answers([self._later(*request, None, seconds)])[0]
 
     def _later(self, *request: Any) -> Future[Any]:
         """The answer to a request of `_asked_again`, from the first thread that is free for it."""
+        if self._closed or not self._threads[0].is_alive():  # a fork has no threads
+            raise RuntimeError("requests: expected an open transport of this process; make another")
         future: Future[Any] = Future()
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
@@ -166,8 +187,7 @@ class Transport:
                 try:
                     future.set_result(self._asked_again(client, future, *request))
                 except ServerError as error:
-                    if self._secret:
-                        error.args = (self._secret.sub("<key>", str(error)),)
+                    error.args = (self.hidden(str(error)),)
                     future.set_exception(error)
                 except Exception as error:  # noqa: BLE001  - who asked is told of every kind
                     future.set_exception(error)
@@ -190,7 +210,9 @@ class Transport:
             url = urls[attempt % len(urls)]
             address = url + path
             try:
-                answer = read(self._text_once_mended(client, method, url, path, content, lost))
+                answer = read(
+                    self._text_once_mended(client, future, method, url, path, content, lost)
+                )
                 self._answered = time.monotonic()
                 return answer
             except Unfinished as error:
@@ -229,18 +251,25 @@ class Transport:
     def _text_once_mended(
         self,
         client: "httpx2.Client",
+        future: Future[Any],
         method: str,
         url: str,
         path: str,
         content: bytes | None,
         lost: tuple[str, bytes] | None,
     ) -> str:
-        """The text of an answer, before which a server is given what it has lost."""
+        """The text of an answer, before which a server is given what it has lost.
+
+        Raises:
+            CancelledError: it has lost something, and nobody waits for the answer any more.
+        """
         try:
             return self._text(client, method, url + path, content)
         except RefusedError as error:
             if lost is None or not (error.status == 404 or NOT_LOADED.search(str(error))):
                 raise
+        if future.cancelled():
+            raise CancelledError
         try:
             self._text(client, "POST", url + lost[0], lost[1])
         except RefusedError as error:
@@ -276,7 +305,7 @@ class Transport:
 
 
 def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
-    """The answers to all; else none is asked for any more.
+    """The answers to all; else none is asked for any more, and requests under way run out.
 
     Raises:
         ServerError: no server answers, or an answer cannot be used.
@@ -331,3 +360,6 @@ def _transport(urls: tuple[str, ...], in_flight: int, timeout_seconds: float) ->
     made = Transport(ServedConfig(list(urls), in_flight=in_flight, timeout_seconds=timeout_seconds))
     atexit.register(made.close)
     return made
+
+
+os.register_at_fork(after_in_child=_transport.cache_clear)
