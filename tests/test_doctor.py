@@ -4,11 +4,9 @@ import json
 from itertools import count
 
 import pytest
-from engine_stand_in import Engine, Script, answer, serving
+from engine_stand_in import Engine, Script, Silent, answer, serving
 from script_setups import GRID, build_weights
-from serving_setups import GRAMMAR
-from test_serving import adapters  # noqa: F401  - a fixture
-from test_transport import Silent
+from serving_setups import GRAMMAR, draw_adapters
 
 from lactchain.errors import Interrupted, ServerError
 from lactchain.settings import PlayerConfig
@@ -20,6 +18,11 @@ def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
 
 
+@pytest.fixture(scope="module")
+def adapters(weights, tmp_path_factory):
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
+
+
 def visited(engine, model, adapter=None):
     """The marks of a visit, by what was looked at, and whether it ended well."""
     actor = PlayerConfig(str(model), adapter=adapter)
@@ -27,7 +30,7 @@ def visited(engine, model, adapter=None):
     return {finding.what: finding for finding in main(config)}
 
 
-def test_all_is_well_with_an_engine_that_computes_as_it_is_asked(weights, adapters, capsys):  # noqa: F811
+def test_all_is_well_with_an_engine_that_computes_as_it_is_asked(weights, adapters, capsys):
     with serving(Engine(weights / "actor", GRAMMAR)) as engine:
         found = visited(engine, weights / "actor", str(adapters[0]))
         assert {finding.ok for finding in found.values()} == {True} and len(found) == 10
@@ -90,7 +93,7 @@ class Deaf(Engine):
         return super()._complete(actor, group)
 
 
-def test_an_adapter_that_does_not_answer_is_unloaded_all_the_same(weights, adapters, capsys):  # noqa: F811
+def test_an_adapter_that_does_not_answer_is_unloaded_all_the_same(weights, adapters, capsys):
     with serving(Deaf(weights / "actor", GRAMMAR)) as engine:
         with pytest.raises(ServerError, match=r"1 did not \(adapters\)"):
             visited(engine, weights / "actor", str(adapters[0]))

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 from engine_stand_in import Engine, answer, refusal, serving
 from script_setups import COLLECT, build_weights, config_of, run_here
-from serving_setups import GRAMMAR, asked_of, same
-from test_serving import adapters  # noqa: F401  - a fixture
+from serving_setups import GRAMMAR, asked_of, draw_adapters, same
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
@@ -27,6 +26,11 @@ STATE = "0 0 up 1 1"
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def adapters(weights, tmp_path_factory):
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ class Full(Engine):
         return super()._load_adapter(asked)
 
 
-def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):  # noqa: F811
+def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):
     monkeypatch.setattr("lactchain.serving.transport.ORDER_SECONDS", 0.1)
     with serving(Full(weights / "actor", GRAMMAR)) as engine:
         first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
@@ -199,7 +203,7 @@ def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adap
         assert ServedActor.from_config(second, GRAMMAR).adapter in engine.adapters
 
 
-def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters):  # noqa: F811
+def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters):
     with serving(Engine(weights / "actor", GRAMMAR)) as engine:
         actor = ServedActor.from_config(asked_of(engine, adapter=str(adapters[0])), GRAMMAR)
         engine.adapters.clear()

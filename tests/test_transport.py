@@ -9,19 +9,14 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from engine_stand_in import Script, answer, refusal, serving
+from engine_stand_in import Script, Silent, answer, refusal, serving
+from serving_setups import ask
 
 from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.serving.connections import KEY
 from lactchain.serving.transport import Transport, answers, asked_wait, transport_of
 from lactchain.serving.weights import models_at
 from lactchain.settings import ServedConfig
-
-
-def ask(server, timeout_seconds=5.0, **more):
-    settings = ServedConfig([server.url], timeout_seconds=timeout_seconds, **more)
-    with closing(Transport(settings)) as transport:
-        return transport.post("/v1/completions", {}, lambda body: body).result()
 
 
 def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
@@ -166,14 +161,6 @@ def test_addresses_are_plain_ones(url):
     with pytest.raises(ValueError, match="^urls: expected") as error:
         ServedConfig([url])
     assert "secret" not in str(error.value)
-
-
-class Silent(Script):
-    """Takes every request, and answers none."""
-
-    async def answer(self, path, headers, body):
-        self.asked += 1
-        await asyncio.sleep(3600)
 
 
 ORDERS = {
