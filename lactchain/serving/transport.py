@@ -28,6 +28,7 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
@@ -69,6 +70,27 @@ NOT_LOADED = re.compile("never been loaded|are not loaded")
 """How SGLang says, by a 400, that it has lost an adapter."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one server after another, until one answers.
+
+    Attributes:
+        content: of a POST; None: it is a GET.
+        read: makes the answer of the text.
+        lost: path and content of an order for a server that has lost what is asked for.
+        patience: seconds without any answer after which it is given up.
+        future: the answer.
+    """
+
+    urls: list[str]
+    path: str
+    content: bytes | None
+    read: Callable[[str], Any]
+    lost: tuple[str, bytes] | None = None
+    patience: float = math.inf
+    future: Future[Any] = field(default_factory=Future)
+
+
 class Transport:
     """Requests to some servers that all answer alike.
 
@@ -97,7 +119,7 @@ class Transport:
         self._senseless = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
         self._answered = -math.inf
         self._closed = False
-        self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._asked: SimpleQueue[Request | None] = SimpleQueue()
         self._under_way: set[Future[Any]] = set()
         self._threads = [
             threading.Thread(target=self._work, args=(client,), name="requests", daemon=True)
@@ -135,7 +157,7 @@ class Transport:
         urls = self.urls[first:] + self.urls[:first]
         content = json.dumps(body).encode()
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
-        return self._later("POST", urls, path, content, lambda text: read(parsed(text)), mend)
+        return self._later(Request(urls, path, content, lambda text: read(parsed(text)), mend))
 
     def get(
         self,
@@ -149,29 +171,26 @@ class Transport:
         Args:
             patience: the seconds that it is asked again; those of an order without.
         """
-        return self._order("GET", [url], path, None, read, patience=patience)
+        seconds = ORDER_SECONDS if patience is None else patience
+        return answers([self._later(Request([url], path, None, read, patience=seconds))])[0]
 
     def tell(self, url: str, path: str, body: Mapping[str, Any]) -> str:
         """What one server says to an order; errors as of `answers`."""
-        return self._order("POST", [url], path, json.dumps(body).encode(), str)
+        content = json.dumps(body).encode()
+        return answers([self._later(Request([url], path, content, str, None, ORDER_SECONDS))])[0]
 
     def hidden(self, text: str) -> str:
         """A text without the key, and without passwords of proxies."""
         return self._secret.sub("<key>", text) if self._secret else text
 
-    def _order(self, *request: Any, patience: float | None = None) -> Any:
-        seconds = ORDER_SECONDS if patience is None else patience
-        return answers([self._later(*request, None, seconds)])[0]
-
-    def _later(self, *request: Any) -> Future[Any]:
-        """The answer to a request of `_asked_again`, from the first thread that is free for it."""
+    def _later(self, request: Request) -> Future[Any]:
+        """The answer to a request, from the first thread that is free for it."""
         if self._closed or not self._threads[0].is_alive():  # a fork has no threads
             raise RuntimeError("requests: expected an open transport of this process; make another")
-        future: Future[Any] = Future()
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
-        self._asked.put((future, request))
-        return future
+        self._under_way.add(request.future)
+        request.future.add_done_callback(self._under_way.discard)
+        self._asked.put(request)
+        return request.future
 
     def _work(self, client: "httpx2.Client") -> None:
         """Asks one question after another, until `close`.
@@ -179,13 +198,13 @@ class Transport:
         The one way out for errors, without the key: servers, proxies and the client itself may
         repeat what they were sent.
         """
-        while (asked := self._asked.get()) is not None:
-            future, request = asked
+        while (request := self._asked.get()) is not None:
+            future = request.future
             if future.cancelled():
                 continue
             with suppress(InvalidStateError):  # nobody waits for it any more
                 try:
-                    future.set_result(self._asked_again(client, future, *request))
+                    future.set_result(self._asked_again(client, request))
                 except ServerError as error:
                     error.args = (self.hidden(str(error)),)
                     future.set_exception(error)
@@ -193,26 +212,14 @@ class Transport:
                     future.set_exception(error)
         client.close()
 
-    def _asked_again(
-        self,
-        client: "httpx2.Client",
-        future: Future[Answer],
-        method: str,
-        urls: list[str],
-        path: str,
-        content: bytes | None,
-        read: Callable[[str], Answer],
-        lost: tuple[str, bytes] | None,
-        patience: float = math.inf,
-    ) -> Answer:
-        failed_since, patience = None, min(patience, self._patience)
+    def _asked_again(self, client: "httpx2.Client", request: Request) -> Any:
+        failed_since, patience = None, min(request.patience, self._patience)
+        urls = request.urls
         for attempt in count():
             url = urls[attempt % len(urls)]
-            address = url + path
+            address = url + request.path
             try:
-                answer = read(
-                    self._text_once_mended(client, future, method, url, path, content, lost)
-                )
+                answer = request.read(self._text_once_mended(client, request, url))
                 self._answered = time.monotonic()
                 return answer
             except Unfinished as error:
@@ -234,7 +241,7 @@ class Transport:
                     "finished is kept: start the server, then give the same command"
                 )
             asked_for = 0.0 if too_late else failure.asked_for  # another server may be in time
-            _pause(future, max(asked_for, waiting_time(attempt)))
+            _pause(request.future, max(asked_for, waiting_time(attempt)))
 
     def _passing(self, address: str, error: "httpx2.RequestError") -> Unfinished:
         """A broken connection, as what is tried again; `ServerError` where it will not pass."""
@@ -248,38 +255,28 @@ class Transport:
             ) from None
         return Unfinished(told)
 
-    def _text_once_mended(
-        self,
-        client: "httpx2.Client",
-        future: Future[Any],
-        method: str,
-        url: str,
-        path: str,
-        content: bytes | None,
-        lost: tuple[str, bytes] | None,
-    ) -> str:
+    def _text_once_mended(self, client: "httpx2.Client", request: Request, url: str) -> str:
         """The text of an answer, before which a server is given what it has lost.
 
         Raises:
             CancelledError: it has lost something, and nobody waits for the answer any more.
         """
+        address, lost = url + request.path, request.lost
         try:
-            return self._text(client, method, url + path, content)
+            return self._text(client, address, request.content)
         except RefusedError as error:
             if lost is None or not (error.status == 404 or NOT_LOADED.search(str(error))):
                 raise
-        if future.cancelled():
+        if request.future.cancelled():
             raise CancelledError
         try:
-            self._text(client, "POST", url + lost[0], lost[1])
+            self._text(client, url + lost[0], lost[1])
         except RefusedError as error:
             if "already" not in str(error):  # another row was first
                 raise
-        return self._text(client, method, url + path, content)
+        return self._text(client, address, request.content)
 
-    def _text(
-        self, client: "httpx2.Client", method: str, address: str, content: bytes | None
-    ) -> str:
+    def _text(self, client: "httpx2.Client", address: str, content: bytes | None) -> str:
         """The text of an answer.
 
         Raises:
@@ -287,6 +284,7 @@ class Transport:
             RefusedError: it is one that will not.
         """
         late, name = time.monotonic() + self._patience, f"row-{token_hex(8)}"
+        method = "GET" if content is None else "POST"
         request = self._written(method, address, content=content)
         request.headers["X-Request-Id"] = name
         response = client.send(request, stream=True)
