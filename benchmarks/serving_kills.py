@@ -9,7 +9,8 @@ turn SIGKILL hits a trainer, a pipeline of two rounds of an adapter; a client, w
 episodes; and the server of a pipeline. It comes at a random time of what the run took before, and
 the same command is given again; with `--each` more than one kill hits a run, the later ones
 whomever. At the end pairs, episodes and weights must equal those of a local run, no file may be
-there twice or be missing, and no name of an adapter may have stood for two contents.
+there twice or be missing, and no name of an adapter may have stood for two contents. No kill
+excuses a run that crashes: that ends by itself, and neither well nor for want of its server.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from test_rollouts import heard
 
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
+from lactchain.errors import ServerError
 from lactchain.serving.weights import adapter_name
 from lactchain.settings import ServedConfig
 from lactchain.types import Trajectory
@@ -44,6 +46,9 @@ from lactchain.types import Trajectory
 VICTIMS = ("trainer", "client", "server")
 SCRIPTS = {"trainer": "run_pipeline", "client": "collect_rollouts", "server": "run_pipeline"}
 ROUNDS = ("round_1/simpo", "round_2/simpo")
+KILLED = -signal.SIGKILL
+EXPECTED = {0, ServerError.exit_code, KILLED}
+"""Exit codes of a run that is killed, and whose server is."""
 
 
 class Noting(Engine):
@@ -91,11 +96,14 @@ class Bench:
         run_dir, notes = self.folder / f"run_{number}", self.folder / f"notes_{number}"
         notes.touch()
         config = self.config(victim, run_dir, f"http://127.0.0.1:{port}")
-        began, hit = time.monotonic(), Counter()
+        began, hit, codes = time.monotonic(), Counter(), []
         engine, client = start_engine(self.weights, port, notes), start(script, config)
         while hit.total() < kills and client.exitcode != 0:
             client.join(chance.uniform(0, self.seconds[first] / kills))
             if client.exitcode is not None:
+                codes.append(client.exitcode)
+                if client.exitcode not in EXPECTED:
+                    break
                 client = start(script, config) if client.exitcode else client
             elif victim == "server":
                 kill(engine)
@@ -104,11 +112,12 @@ class Bench:
                 hit[victim] += 1
             else:
                 kill(client)
+                codes.append(client.exitcode)
                 client = start(script, config)
                 hit[victim] += 1
             victim = chance.choice([first, "server"])
         client.join()
-        while client.exitcode == 8:  # the server was away for too long
+        while client.exitcode == ServerError.exit_code:  # the server was away for too long
             client = start(script, config)
             client.join()
         kill(engine)
@@ -120,7 +129,8 @@ class Bench:
             **hit,
             "seconds": round(self.seconds[first], 1),
             "exit_code": client.exitcode,
-            "names_are_of_their_content": all(name == content for name, content in named),
+            "crashes": sorted({*codes, client.exitcode} - EXPECTED),
+            "names_are_of_their_content": all(n == c for n, c in named) if named else None,
             "equal": client.exitcode == 0 and self.ends_alike(first, run_dir),
         }
 
@@ -147,13 +157,21 @@ def main() -> None:
     given = arguments.parse_args()
     with TemporaryDirectory() as place:
         bench = Bench(Path(place))
-        left = given.kills
+        left, well = given.kills, True
         for number in count(given.first):
             if left <= 0:
                 break
             found = bench.killed_run(number, min(given.each, left))
             left -= sum(found[victim] for victim in found.keys() & VICTIMS)
+            well = is_well(found) and well
             print(json.dumps(found), flush=True)
+    sys.exit(not well)
+
+
+def is_well(found: dict[str, Any]) -> bool:
+    """Whether a killed run is as one of no kill; only who trains an adapter gives any a name."""
+    named = True if found["run"] == "run_pipeline" else None
+    return (found["names_are_of_their_content"], found["crashes"]) == (named, []) and found["equal"]
 
 
 def names(folder: Path) -> list[str]:

@@ -99,6 +99,15 @@ class Script(Server):
         return self.answers[min(self.asked, len(self.answers)) - 1]
 
 
+class Silent(Script):
+    """Takes every request, and answers none."""
+
+    async def answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
+        """None; it waits for an hour."""
+        self.asked += 1
+        await asyncio.sleep(3600)
+
+
 @dataclass
 class Engine(Server):
     """What the server does.
@@ -148,7 +157,9 @@ class Engine(Server):
             return refusal(401, f"wrong key: {headers.get('authorization')}")
         self.answered[path] += 1
         status, more, content = await self._route(path, body)
-        content = content.replace(b'"cmpl"', b'"cmpl-%s"' % headers["x-request-id"].encode())
+        content = content.replace(
+            b'"cmpl"', b'"cmpl-%s"' % headers.get("x-request-id", "").encode()
+        )
         return status, more, content[: len(content) // 2] if kind == "cut" else content
 
     async def _route(self, path: str, body: bytes) -> Answer:

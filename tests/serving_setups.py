@@ -1,13 +1,18 @@
 """Actors, adapters and pipelines behind the engine of the tests."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
+import torch
 from script_setups import COLLECT, GRID, PREFERENCES, TRAINING, config_of
 from test_rollouts import heard
 
 from lactchain.environments.language import make_language_env
-from lactchain.settings import LoraSettings, SamplerConfig, ServedConfig
+from lactchain.models.adapters import save_adapter
+from lactchain.models.loading import load_actor
+from lactchain.serving.transport import Transport
+from lactchain.settings import ActorConfig, LoraSettings, SamplerConfig, ServedConfig
 from lactchain.stages.run_pipeline import ActorStageConfig
 
 GRAMMAR = make_language_env(GRID).grammar
@@ -15,6 +20,29 @@ GRAMMAR = make_language_env(GRID).grammar
 
 def adapter_weights(folder):
     return (folder / "adapter_model.safetensors").read_bytes()
+
+
+def draw_adapters(weights, folder):
+    """Two adapters of rank 2 and one of rank 4, with weights drawn at random."""
+    folders = []
+    for number, rank in enumerate((2, 2, 4)):
+        config = ActorConfig(str(weights / "actor"), lora=LoraSettings(r=rank))
+        with torch.random.fork_rng():
+            torch.manual_seed(number)
+            model, _ = load_actor(config, trainable=True)
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    torch.nn.init.normal_(parameter, std=0.5)
+        folders.append(folder / str(number))
+        save_adapter(model, folders[-1])
+    return folders
+
+
+def ask(server, timeout_seconds=5.0, **more):
+    """The answer of a server to an empty question."""
+    settings = ServedConfig([server.url], timeout_seconds=timeout_seconds, **more)
+    with closing(Transport(settings)) as transport:
+        return transport.post("/v1/completions", {}, lambda body: body).result()
 
 
 def asked_of(engine, *more, decoding="free", **changes):

@@ -12,8 +12,7 @@ from contextlib import closing, suppress
 import pytest
 from engine_stand_in import Engine, Script, Server, answer, serving
 from script_setups import build_weights
-from serving_setups import GRAMMAR, asked_of
-from test_transport import ask
+from serving_setups import GRAMMAR, ask, asked_of
 
 from lactchain.errors import ConfigError, ServerError
 from lactchain.serving.policy import ServedActor

@@ -34,7 +34,7 @@ from lactchain.settings import EnvironmentConfig, LoraSettings
 from lactchain.stages.round_results import RoundResults
 from lactchain.strategies import STRATEGIES
 
-FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|tests"
+FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|recipes|tests"
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
 
 
@@ -53,7 +53,7 @@ def test_links_lead_to_pages_and_headings(page):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_files_that_a_page_names_are_there(page):
     code = "\n".join(re.findall(r"`([^`\n]+)`", page.prose))
-    paths = re.findall(rf"\b(?:{FOLDERS})/[\w./]*(?:/|\.py|\.yaml|\.md|\.ipynb)(?!\S)", code)
+    paths = re.findall(rf"\b(?:{FOLDERS})/[\w./]*(?:/|\.py|\.sh|\.yaml|\.md|\.ipynb)(?!\S)", code)
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
@@ -137,7 +137,7 @@ def test_other_commands_are_known_ones(monkeypatch):
             assert arguments in ([], ["configs"])
         elif program in ("bash", "sbatch"):
             place = arguments.index("recipes/served.sh")
-            assert [int(number) for number in arguments[place + 1 : place + 3]]
+            assert all(number.isdigit() for number in arguments[place + 1 : place + 3])
             parse(config_class("run_pipeline"), arguments[place + 3 :])
         else:
             assert program in ("source", "export", "hf", "pip", "pre-commit")

@@ -4,12 +4,11 @@ import json
 from itertools import count
 
 import pytest
-from engine_stand_in import Engine, Script, answer, serving
+from engine_stand_in import Engine, Script, Silent, answer, serving
 from script_setups import GRID, build_weights
-from serving_setups import GRAMMAR
-from test_serving import adapters  # noqa: F401  - a fixture
+from serving_setups import GRAMMAR, draw_adapters
 
-from lactchain.errors import ServerError
+from lactchain.errors import Interrupted, ServerError
 from lactchain.settings import PlayerConfig
 from lactchain.stages.doctor import DoctorConfig, main
 
@@ -19,6 +18,11 @@ def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
 
 
+@pytest.fixture(scope="module")
+def adapters(weights, tmp_path_factory):
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
+
+
 def visited(engine, model, adapter=None):
     """The marks of a visit, by what was looked at, and whether it ended well."""
     actor = PlayerConfig(str(model), adapter=adapter)
@@ -26,7 +30,7 @@ def visited(engine, model, adapter=None):
     return {finding.what: finding for finding in main(config)}
 
 
-def test_all_is_well_with_an_engine_that_computes_as_it_is_asked(weights, adapters, capsys):  # noqa: F811
+def test_all_is_well_with_an_engine_that_computes_as_it_is_asked(weights, adapters, capsys):
     with serving(Engine(weights / "actor", GRAMMAR)) as engine:
         found = visited(engine, weights / "actor", str(adapters[0]))
         assert {finding.ok for finding in found.values()} == {True} and len(found) == 10
@@ -76,7 +80,8 @@ def test_a_model_that_is_sure_of_its_words_is_not_amiss(weights):
     with serving(Sure(weights / "actor", GRAMMAR)) as engine:
         found = visited(engine, weights / "actor")
     unknown = {finding.what for finding in found.values() if finding.ok is None}
-    assert unknown == {"seeds", "log-probabilities"}
+    assert unknown == {"seeds", "log-probabilities", "adapters"}
+    assert found["adapters"].found.startswith("not tried")
 
 
 class Deaf(Engine):
@@ -88,7 +93,7 @@ class Deaf(Engine):
         return super()._complete(actor, group)
 
 
-def test_an_adapter_that_does_not_answer_is_unloaded_all_the_same(weights, adapters, capsys):  # noqa: F811
+def test_an_adapter_that_does_not_answer_is_unloaded_all_the_same(weights, adapters, capsys):
     with serving(Deaf(weights / "actor", GRAMMAR)) as engine:
         with pytest.raises(ServerError, match=r"1 did not \(adapters\)"):
             visited(engine, weights / "actor", str(adapters[0]))
@@ -132,6 +137,13 @@ def test_of_a_server_that_knows_texts_alone_less_is_asked(weights, capsys):
         with pytest.raises(ServerError, match=r"all of 3 checks to pass, 1 did not \(seeds\)"):
             main(config)
     assert "'answer 0', text alone" in capsys.readouterr().out
+
+
+def test_a_signal_is_no_finding(weights, monkeypatch, capsys):
+    monkeypatch.setattr("lactchain.process._requested_signal", 15)
+    with serving(Silent([])) as server, pytest.raises(Interrupted) as stop:
+        visited(server, weights / "actor")
+    assert stop.value.exit_code == 143 and "AMISS" not in capsys.readouterr().out
 
 
 def test_of_a_server_that_is_gone_nothing_more_is_asked(weights, monkeypatch):

@@ -7,9 +7,8 @@ import pytest
 from engine_stand_in import serving
 from engine_words import SGLANG, VLLM, VLLM_DEFAULTS, amiss
 from script_setups import GRID, build_weights
-from serving_setups import GRAMMAR, asked_of, same
+from serving_setups import GRAMMAR, asked_of, draw_adapters, same
 from sglang_stand_in import SGLang
-from test_serving import adapters  # noqa: F401  - a fixture
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts
@@ -28,6 +27,11 @@ STATE = "0 0 up 1 1"
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def adapters(weights, tmp_path_factory):
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def test_each_field_of_a_request_is_one_that_the_engine_has(row):
 
 
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
-def test_episodes_behind_sglang_are_those_here_with_an_adapter_too(sglang, adapters, decoding):  # noqa: F811
+def test_episodes_behind_sglang_are_those_here_with_an_adapter_too(sglang, adapters, decoding):
     config = asked_sglang(sglang, decoding=decoding, adapter=str(adapters[0]))
     episodes = sampled_episodes(make_language_env(GRID), 24, seed=1)
     here = LanguageActor.from_config(replace(config, served=None), GRAMMAR)
@@ -66,7 +70,7 @@ def test_episodes_behind_sglang_are_those_here_with_an_adapter_too(sglang, adapt
     same(played, Rollouts(GRID, num_envs=16).play(here, episodes))
 
 
-def test_an_adapter_that_sglang_has_lost_is_given_again_and_unloaded_in_the_end(sglang, adapters):  # noqa: F811
+def test_an_adapter_that_sglang_has_lost_is_given_again_and_unloaded_in_the_end(sglang, adapters):
     config = asked_sglang(sglang, adapter=str(adapters[1]))
     actor = ServedActor.from_config(config, GRAMMAR)
     sglang.adapters.clear(), sglang.log.clear()  # as after a restart
@@ -76,7 +80,7 @@ def test_an_adapter_that_sglang_has_lost_is_given_again_and_unloaded_in_the_end(
     assert sglang.adapters == {} and sglang.log[-1] == f"unload {actor.adapter}"
 
 
-def test_an_sglang_without_adapters_says_so_in_its_own_words(sglang, adapters, monkeypatch):  # noqa: F811
+def test_an_sglang_without_adapters_says_so_in_its_own_words(sglang, adapters, monkeypatch):
     monkeypatch.setattr(sglang, "max_rank", 0)
     with pytest.raises(ServerError, match="LoRA is not enabled. Please set `--enable-lora`"):
         ServedActor.from_config(asked_sglang(sglang, adapter=str(adapters[1])), GRAMMAR)
@@ -87,7 +91,11 @@ def test_an_sglang_without_adapters_says_so_in_its_own_words(sglang, adapters, m
 def test_the_doctor_finds_all_well_with_an_sglang_that_says_no_prefix_cache(sglang):
     found = {finding.what: finding for finding in examined(sglang)}
     assert "version 0.5.stand-in" in found["server"].found
-    assert {what for what, finding in found.items() if not finding.ok} == {"prefix cache"}
+    assert {what for what, finding in found.items() if not finding.ok} == {
+        "prefix cache",
+        "adapters",
+    }
+    assert found["adapters"].found.startswith("not tried")
 
 
 def examined(engine):

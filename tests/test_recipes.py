@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent
 NODES = ["127.0.0.1", "127.0.0.2"]
 CONFIG = "configs/run_pipeline/gridworld_mistral7b.yaml"
 NOTE = """import json, os, sys
-names = ("NODE", "CUDA_VISIBLE_DEVICES", "VLLM_ALLOW_RUNTIME_LORA_UPDATING")
+names = ("NODE", "CUDA_VISIBLE_DEVICES", "HF_HOME")
+names += ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_API_KEY")
 note = {"args": sys.argv[1:]} | {name: os.environ.get(name) for name in names}
 with open(os.environ["NOTES"], "a") as notes:
     notes.write(json.dumps([os.path.basename(sys.argv[0]), note]) + "\\n")
@@ -41,7 +42,26 @@ if str(port) == os.environ.get("BROKEN"):
 HTTPServer((os.environ.get("NODE", "127.0.0.1"), port), Healthy).serve_forever()
 """,
     "lactchain": NOTE,
-    "accelerate": NOTE + 'import time; time.sleep(float(os.environ["TRAINS"])); sys.exit(4)',
+    "accelerate": NOTE
+    + """
+import subprocess, time
+seconds = float(os.environ["TRAINS"])
+if "--num_processes" in sys.argv:
+    time.sleep(seconds)
+elif seconds:
+    sys.exit(subprocess.call([sys.executable, "-IS", os.path.dirname(sys.argv[0]) + "/script"]))
+sys.exit(4)
+""",
+    "script": """import os, signal, sys, time
+def stop(*_):
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write('["script", "saved"]\\n')
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+with open(os.environ["NOTES"], "a") as notes:
+    notes.write('["script", "began"]\\n')
+time.sleep(30)
+""",
     "scontrol": f"print('\\n'.join({NODES}))",
     "srun": """import os, sys
 place = sys.argv.index("-w") + 1
@@ -49,8 +69,12 @@ os.environ["NODE"] = sys.argv[place]
 os.execvp(sys.argv[place + 1], sys.argv[place + 1 :])
 """,
     "ssh": """import os, sys
-os.environ["NODE"] = sys.argv[2]
-os.execvp("bash", ["bash", "-c", "exec " + sys.argv[3].split(" && ", 1)[1]])
+*options, node, command = sys.argv[1:]
+sent = next(o for o in options if o.startswith("SendEnv=")).removeprefix("SendEnv=").split()
+kept = {name: os.environ[name] for name in ("NOTES", "TRAINS", *sent) if name in os.environ}
+words = "exec " + command.split(" && ", 1)[1]
+assert "sk-" not in words
+os.execve("/bin/bash", ["bash", "-c", words], kept | {"NODE": node})
 """,
 }
 """What stands in for the programs of a cluster: they note how they were called."""
@@ -68,13 +92,16 @@ def recipe(tmp_path):
     notes, port = tmp_path / "notes", free_ports(2)
 
     def start(*arguments, **variables):
-        plain = {name: text for name, text in os.environ.items() if not name.startswith("SLURM")}
+        plain = {n: text for n, text in os.environ.items() if not n.startswith(("SLURM", "CUDA"))}
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         told = {"PATH": path, "NOTES": str(notes), "PORT": str(port), "PAUSE": ".1", "TRAINS": "0"}
+        told |= {"MODEL": "mistralai/Mistral-7B-Instruct-v0.3"}
         command = ["bash", ROOT / "recipes/served.sh", *arguments]
-        return subprocess.Popen(command, cwd=tmp_path, env=plain | told | variables)
+        where = {"cwd": tmp_path, "env": plain | told | variables}
+        with start.said.open("w") as said:
+            return subprocess.Popen(command, **where, stderr=said)
 
-    start.notes, start.port = notes, port
+    start.notes, start.port, start.said = notes, port, tmp_path / "said"
     return start
 
 
@@ -137,22 +164,75 @@ def test_servers_and_training_share_the_gpus_and_end_together(
     assert asked.actor.model == config.actor.model == servers[0][1]["args"][1]
     assert asked.actor.served.urls == config.actor.served.urls
     assert [urlsplit(url).port for url in config.actor.served.urls] == ports
+    assert config.actor.served.in_flight * training >= 128 * generating
     assert not any(listens(NODES[0], port) for port in ports)
 
 
 def test_a_signal_ends_servers_and_training(recipe):
+    """The launcher of one process hands no signal on to it."""
     script = recipe("2", "1", TRAINS="600")
-    while not (recipe.notes.exists() and "accelerate" in recipe.notes.read_text()):
+    while not (recipe.notes.exists() and "began" in recipe.notes.read_text()):
         time.sleep(0.1)
     script.send_signal(signal.SIGTERM)
-    assert script.wait(30) == 143
+    assert script.wait(25) == 143
+    assert noted(recipe)[-1] == ["script", "saved"]
     assert not any(listens(NODES[0], recipe.port + number) for number in range(2))
 
 
 def test_a_server_that_ends_ends_the_recipe(recipe):
-    assert recipe("2", "1", BROKEN=str(recipe.port)).wait(30) == 8
+    script = recipe("2", "1", BROKEN=str(recipe.port))
+    assert script.wait(30) == 8
+    assert f"a server has ended, see server_{recipe.port}.log" in recipe.said.read_text()
     assert {name for name, _ in noted(recipe)} == {"vllm"}
     assert not listens(NODES[0], recipe.port + 1)
+
+
+def test_a_server_of_somebody_else_is_not_taken_for_ours(recipe):
+    with socket.create_server((NODES[0], recipe.port + 1)):
+        script = recipe("2", "1")
+        assert script.wait(30) == 2
+    assert f"port {recipe.port + 1} of {NODES[0]}: expected a free one" in recipe.said.read_text()
+    assert not recipe.notes.exists()
+
+
+REFUSED = {
+    "no arguments": ((), {}, "expected GENERATING TRAINING ARGUMENTS"),
+    "no model": (("1", "1"), {"MODEL": ""}, "MODEL: expected the model to serve"),
+    "two models": (("1", "1", "--actor.model=other"), {}, "expected neither --actor.model nor"),
+    "three nodes": (("1", "1"), {"NODES": "a b c"}, "expected one node or two, got a b c"),
+    "too few GPUs": (("1", "2"), {"CUDA_VISIBLE_DEVICES": "3,5"}, "expected 3 GPUs, got 3 5"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "variables", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_started_is_one_line(recipe, arguments, variables, words):
+    script = recipe(*arguments, **variables)
+    assert script.wait(30) == 2 and not recipe.notes.exists()
+    (line,) = recipe.said.read_text().splitlines()
+    assert line.startswith("recipes/served.sh: ") and words in line
+
+
+def test_gpus_are_those_that_were_given(recipe):
+    assert recipe("1", "2", CUDA_VISIBLE_DEVICES="7,GPU-5,3").wait(30) == 4
+    (_, server), _, (_, trainer) = noted(recipe)
+    assert server["CUDA_VISIBLE_DEVICES"] == "7"
+    assert trainer["CUDA_VISIBLE_DEVICES"] == "GPU-5,3"
+
+
+def test_requests_in_flight_that_are_given_stay(recipe):
+    assert recipe("2", "1", "--actor.served.in_flight", "7").wait(30) == 4
+    arguments = noted(recipe)[-1][1]["args"]
+    assert arguments.count("--actor.served.in_flight") == 1
+
+
+@pytest.mark.parametrize("nodes", [NODES[0], " ".join(NODES)])
+def test_the_key_guards_servers_and_is_on_no_command_line(recipe, nodes):
+    key = {"LACTCHAIN_SERVER_KEY": "sk-1234", "HF_HOME": "/some where", "NODES": nodes}
+    assert recipe("1", "1", **key).wait(30) == 4
+    for name, note in noted(recipe):
+        assert not any("sk-" in word for word in note["args"])
+        assert note["HF_HOME"] == "/some where"
+        assert name != "vllm" or note["VLLM_API_KEY"] == "sk-1234"
 
 
 ENGINE = f"""import signal, sys

@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from engine_stand_in import Engine, Script, answer, serving
+from engine_stand_in import Engine, Script, Silent, answer, serving
 from script_setups import COLLECT, SHAPE, build_weights, config_of, run_here, start, start_two
 from serving_setups import GRAMMAR, adapter_weights, pipeline, same
-from test_transport import Silent
 from training_setups import exit_codes, logs
 
 from lactchain.data.preferences import read_pairs

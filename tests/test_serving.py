@@ -5,30 +5,32 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import torch
 from engine_stand_in import Engine, Script, answer, serving
 from script_setups import GRID, build_weights, run_here
-from serving_setups import GRAMMAR, asked_of, pipeline, same
+from serving_setups import GRAMMAR, asked_of, draw_adapters, pipeline, same
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, ServerError
 from lactchain.models.actor import LanguageActor
-from lactchain.models.adapters import save_adapter
-from lactchain.models.loading import load_actor
 from lactchain.run import Run
 from lactchain.serving.dialects import DIALECTS, Row
 from lactchain.serving.identity import record
 from lactchain.serving.policy import ServedActor, _may_be
 from lactchain.serving.transport import transport_of
 from lactchain.serving.weights import adapter_name, sync, unload
-from lactchain.settings import ActorConfig, LoraSettings, SamplerConfig, ServedConfig
+from lactchain.settings import SamplerConfig, ServedConfig
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def adapters(weights, tmp_path_factory):
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")
@@ -177,23 +179,6 @@ def test_a_run_says_what_its_servers_were_and_when_one_is_another(
 
 
 # --- adapters ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def adapters(weights, tmp_path_factory):
-    """Two adapters of rank 2 and one of rank 4, with weights drawn at random."""
-    folders = []
-    for number, rank in enumerate((2, 2, 4)):
-        config = ActorConfig(str(weights / "actor"), lora=LoraSettings(r=rank))
-        with torch.random.fork_rng():
-            torch.manual_seed(number)
-            model, _ = load_actor(config, trainable=True)
-            for name, parameter in model.named_parameters():
-                if "lora_B" in name:
-                    torch.nn.init.normal_(parameter, std=0.5)
-        folders.append(tmp_path_factory.mktemp("adapters") / str(number))
-        save_adapter(model, folders[-1])
-    return folders
 
 
 def test_adapters_are_asked_by_the_name_of_their_content_on_every_server(engine, weights, adapters):

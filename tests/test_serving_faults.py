@@ -1,21 +1,23 @@
 """Servers that are not what they should be: one line, no secret in it, and nothing is lost."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from engine_stand_in import Engine, answer, refusal, serving
 from script_setups import COLLECT, build_weights, config_of, run_here
-from serving_setups import GRAMMAR, asked_of, same
-from test_serving import adapters  # noqa: F401  - a fixture
+from serving_setups import GRAMMAR, asked_of, draw_adapters, same
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
 from lactchain.serving.connections import KEY
 from lactchain.serving.doctor import examine
 from lactchain.serving.drift import drift
+from lactchain.serving.identity import identity
 from lactchain.serving.policy import ServedActor
+from lactchain.serving.transport import Transport
 from lactchain.settings import GuidedActorConfig, PlayerConfig, RunConfig, ServedConfig
 
 STATE = "0 0 up 1 1"
@@ -24,6 +26,11 @@ STATE = "0 0 up 1 1"
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def adapters(weights, tmp_path_factory):
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
 
 
 # --- a run ---------------------------------------------------------------------------------------
@@ -119,11 +126,22 @@ def test_a_run_whose_server_turns_into_each_other_thing_loses_nothing(weights, t
     same(*(read_trajectories(tmp_path / name / "trajectories") for name in ("run", "here")))
 
 
+class Talkative(Engine):
+    """Repeats the key that it was shown, and more that no file should have."""
+
+    async def _route(self, path, body):
+        if path == "/version":
+            return answer(200, {"version": f"1 for Bearer {self.key}\x1b[2J\nand {'.' * 300}"})
+        return await super()._route(path, body)
+
+
 def test_the_key_is_nowhere_in_a_run(weights, tmp_path, monkeypatch, capfd, caplog):
     key = "sk-CANARYcanaryCANARY"
     monkeypatch.setenv(KEY, key)
     stage = config_of("collect_rollouts", weights, tmp_path / "run", collect=COLLECT)
-    with serving(Engine(weights / "actor", GRAMMAR, key=key, faults=0.2)) as engine:
+    flags = {key: {"dtype": key}}
+    telling = Talkative(weights / "actor", GRAMMAR, key=key, faults=0.2, flags=flags)
+    with serving(telling) as engine:
         served = ServedConfig([engine.url], timeout_seconds=10.0)
         run_here("collect_rollouts", replace(stage, actor=replace(stage.actor, served=served)))
         assert engine.answered["/v1/completions"] > 0
@@ -135,6 +153,29 @@ def test_the_key_is_nowhere_in_a_run(weights, tmp_path, monkeypatch, capfd, capl
     said = "".join((*capfd.readouterr(), caplog.text, str(error.value)))
     assert key not in said and len(files) > 5
     assert not [path for path in files if key.encode() in path.read_bytes()]
+    (told,) = json.loads((tmp_path / "run/environment.json").read_text())["servers"].values()
+    assert told["version"].startswith("1 for Bearer <key> [2J and ...")
+    assert len(told["version"]) == 200 and told["<key>.dtype"] == "<key>"
+
+
+DEEP = '{"dtype": "half", "a":' * 960 + "1" + "}" * 960
+
+
+@pytest.mark.parametrize("page", [answer(500, "<html>"), answer(502, ""), answer(200, DEEP)])
+def test_a_page_that_servers_need_not_have_ends_no_run(weights, monkeypatch, page):
+    monkeypatch.setattr("lactchain.serving.identity.PAGE_SECONDS", 0.1)
+
+    class Odd(Engine):
+        async def answer(self, path, headers, body):
+            if "info" in path:
+                return page
+            return await super().answer(path, headers, body)
+
+    with serving(Odd(weights / "actor", GRAMMAR)) as engine:
+        settings = ServedConfig([engine.url], timeout_seconds=5.0)
+        with closing(Transport(settings)) as transport:
+            told = identity(transport, engine.url)
+    assert told["version"] == "0.stand-in" and told["base.max_model_len"] == "512"
 
 
 # --- adapters ------------------------------------------------------------------------------------
@@ -149,7 +190,7 @@ class Full(Engine):
         return super()._load_adapter(asked)
 
 
-def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):  # noqa: F811
+def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):
     monkeypatch.setattr("lactchain.serving.transport.ORDER_SECONDS", 0.1)
     with serving(Full(weights / "actor", GRAMMAR)) as engine:
         first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
@@ -162,7 +203,7 @@ def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adap
         assert ServedActor.from_config(second, GRAMMAR).adapter in engine.adapters
 
 
-def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters):  # noqa: F811
+def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters):
     with serving(Engine(weights / "actor", GRAMMAR)) as engine:
         actor = ServedActor.from_config(asked_of(engine, adapter=str(adapters[0])), GRAMMAR)
         engine.adapters.clear()
@@ -205,4 +246,4 @@ def test_the_doctor_finds_a_tokenizer_that_differs_in_one_id(weights):
     with serving(OneIdOther(weights / "actor", GRAMMAR)) as engine:
         config = PlayerConfig(str(engine.model), served=asked_of(engine).served)
         found = {finding.what: finding for finding in examine(config, GRAMMAR, STATE)}
-    assert [what for what, finding in found.items() if not finding.ok] == ["tokenizer"]
+    assert [what for what, finding in found.items() if finding.ok is False] == ["tokenizer"]

@@ -1,25 +1,22 @@
 """Requests to servers: what is tried again, what is an error, and who hears a signal."""
 
 import asyncio
+import os
+import signal
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from engine_stand_in import Script, answer, refusal, serving
+from engine_stand_in import Script, Silent, answer, refusal, serving
+from serving_setups import ask
 
 from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.serving.connections import KEY
-from lactchain.serving.transport import Transport, answers, asked_wait
+from lactchain.serving.transport import Transport, answers, asked_wait, transport_of
 from lactchain.serving.weights import models_at
 from lactchain.settings import ServedConfig
-
-
-def ask(server, timeout_seconds=5.0, **more):
-    settings = ServedConfig([server.url], timeout_seconds=timeout_seconds, **more)
-    with closing(Transport(settings)) as transport:
-        return transport.post("/v1/completions", {}, lambda body: body).result()
 
 
 def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
@@ -166,14 +163,6 @@ def test_addresses_are_plain_ones(url):
     assert "secret" not in str(error.value)
 
 
-class Silent(Script):
-    """Takes every request, and answers none."""
-
-    async def answer(self, path, headers, body):
-        self.asked += 1
-        await asyncio.sleep(3600)
-
-
 ORDERS = {
     "a row": lambda t: answers([t.post("/v1/completions", {}, dict) for _ in range(3)]),
     "a page": lambda t: models_at(t, t.urls[0]),
@@ -193,3 +182,57 @@ def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, orde
             order(transport)
         time.sleep(0.2)
         assert server.asked == 1 and stop.value.exit_code == 143
+
+
+def test_a_row_that_nobody_waits_for_gives_a_server_nothing_back():
+    """The server has lost the adapter of the row, and says so after the row is given up."""
+
+    class Forgetful(Script):
+        paths = []
+
+        async def answer(self, path, headers, body):
+            self.paths.append(path)
+            await asyncio.sleep(0.3)
+            return refusal(404, "The model does not exist.")
+
+    with serving(Forgetful([])) as server:
+        settings = ServedConfig([server.url], in_flight=1, timeout_seconds=5.0)
+        with closing(Transport(settings)) as transport:
+            row = transport.post("/row", {}, dict, lost=("/v1/load_lora_adapter", {}))
+            while not server.paths:
+                time.sleep(0.01)
+            row.cancel()
+            with pytest.raises(ServerError):
+                transport.get(server.url, "/next")
+    assert server.paths == ["/row", "/next"]
+
+
+def test_a_closed_transport_refuses_what_it_would_never_answer():
+    transport = Transport(ServedConfig(["http://127.0.0.1:1"], in_flight=1))
+    transport.close()
+    with pytest.raises(RuntimeError, match="expected an open transport of this process"):
+        transport.get(transport.urls[0], "/v1/models")
+
+
+def test_a_fork_has_a_transport_of_its_own_and_refuses_the_other():
+    with serving(Script([answer(200, "page")])) as server:
+        settings = ServedConfig([server.url], in_flight=1, timeout_seconds=5.0)
+        transport = transport_of(settings)
+        assert transport.get(server.url, "/") == "page"
+        child = os.fork()
+        if child == 0:
+            with suppress(RuntimeError):
+                transport.get(server.url, "/")
+                os._exit(1)
+            os._exit(0 if transport_of(settings).get(server.url, "/") == "page" else 2)
+        assert ended(child, within=20.0) == 0
+
+
+def ended(child, within):
+    """The exit code of a process, which is killed after some seconds."""
+    late = time.monotonic() + within
+    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() > late:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.05)
+    return os.waitstatus_to_exitcode(found[1])

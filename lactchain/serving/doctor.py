@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from lactchain.errors import LactChainError
+from lactchain.errors import Interrupted, LactChainError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
 from lactchain.serving.identity import identity
 from lactchain.serving.policy import ServedActor, common_base
@@ -96,9 +96,11 @@ def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator
             continue
         try:
             ok, found = check(visit)
+        except Interrupted:
+            raise
         except (LactChainError, LookupError, TypeError, ValueError, RecursionError) as error:
             ok, found = False, str(error)
-        yield Finding(what, ok, found, mend)
+        yield Finding(what, ok, visit.transport.hidden(found), mend)
         if not ok and what in ("server", "answers"):
             return
 
@@ -185,7 +187,7 @@ def _adapters(visit: Visit) -> Told:
         if error.status == 404 or "not enabled" in str(error):
             return False, "it takes none at run time"
     if visit.config.adapter is None:
-        return True, "it takes adapters; give one as actor.adapter to try its rank"
+        return None, "not tried; give one as actor.adapter"
     name = adapter_name(visit.config.adapter)
     was_there = name in names_at(visit.transport, visit.url)
     load(visit.transport, visit.dialect, name, visit.config.adapter)

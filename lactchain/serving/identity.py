@@ -5,8 +5,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lactchain.errors import ServerError
 from lactchain.run import Run
-from lactchain.serving.transport import RefusedError, Transport, transport_of
+from lactchain.serving.replies import one_line
+from lactchain.serving.transport import Transport, transport_of
 from lactchain.serving.weights import models_at
 from lactchain.settings import ServedConfig
 
@@ -31,6 +33,12 @@ FLAGS = frozenset((
 LONGEST = 200
 """Letters of what is written down of a flag."""
 
+PAGE_SECONDS = 2.0
+"""How long a page that fails is asked for: a run goes on without it."""
+
+DEEPEST = 8
+"""Parts within parts that are looked at; engines have two."""
+
 
 def record(served: ServedConfig, run: Run) -> None:
     """Writes what servers are into a run's `environment.json`; a line where they were others."""
@@ -45,28 +53,38 @@ def record(served: ServedConfig, run: Run) -> None:
 
 def identity(transport: Transport, url: str) -> dict[str, str]:
     """Version, models and flags of a server, by name, as far as it tells them."""
+    cards = [card for card in models_at(transport, url) if not card.get("parent")]
     told = next(filter(None, (_page(transport, url, page) for page in PAGES)), {})
     version = _page(transport, url, "/version").get("version") or told.get("version")
-    cards = [card for card in models_at(transport, url) if not card.get("parent")]
     models = {f"{card['id']}.{key}": card.get(key) for card in cards for key in CARD}
     facts = {"version": version, **models, **dict(_flags(told))}
-    return {name: str(value)[:LONGEST] for name, value in facts.items() if value is not None}
+    return {
+        _written(transport, name): _written(transport, value)
+        for name, value in facts.items()
+        if value is not None
+    }
+
+
+def _written(transport: Transport, told: Any) -> str:
+    """What a server says, as it may stand in a file and on the screen."""
+    return one_line(transport.hidden(str(told)), LONGEST)
 
 
 def _page(transport: Transport, url: str, path: str) -> Mapping[str, Any]:
-    """What a page says; nothing where there is none."""
+    """What a page says; nothing where there is none, or none that can be read."""
     try:
-        told = json.loads(transport.get(url, path))
-    except (RefusedError, ValueError, RecursionError):
+        told = json.loads(transport.get(url, path, patience=PAGE_SECONDS))
+    except (ServerError, ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 
 
-def _flags(told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The flags on a page, with the names of the parts that they are in."""
+def _flags(told: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The flags on a page, with the names of the parts that they are in, up to `DEEPEST`."""
     for name, value in told.items():
         if isinstance(value, dict):
-            yield from ((f"{name}.{inner}", found) for inner, found in _flags(value))
+            parts = _flags(value, depth + 1) if depth < DEEPEST else ()
+            yield from ((f"{name}.{inner}", found) for inner, found in parts)
         elif name in FLAGS and isinstance(value, str | int | float):
             yield name, value
 

@@ -79,7 +79,7 @@ def parsed(text: str) -> Any:
         NotJSON: it is something else.
     """
     if not text.lstrip().startswith(("{", "[")):
-        raise NotJSON(repr(" ".join(text.split())[:60]))
+        raise NotJSON(repr(one_line(text, 60)))
     try:
         return json.loads(text)
     except RecursionError:

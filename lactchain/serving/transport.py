@@ -13,6 +13,7 @@ the server's own words.
 import atexit
 import json
 import math
+import os
 import random
 import re
 import threading
@@ -20,12 +21,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import (
     FIRST_EXCEPTION,
+    CancelledError,
     Future,
     InvalidStateError,
     TimeoutError,
     wait,
 )
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import count
@@ -67,6 +70,27 @@ NOT_LOADED = re.compile("never been loaded|are not loaded")
 """How SGLang says, by a 400, that it has lost an adapter."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one server after another, until one answers.
+
+    Attributes:
+        content: of a POST; None: it is a GET.
+        read: makes the answer of the text.
+        lost: path and content of an order for a server that has lost what is asked for.
+        patience: seconds without any answer after which it is given up.
+        future: the answer.
+    """
+
+    urls: list[str]
+    path: str
+    content: bytes | None
+    read: Callable[[str], Any]
+    lost: tuple[str, bytes] | None = None
+    patience: float = math.inf
+    future: Future[Any] = field(default_factory=Future)
+
+
 class Transport:
     """Requests to some servers that all answer alike.
 
@@ -94,7 +118,8 @@ class Transport:
         self._broken = httpx2.RequestError
         self._senseless = (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol)
         self._answered = -math.inf
-        self._asked: SimpleQueue[tuple[Future[Any], tuple[Any, ...]] | None] = SimpleQueue()
+        self._closed = False
+        self._asked: SimpleQueue[Request | None] = SimpleQueue()
         self._under_way: set[Future[Any]] = set()
         self._threads = [
             threading.Thread(target=self._work, args=(client,), name="requests", daemon=True)
@@ -105,6 +130,7 @@ class Transport:
 
     def close(self) -> None:
         """Gives up what is under way; connections close behind it. Once is enough."""
+        self._closed = True
         for future in tuple(self._under_way):
             future.cancel()
         for _ in self._threads:
@@ -131,26 +157,40 @@ class Transport:
         urls = self.urls[first:] + self.urls[:first]
         content = json.dumps(body).encode()
         mend = lost and (lost[0], json.dumps(lost[1]).encode())
-        return self._later("POST", urls, path, content, lambda text: read(parsed(text)), mend)
+        return self._later(Request(urls, path, content, lambda text: read(parsed(text)), mend))
 
-    def get(self, url: str, path: str, read: Callable[[str], Answer] = str) -> Answer:
-        """What `read` makes of the text of a page of one server; errors as of `answers`."""
-        return self._order("GET", [url], path, None, read)
+    def get(
+        self,
+        url: str,
+        path: str,
+        read: Callable[[str], Answer] = str,
+        patience: float | None = None,
+    ) -> Answer:
+        """What `read` makes of the text of a page of one server; errors as of `answers`.
+
+        Args:
+            patience: the seconds that it is asked again; those of an order without.
+        """
+        seconds = ORDER_SECONDS if patience is None else patience
+        return answers([self._later(Request([url], path, None, read, patience=seconds))])[0]
 
     def tell(self, url: str, path: str, body: Mapping[str, Any]) -> str:
         """What one server says to an order; errors as of `answers`."""
-        return self._order("POST", [url], path, json.dumps(body).encode(), str)
+        content = json.dumps(body).encode()
+        return answers([self._later(Request([url], path, content, str, None, ORDER_SECONDS))])[0]
 
-    def _order(self, *request: Any) -> Any:
-        return answers([self._later(*request, None, ORDER_SECONDS)])[0]
+    def hidden(self, text: str) -> str:
+        """A text without the key, and without passwords of proxies."""
+        return self._secret.sub("<key>", text) if self._secret else text
 
-    def _later(self, *request: Any) -> Future[Any]:
-        """The answer to a request of `_asked_again`, from the first thread that is free for it."""
-        future: Future[Any] = Future()
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
-        self._asked.put((future, request))
-        return future
+    def _later(self, request: Request) -> Future[Any]:
+        """The answer to a request, from the first thread that is free for it."""
+        if self._closed or not self._threads[0].is_alive():  # a fork has no threads
+            raise RuntimeError("requests: expected an open transport of this process; make another")
+        self._under_way.add(request.future)
+        request.future.add_done_callback(self._under_way.discard)
+        self._asked.put(request)
+        return request.future
 
     def _work(self, client: "httpx2.Client") -> None:
         """Asks one question after another, until `close`.
@@ -158,39 +198,28 @@ class Transport:
         The one way out for errors, without the key: servers, proxies and the client itself may
         repeat what they were sent.
         """
-        while (asked := self._asked.get()) is not None:
-            future, request = asked
+        while (request := self._asked.get()) is not None:
+            future = request.future
             if future.cancelled():
                 continue
             with suppress(InvalidStateError):  # nobody waits for it any more
                 try:
-                    future.set_result(self._asked_again(client, future, *request))
+                    future.set_result(self._asked_again(client, request))
                 except ServerError as error:
-                    if self._secret:
-                        error.args = (self._secret.sub("<key>", str(error)),)
+                    error.args = (self.hidden(str(error)),)
                     future.set_exception(error)
                 except Exception as error:  # noqa: BLE001  - who asked is told of every kind
                     future.set_exception(error)
         client.close()
 
-    def _asked_again(
-        self,
-        client: "httpx2.Client",
-        future: Future[Answer],
-        method: str,
-        urls: list[str],
-        path: str,
-        content: bytes | None,
-        read: Callable[[str], Answer],
-        lost: tuple[str, bytes] | None,
-        patience: float = math.inf,
-    ) -> Answer:
-        failed_since, patience = None, min(patience, self._patience)
+    def _asked_again(self, client: "httpx2.Client", request: Request) -> Any:
+        failed_since, patience = None, min(request.patience, self._patience)
+        urls = request.urls
         for attempt in count():
             url = urls[attempt % len(urls)]
-            address = url + path
+            address = url + request.path
             try:
-                answer = read(self._text_once_mended(client, method, url, path, content, lost))
+                answer = request.read(self._text_once_mended(client, request, url))
                 self._answered = time.monotonic()
                 return answer
             except Unfinished as error:
@@ -212,7 +241,7 @@ class Transport:
                     "finished is kept: start the server, then give the same command"
                 )
             asked_for = 0.0 if too_late else failure.asked_for  # another server may be in time
-            _pause(future, max(asked_for, waiting_time(attempt)))
+            _pause(request.future, max(asked_for, waiting_time(attempt)))
 
     def _passing(self, address: str, error: "httpx2.RequestError") -> Unfinished:
         """A broken connection, as what is tried again; `ServerError` where it will not pass."""
@@ -226,31 +255,28 @@ class Transport:
             ) from None
         return Unfinished(told)
 
-    def _text_once_mended(
-        self,
-        client: "httpx2.Client",
-        method: str,
-        url: str,
-        path: str,
-        content: bytes | None,
-        lost: tuple[str, bytes] | None,
-    ) -> str:
-        """The text of an answer, before which a server is given what it has lost."""
+    def _text_once_mended(self, client: "httpx2.Client", request: Request, url: str) -> str:
+        """The text of an answer, before which a server is given what it has lost.
+
+        Raises:
+            CancelledError: it has lost something, and nobody waits for the answer any more.
+        """
+        address, lost = url + request.path, request.lost
         try:
-            return self._text(client, method, url + path, content)
+            return self._text(client, address, request.content)
         except RefusedError as error:
             if lost is None or not (error.status == 404 or NOT_LOADED.search(str(error))):
                 raise
+        if request.future.cancelled():
+            raise CancelledError
         try:
-            self._text(client, "POST", url + lost[0], lost[1])
+            self._text(client, url + lost[0], lost[1])
         except RefusedError as error:
             if "already" not in str(error):  # another row was first
                 raise
-        return self._text(client, method, url + path, content)
+        return self._text(client, address, request.content)
 
-    def _text(
-        self, client: "httpx2.Client", method: str, address: str, content: bytes | None
-    ) -> str:
+    def _text(self, client: "httpx2.Client", address: str, content: bytes | None) -> str:
         """The text of an answer.
 
         Raises:
@@ -258,6 +284,7 @@ class Transport:
             RefusedError: it is one that will not.
         """
         late, name = time.monotonic() + self._patience, f"row-{token_hex(8)}"
+        method = "GET" if content is None else "POST"
         request = self._written(method, address, content=content)
         request.headers["X-Request-Id"] = name
         response = client.send(request, stream=True)
@@ -276,7 +303,7 @@ class Transport:
 
 
 def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
-    """The answers to all; else none is asked for any more.
+    """The answers to all; else none is asked for any more, and requests under way run out.
 
     Raises:
         ServerError: no server answers, or an answer cannot be used.
@@ -331,3 +358,6 @@ def _transport(urls: tuple[str, ...], in_flight: int, timeout_seconds: float) ->
     made = Transport(ServedConfig(list(urls), in_flight=in_flight, timeout_seconds=timeout_seconds))
     atexit.register(made.close)
     return made
+
+
+os.register_at_fork(after_in_child=_transport.cache_clear)

@@ -15,6 +15,7 @@ from typing import Any
 from lactchain.errors import ConfigError, DataError, ServerError
 from lactchain.files import sha256
 from lactchain.serving.dialects import DIALECTS, Dialect
+from lactchain.serving.replies import one_line
 from lactchain.serving.transport import RefusedError, Transport, transport_of
 from lactchain.settings import PlayerConfig
 
@@ -55,7 +56,7 @@ def _cards(url: str, text: str) -> list[Mapping[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     raise ServerError(
-        f"{url}/v1/models: expected a list of models, got {' '.join(text.split())[:80]!r}; give "
+        f"{url}/v1/models: expected a list of models, got {one_line(text, 80)!r}; give "
         "the address of the server itself as actor.served.urls"
     )
 
