@@ -208,7 +208,9 @@ def test_a_fault_of_a_world_is_told_and_the_session_goes_on():
     messages = (reset(seed=1), step("x"), reset(seed=1))
     replies = [json.loads(session.answer(json.dumps(message))) for message in messages]
     assert [reply["type"] for reply in replies] == ["observation", "error", "observation"]
-    assert replies[1]["data"]["message"] == "IndexError('list index out of range')"
+    said = replies[1]["data"]["message"]
+    assert "raised IndexError: list index out of range" in said
+    assert said.endswith("(seed 1, last action 'x')")
 
 
 def test_a_number_that_is_a_seed_belongs_to_no_split_but_train():
