@@ -32,7 +32,7 @@ LOADED = (
 """What is loaded of a model's folder besides its weights."""
 
 SAMPLE_BYTES = 1 << 20
-"""Of a file this much is hashed at each of 17 places; up to 17 MB that is all of it."""
+"""Of a file this much is hashed at each of 17 places: above 17 MB it is sampled."""
 
 Inputs = dict[str, dict[str, str]]
 """By setting: the checksum of each file."""
