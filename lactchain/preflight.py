@@ -48,7 +48,7 @@ def look_up(config: Config, may_be_missing: bool = False) -> Config:
         ConfigError: there is no such environment.
         DataError: a folder or a model is not there.
     """
-    found = _Search(frozenset(_unread_models(vars(config))), may_be_missing).within(config, "")
+    found = _Search(frozenset(unread_models(vars(config))), may_be_missing).within(config, "")
     _warn_of_other_words(found)
     return found
 
@@ -135,7 +135,7 @@ def _environment_of(weights: Path) -> Mapping[str, Any]:
     return {}
 
 
-def _unread_models(values: Mapping[str, Any]) -> Iterator[str]:
+def unread_models(values: Mapping[str, Any]) -> Iterator[str]:
     """Models that have a name and may never be read."""
     if values.get("tiny") is not None:  # the pipeline builds its own
         yield from ("actor.model", "critic.config.model")

@@ -298,6 +298,18 @@ def test_files_that_no_settings_can_be_are_refused_at_once(text, message, tmp_pa
         parse(Config, ["--config", path])
 
 
+def test_a_run_of_an_older_version_may_hold_more_values_than_a_file(tmp_path):
+    text = "training: {extra: {x: [" + "1, " * 50_000 + "]}}"
+    path = write(tmp_path / "config.yaml", text)
+    with pytest.raises(ConfigError, match="expected at most 20,000 values, got more"):
+        load(path)
+    write(tmp_path / "environment.json", "{}")
+    assert len(load(path)["training"]["extra"]["x"]) == 50_000
+    write(tmp_path / "config.yaml", "x: [" + "1, " * 110_000 + "]")
+    with pytest.raises(ConfigError, match="expected at most 100,000 values, got more"):
+        load(path)
+
+
 ALIASES = "{" + BOMBS["aliases of aliases"][0].replace("\n", ", ") + "}"
 TEXTS_THAT_ARE_MORE = {
     "aliases": (ALIASES, "expected at most 20,000 values, got 490,"),

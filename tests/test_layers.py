@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "lactchain"
 # A unit may import units of a lower number, and itself.
 LAYERS = {
     "types": 1.0, "errors": 1.0, "functional": 1.0, "random_streams": 1.0,
-    "files": 1.05, "renamed_settings": 1.05, "shipped": 1.05, "manifests": 1.06, "yaml_texts": 1.06,
+    "files": 1.05, "renamed_settings": 1.05, "shipped": 1.05, "manifests": 1.06, "yaml_texts": 1.07,
     "moved": 1.07, "results": 1.08, "strategies": 1.0, "bounds": 1.1, "config": 1.1,
     "console": 1.1, "trackers": 1.1, "tunable": 1.1, "progress": 1.15,
     "settings": 1.2, "checkpoints": 1.3,

@@ -395,6 +395,26 @@ def test_trials_are_replayed_and_go_on_where_they_were_cut(tmp_path, monkeypatch
     assert texts(tmp_path / "whole", "trials.jsonl") == texts(tmp_path / "cut", "trials.jsonl")
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_metrics_that_older_versions_lost_behind_the_trials_are_written_anew(
+    tmp_path, monkeypatch, lost, caplog
+):
+    whole = run(tmp_path / "whole", method="random")
+    with monkeypatch.context() as context:
+        interrupt_at(context, agents.Arena, "judge", 5)
+        with pytest.raises(Interrupted):
+            run(tmp_path / "cut", method="random")
+    path = tmp_path / "cut/metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-lost]))
+    assert run(tmp_path / "cut", method="random") == whole
+    assert f"{lost} records are written anew from trials.jsonl" in caplog.text
+    first, second = (
+        [record | {"time": 0} for record in read_metrics(tmp_path / name)]
+        for name in ("whole", "cut")
+    )
+    assert first == second
+
+
 def test_the_median_pruner_gives_trials_up(tmp_path):
     pytest.importorskip("optuna")
     trials = replace(TRIALS, num_trials=12, prune=True)

@@ -74,7 +74,7 @@ ROWS = {
     ),
     9: Row(
         "NaN or infinite losses, gradients, rewards, observations",
-        "all processes stop before the step (exit 4)",
+        "all processes stop before the step (exit 4, in text worlds 6)",
         ("nonfinite", "training_faults"),
     ),
     10: Row(

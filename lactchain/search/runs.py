@@ -11,6 +11,7 @@ A generation, or a trial, that was cut is done again, and comes out the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import count, repeat
 from typing import Any
@@ -39,6 +40,8 @@ from lactchain.search.trials import trials_of
 from lactchain.tunable import tunable_values
 
 KEEP_CHECKPOINTS = 2
+
+log = logging.getLogger(__name__)
 
 
 def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
@@ -174,18 +177,28 @@ def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_metrics(run: Run, lines: Sequence[dict[str, Any]]) -> None:
-    """Raises `DataError` where metrics are not what the evaluations of trials came to."""
+    """Adds the metrics that are missing at the end; older versions wrote them after the trials.
+
+    Raises:
+        DataError: the others are not what the evaluations of trials came to.
+    """
     best, expected = -np.inf, []
     for line in lines:
         best = line["fitness"] if line["certified"] else max(best, line["fitness"])
         told = {"search/best_fitness": best, "search/fitness": line["fitness"]}
         expected.append({"step": line["num_env_steps"]} | told)
     found = [{k: v for k, v in r.items() if k != "time"} for r in read_metrics(run.directory)]
-    if found != expected:
+    if found != expected[: len(found)]:
         refuse_unless_inexact(
-            f"{run.path('metrics.jsonl')}: missing or damaged, it does not tell what trials.jsonl "
-            "does; put a copy back"
+            f"{run.path('metrics.jsonl')}: damaged, it does not tell what trials.jsonl does; "
+            "put a copy back, or remove it"
         )
+    elif missing := expected[len(found) :]:
+        name = run.path("metrics.jsonl")
+        log.warning("%s: %d records are written anew from trials.jsonl", name, len(missing))
+        for record in missing:
+            run.log({k: v for k, v in record.items() if k != "step"}, step=record["step"])
+        run.mark_metrics()
 
 
 def save_best(run: Run, world: WorldConfig, member: Member) -> None:
