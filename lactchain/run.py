@@ -33,6 +33,7 @@ from lactchain.files import (
     sync_file,
     sync_folder,
     to_json,
+    whole_lines,
     write_json_lines,
 )
 from lactchain.inputs import Inputs, check_inputs, inputs_of
@@ -506,9 +507,9 @@ def _redact(value: Any, is_secret: bool = False) -> Any:
 
 
 def _drop_torn_line(path: Path) -> None:
+    """Damage further up stays, for what is read back to name it."""
     if path.exists():
         content = path.read_bytes()
-        before, _, _ = content.partition(b"\0")  # what a loss of power may leave in its place
-        whole, line_break, _ = before.rpartition(b"\n")
-        if whole + line_break != content:
-            atomic_write(path, whole + line_break)
+        whole = whole_lines(content)
+        if whole != content:
+            atomic_write(path, whole)
