@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +38,7 @@ from lactchain.files import (
 )
 from lactchain.inputs import Inputs, check_inputs, inputs_of
 from lactchain.manifests import (
+    MANIFEST,
     RUN_FILE,
     describe,
     manifest_beside,
@@ -325,13 +326,13 @@ def _prepare_folder(
         before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
         _check_imports(directory, before)
         if (stored := directory / "config.yaml").is_file():
-            _check_own(directory, before, _redact(load(stored)))
+            _check_own(directory, before, (_redact(load(stored)), settings))
         inputs = _inputs(directory, before, config)
         run_id = _run_id(directory, settings)
-        atomic_write(directory / "config.yaml", to_yaml(settings))
         named = {"run_id": run_id, "identity": _identity(settings)}
         about = before | named | describe_environment() | {"inputs": inputs}
-        write_run_file(directory, about)
+        write_run_file(directory, about)  # first: a kill before the next leaves a run's own two
+        atomic_write(directory / "config.yaml", to_yaml(settings))
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not (directory / "summary.json").exists() and nothing_under_way():
             log.info("%s: was left unfinished, and goes on", directory)
@@ -360,13 +361,30 @@ def _check_plain(directory: Path) -> None:
 def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:
     """The id that a folder's run has had from the start; of a new one, that of its settings.
 
-    A newer version of the project may know more settings, with null for what was before.
+    A newer version of the project may know more settings, with null for what was before. Where
+    `environment.json` was lost, what the run has written tells its id, if all of it tells the same.
     """
     environment, stored = directory / RUN_FILE, directory / "config.yaml"
     run_id = read_run_file(directory).get("run_id") if environment.is_file() else None
     if run_id is not None:
         return run_id
-    return _identity(load(stored) if stored.is_file() else settings)
+    written = _ids_in_manifests(directory)
+    return (
+        written.pop()
+        if len(written) == 1
+        else _identity(load(stored) if stored.is_file() else settings)
+    )
+
+
+def _ids_in_manifests(directory: Path) -> set[str]:
+    """The runs that whole manifests name which were written where they lie in a run's folder."""
+    found = set()
+    for file in directory.rglob(MANIFEST):
+        with suppress(LactChainError):
+            manifest = read_manifest(file)
+            if manifest.get("place") == file.parent.relative_to(directory).as_posix():
+                found.add(manifest.get("run_id"))
+    return found - {None}
 
 
 def _identity(settings: Mapping[str, Any]) -> str:
@@ -375,10 +393,16 @@ def _identity(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _check_own(directory: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuses the name of another run; older versions of the project did not write whose it is."""
-    identity = _identity(settings)
-    if before.get("identity", identity) != identity:
+def _check_own(
+    directory: Path, before: Mapping[str, Any], of_this_run: Iterable[Mapping[str, Any]]
+) -> None:
+    """Refuses the name of another run; older versions of the project did not write whose it is.
+
+    Settings of this run are those in the folder, and those of the command: a kill may have come
+    between the two files.
+    """
+    identities = {_identity(settings) for settings in of_this_run}
+    if before.get("identity") not in {None, *identities}:
         raise DataError(
             f"{directory / RUN_FILE}: belongs to another run than config.yaml; remove it, the same "
             "command writes it anew"

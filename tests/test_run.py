@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from run_setups import Config, start
 
 from lactchain import settings
 from lactchain.config import load, parse, to_yaml
-from lactchain.errors import ConfigError, DiskError
-from lactchain.run import HARMLESS, Run
+from lactchain.errors import ConfigError, DataError, DiskError
+from lactchain.manifests import verify_manifest, write_manifest, write_run_file
+from lactchain.run import HARMLESS, Run, _identity
 
 
 def leave_something(run_dir: Path) -> Run:
@@ -227,6 +229,66 @@ def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(
             assert run.id == old_id
     assert load(run_dir / "config.yaml")["critic"]["checkpoint"] is None
     assert json.loads((run_dir / "environment.json").read_text())["run_id"] == old_id
+
+
+def of_an_older_version(run_dir: Path) -> Run:
+    """A run with a part that names it, as written when there were fewer settings."""
+    run = leave_something(run_dir)
+    stored = load(run_dir / "config.yaml")
+    assert stored["critic"].pop("checkpoint") is None
+    (run_dir / "config.yaml").write_text(to_yaml(stored))
+    write_run_file(run_dir, {"run_id": "0123", "identity": _identity(stored)})
+    part = run_dir / "checkpoints/checkpoint-1"
+    part.mkdir(parents=True)
+    (part / "weights").write_text("1")
+    write_manifest(part, {})
+    return run
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_run_goes_on_after_a_kill_between_the_files_that_say_what_it_is(
+    run_dir, number, monkeypatch
+):
+    of_an_older_version(run_dir)
+    replaced, kept = [], os.replace
+
+    def replace_once(source: Path, target: Path) -> None:
+        if len(replaced) == number:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        kept(source, target)
+
+    monkeypatch.setattr("os.replace", replace_once)
+    with pytest.raises(KeyboardInterrupt):
+        Run.open(run_dir, Config())
+    monkeypatch.undo()
+    with Run.open(run_dir, Config()) as run:
+        assert len(replaced) == number and run.id == "0123"
+        verify_manifest(run_dir / "checkpoints/checkpoint-1")
+
+
+def test_a_name_of_another_run_is_refused(run_dir):
+    leave_something(run_dir)
+    write_run_file(run_dir, {"run_id": "0123", "identity": "4567"})
+    with pytest.raises(DataError, match="environment.json: belongs to another run"):
+        Run.open(run_dir, Config())
+
+
+def test_a_run_that_lost_its_name_takes_it_from_what_it_has_written(run_dir):
+    of_an_older_version(run_dir)
+    (run_dir / "environment.json").unlink()
+    with Run.open(run_dir, Config()) as run:
+        assert run.id == "0123"
+        verify_manifest(run_dir / "checkpoints/checkpoint-1")
+
+
+def test_what_was_put_into_a_run_from_elsewhere_does_not_name_it(run_dir, tmp_path):
+    run = leave_something(run_dir)
+    of_an_older_version(tmp_path / "other")
+    shutil.copytree(tmp_path / "other/checkpoints/checkpoint-1", run_dir / "part")
+    (run_dir / "environment.json").unlink()
+    with Run.open(run_dir, Config()) as again:
+        assert again.id == run.id
 
 
 def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run_dir):
