@@ -76,6 +76,8 @@ _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 _TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
 _FILES = {"config.yaml", RUN_FILE, "summary.json", *_TOLD}
+_TRACKERS = {"wandb"}
+"""Folders that trackers write and nobody reads back; links lead out of them to their logs."""
 
 log = logging.getLogger(__name__)
 
@@ -343,19 +345,39 @@ def _prepare_folder(
 def _check_plain(directory: Path) -> None:
     """Refuses links that lead out of a run, pipes, and folders where its own files should be.
 
-    Whoever hands a run on could have something else read by them, or written over.
+    Whoever hands a run on could have something else read by them, or written over. What is never
+    read back may be anything.
     """
     inside = directory.resolve()
-    for path in directory.rglob("*"):
-        leads_out = path.is_symlink() and not path.resolve().is_relative_to(inside)
-        is_special = not path.is_symlink() and not (path.is_dir() or path.is_file())
-        if leads_out or is_special or (path.is_dir() and path.name in _FILES):
-            kind = "a link that leads out of the run" if leads_out else "another kind of file"
+    for path in _read_back(directory):
+        kind = _foreign_kind(path, inside)
+        if kind and os.path.lexists(path):  # others may be at work in it
             raise ConfigError(
-                f"{path}: expected a plain file or folder of this run, got "
-                f"{kind if leads_out or is_special else 'a folder'}; remove it, or put a copy of "
-                "what it stands for in its place"
+                f"{path}: expected a plain file or folder of this run, got {kind}; remove it, or "
+                "put a copy of what it stands for in its place"
             )
+
+
+def _read_back(directory: Path) -> Iterator[Path]:
+    """All below a folder but what is hidden, or a tracker's."""
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if name[0] != "." and name not in _TRACKERS]
+        names = (name for name in (*folders, *files) if name[0] != ".")
+        yield from (Path(folder, name) for name in names)
+
+
+def _foreign_kind(path: Path, inside: Path) -> str | None:
+    """What lies where only plain files and folders of a run should; None where it is one."""
+    try:
+        if not path.is_symlink() and not (path.is_dir() or path.is_file()):
+            return "another kind of file"
+        with suppress(FileNotFoundError):  # a link may lead nowhere yet, but not in a loop
+            path.stat()
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            return "a link that leads out of the run"
+        return "a folder" if path.name in _FILES and path.is_dir() else None
+    except OSError as error:
+        return f"what cannot be read ({error.strerror})"
 
 
 def _run_id(directory: Path, settings: Mapping[str, Any]) -> str:

@@ -301,6 +301,48 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run
     assert precious.read_text() == "mine"
 
 
+def test_links_in_a_loop_are_named(run_dir):
+    leave_something(run_dir)
+    (run_dir / "a").symlink_to("b")
+    (run_dir / "b").symlink_to("a")
+    with pytest.raises(ConfigError, match=r"run/[ab]: expected .*, got what cannot be read"):
+        Run.open(run_dir, Config())
+
+
+@pytest.mark.parametrize("name", ["wandb/debug-core.log", "critic/wandb/debug.log", ".notes"])
+def test_a_link_that_is_never_read_back_may_lead_anywhere(run_dir, tmp_path, name):
+    leave_something(run_dir)
+    (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+    (run_dir / name).symlink_to(tmp_path)
+    Run.open(run_dir, Config()).close()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
+def test_a_link_out_of_a_run_is_refused(run_dir, tmp_path, name):
+    Run.open(run_dir, Config()).close()
+    (run_dir / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"{name}: expected .*, got a link that leads out"):
+        Run.open(run_dir, Config())
+
+
+def test_a_file_that_goes_while_a_folder_is_looked_through_is_none_of_another_kind(
+    run_dir, monkeypatch
+):
+    leave_something(run_dir)
+    going = run_dir / "half.txt"
+    going.touch()
+    looks = Path.is_symlink
+
+    def goes(path: Path) -> bool:
+        if path == going:
+            path.unlink(missing_ok=True)
+        return looks(path)
+
+    monkeypatch.setattr(Path, "is_symlink", goes)
+    Run.open(run_dir, Config()).close()
+    assert not going.exists()
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_file_system_that_does_not_lock_is_named(run_dir, monkeypatch, code):
     def refuse(*_):
