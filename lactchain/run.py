@@ -180,7 +180,8 @@ class Run(AbstractContextManager["Run"]):
             if not file.is_file() or describe(file.read_bytes()) != description:
                 raise DataError(
                     f"{file}: missing or damaged since the run ended; put a copy back, or remove "
-                    "summary.json beside it and give the same command"
+                    "summary.json beside it and give the same command, for metrics.jsonl with "
+                    "--inexact on the command line"
                 )
         return read_json(path)
 
@@ -232,22 +233,21 @@ class Run(AbstractContextManager["Run"]):
         """Drops the records after a step, when a run resumes from there.
 
         Raises:
-            DataError: those before it are not as `mark_metrics` found them.
+            DataError: those before it are not as `mark_metrics` found them, or a line is no JSON.
         """
         path = self.directory / "metrics.jsonl"
         if not distributed.is_main():
             return
+        records = read_metrics(self.directory)  # first: no switch helps with what is no JSON
         content = path.read_bytes() if path.exists() else b""
         if mark is not None and describe(content[: mark["size"]]) != mark:
             refuse_unless_inexact(
                 f"{path}: missing or damaged, its records up to step {step} are not those that "
                 "were written; put a copy back"
             )
-        if path.exists():
-            records = read_metrics(self.directory)
-            kept = [record for record in records if record["step"] <= step]
-            if len(kept) < len(records):
-                write_json_lines(path, kept)
+        kept = [record for record in records if record["step"] <= step]
+        if len(kept) < len(records):
+            write_json_lines(path, kept)
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
