@@ -17,7 +17,8 @@ from lactchain import settings
 from lactchain.config import load, parse, to_yaml
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.manifests import verify_manifest, write_manifest, write_run_file
-from lactchain.run import HARMLESS, Run, _identity
+from lactchain.run import Run
+from lactchain.same_run import HARMLESS, identity_of
 
 
 def leave_something(run_dir: Path) -> Run:
@@ -237,7 +238,7 @@ def of_an_older_version(run_dir: Path) -> Run:
     stored = load(run_dir / "config.yaml")
     assert stored["critic"].pop("checkpoint") is None
     (run_dir / "config.yaml").write_text(to_yaml(stored))
-    write_run_file(run_dir, {"run_id": "0123", "identity": _identity(stored)})
+    write_run_file(run_dir, {"run_id": "0123", "identity": identity_of(stored)})
     part = run_dir / "checkpoints/checkpoint-1"
     part.mkdir(parents=True)
     (part / "weights").write_text("1")
