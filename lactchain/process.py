@@ -151,7 +151,7 @@ _inexact = False
 def refuse_unless_inexact(problem: str) -> None:
     """Raises `DataError`, or warns where the command says that it is to go on all the same."""
     if not _inexact:
-        raise DataError(f"{problem}; or add --inexact to go on all the same")
+        raise DataError(f"{problem}; or add --inexact on the command line to go on all the same")
     log.warning("%s: goes on all the same", problem)
 
 

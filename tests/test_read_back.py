@@ -156,6 +156,26 @@ def test_metrics_that_were_changed_are_refused_before_a_run_goes_on(damage, tmp_
             run.truncate_metrics(2, mark)
 
 
+def test_a_switch_is_offered_where_it_helps_and_where_it_can_be_given(tmp_path, monkeypatch):
+    path = tmp_path / "run/metrics.jsonl"
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        run.log({"loss": 0.5}, step=1)
+        mark = run.mark_metrics()
+        run.finish({})
+        content = path.read_bytes()
+        path.write_bytes(b"[" + content)
+        with pytest.raises(DataError, match="line 1 is no JSON object") as error:
+            run.truncate_metrics(1, mark)
+        assert "--inexact" not in str(error.value)
+        path.unlink()
+        with pytest.raises(DataError, match="give the same command, for .* with --inexact"):
+            _ = run.summary
+        with pytest.raises(DataError, match="or add --inexact on the command line"):
+            run.truncate_metrics(1, mark)
+        monkeypatch.setattr(process, "_inexact", True)
+        run.truncate_metrics(1, mark)
+
+
 @pytest.mark.parametrize("name", ["metrics.jsonl", "lineage.jsonl"])
 def test_what_a_finished_run_tells_of_itself_is_as_it_was_at_its_end(name, tmp_path):
     with Run.open(tmp_path / "run", RunConfig()) as run:

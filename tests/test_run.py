@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from run_setups import Config, start
 
 from lactchain import settings
 from lactchain.config import load, parse, to_yaml
-from lactchain.errors import ConfigError, DiskError
-from lactchain.run import HARMLESS, Run
+from lactchain.errors import ConfigError, DataError, DiskError
+from lactchain.manifests import verify_manifest, write_manifest, write_run_file
+from lactchain.run import Run
+from lactchain.same_run import HARMLESS, identity_of
 
 
 def leave_something(run_dir: Path) -> Run:
@@ -229,6 +232,66 @@ def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(
     assert json.loads((run_dir / "environment.json").read_text())["run_id"] == old_id
 
 
+def of_an_older_version(run_dir: Path) -> Run:
+    """A run with a part that names it, as written when there were fewer settings."""
+    run = leave_something(run_dir)
+    stored = load(run_dir / "config.yaml")
+    assert stored["critic"].pop("checkpoint") is None
+    (run_dir / "config.yaml").write_text(to_yaml(stored))
+    write_run_file(run_dir, {"run_id": "0123", "identity": identity_of(stored)})
+    part = run_dir / "checkpoints/checkpoint-1"
+    part.mkdir(parents=True)
+    (part / "weights").write_text("1")
+    write_manifest(part, {})
+    return run
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_run_goes_on_after_a_kill_between_the_files_that_say_what_it_is(
+    run_dir, number, monkeypatch
+):
+    of_an_older_version(run_dir)
+    replaced, kept = [], os.replace
+
+    def replace_once(source: Path, target: Path) -> None:
+        if len(replaced) == number:
+            raise KeyboardInterrupt
+        replaced.append(target)
+        kept(source, target)
+
+    monkeypatch.setattr("os.replace", replace_once)
+    with pytest.raises(KeyboardInterrupt):
+        Run.open(run_dir, Config())
+    monkeypatch.undo()
+    with Run.open(run_dir, Config()) as run:
+        assert len(replaced) == number and run.id == "0123"
+        verify_manifest(run_dir / "checkpoints/checkpoint-1")
+
+
+def test_a_name_of_another_run_is_refused(run_dir):
+    leave_something(run_dir)
+    write_run_file(run_dir, {"run_id": "0123", "identity": "4567"})
+    with pytest.raises(DataError, match="environment.json: belongs to another run"):
+        Run.open(run_dir, Config())
+
+
+def test_a_run_that_lost_its_name_takes_it_from_what_it_has_written(run_dir):
+    of_an_older_version(run_dir)
+    (run_dir / "environment.json").unlink()
+    with Run.open(run_dir, Config()) as run:
+        assert run.id == "0123"
+        verify_manifest(run_dir / "checkpoints/checkpoint-1")
+
+
+def test_what_was_put_into_a_run_from_elsewhere_does_not_name_it(run_dir, tmp_path):
+    run = leave_something(run_dir)
+    of_an_older_version(tmp_path / "other")
+    shutil.copytree(tmp_path / "other/checkpoints/checkpoint-1", run_dir / "part")
+    (run_dir / "environment.json").unlink()
+    with Run.open(run_dir, Config()) as again:
+        assert again.id == run.id
+
+
 def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run_dir):
     run_dir.mkdir(parents=True)
     precious = run_dir.parent / "precious.txt"
@@ -237,6 +300,48 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run
     with pytest.raises(ConfigError, match="lock: expected a plain file, got a link or folder"):
         Run.open(run_dir, Config())
     assert precious.read_text() == "mine"
+
+
+def test_links_in_a_loop_are_named(run_dir):
+    leave_something(run_dir)
+    (run_dir / "a").symlink_to("b")
+    (run_dir / "b").symlink_to("a")
+    with pytest.raises(ConfigError, match=r"run/[ab]: expected .*, got what cannot be read"):
+        Run.open(run_dir, Config())
+
+
+@pytest.mark.parametrize("name", ["wandb/debug-core.log", "critic/wandb/debug.log", ".notes"])
+def test_a_link_that_is_never_read_back_may_lead_anywhere(run_dir, tmp_path, name):
+    leave_something(run_dir)
+    (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+    (run_dir / name).symlink_to(tmp_path)
+    Run.open(run_dir, Config()).close()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
+def test_a_link_out_of_a_run_is_refused(run_dir, tmp_path, name):
+    Run.open(run_dir, Config()).close()
+    (run_dir / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"{name}: expected .*, got a link that leads out"):
+        Run.open(run_dir, Config())
+
+
+def test_a_file_that_goes_while_a_folder_is_looked_through_is_none_of_another_kind(
+    run_dir, monkeypatch
+):
+    leave_something(run_dir)
+    going = run_dir / "half.txt"
+    going.touch()
+    looks = Path.is_symlink
+
+    def goes(path: Path) -> bool:
+        if path == going:
+            path.unlink(missing_ok=True)
+        return looks(path)
+
+    monkeypatch.setattr(Path, "is_symlink", goes)
+    Run.open(run_dir, Config()).close()
+    assert not going.exists()
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])

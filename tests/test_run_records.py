@@ -55,6 +55,23 @@ def test_a_damaged_record_is_named(run_dir):
         read_metrics(run_dir)
 
 
+def test_a_damaged_byte_costs_no_record_behind_it(run_dir):
+    with Run.open(run_dir, Config()) as run:
+        for step in range(3):
+            run.log({"a": step}, step=step)
+    path = run_dir / "metrics.jsonl"
+    content = path.read_bytes()
+    damaged = content.replace(b'"a": 0', b'"a": \0')
+    path.write_bytes(damaged)
+    Run.open(run_dir, Config()).close()
+    assert path.read_bytes() == damaged
+    with pytest.raises(DataError, match=r"metrics.jsonl: line 1 is no JSON object"):
+        read_metrics(run_dir)
+    path.write_bytes(content + b"\0\0\0")  # what a loss of power leaves does go
+    Run.open(run_dir, Config()).close()
+    assert path.read_bytes() == content
+
+
 def test_records_after_the_resumed_step_are_dropped(run_dir):
     with Run.open(run_dir, Config()) as run:
         run.truncate_metrics(0)
