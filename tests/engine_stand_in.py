@@ -316,8 +316,7 @@ async def _stop(server: asyncio.Server, writers: list[asyncio.StreamWriter]) -> 
     """Ends every connection, begun or not, and waits until its socket is closed."""
     server.close()
     await server.wait_closed()
-    for _ in range(5):  # a connection that has just come closes nothing before it has begun
-        await asyncio.sleep(0)
+    await asyncio.sleep(0.03)  # a connection that has just come closes nothing before it has begun
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:
             task.cancel()
