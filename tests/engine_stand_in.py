@@ -313,15 +313,22 @@ def serving(
 
 
 async def _stop(server: asyncio.Server, writers: list[asyncio.StreamWriter]) -> None:
-    """Ends every connection, begun or not, and waits until its socket is closed."""
+    """Ends every connection, begun or not, and waits until its socket is closed.
+
+    asyncio drops the socket of a connection that it has accepted when the server is closed, or the
+    task cancelled, before it has a transport. So nothing is accepted any more, then what is has its
+    transport a turn of the loop later, and only then does the rest end.
+    """
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening)
+    await asyncio.sleep(0)
     server.close()
-    await server.wait_closed()
-    await asyncio.sleep(0.03)  # a connection that has just come closes nothing before it has begun
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
     for writer in writers:
-        writer.close()
-        with suppress(ConnectionError):
+        writer.transport.abort()
+        with suppress(OSError):  # what ended it before, if anything
             await writer.wait_closed()
+    await server.wait_closed()
