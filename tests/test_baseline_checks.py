@@ -73,9 +73,9 @@ DDPG_TABLE = DDPGConfig(
     num_updates=2, learning_starts=64, tau=0.1, buffer_size=200, anneal=True,
 )  # fmt: skip
 LEARN = {
-    "dqn": (learn_by(DQN, DQN_TABLE, 3000), {}),
-    "ppo": (learn_by(PPO, PPO_TABLE, 6000), {}),
-    "ddpg": (learn_by(DDPG, DDPG_TABLE, 3000), {"actions": "box"}),
+    "dqn": (learn_by(DQN, DQN_TABLE, 1000), {}),
+    "ppo": (learn_by(PPO, PPO_TABLE, 2000), {}),
+    "ddpg": (learn_by(DDPG, DDPG_TABLE, 1000), {"actions": "box"}),
 }
 
 
@@ -193,12 +193,12 @@ class PPOWithLateMask(PPO):
 
 
 def test_ppo_that_values_the_next_start_is_caught():
-    learn = learn_by(PPOThatValuesTheNextStart, PPO_TABLE, 6000)
+    learn = learn_by(PPOThatValuesTheNextStart, PPO_TABLE, 2000)
     assert caught(learn, "successor", "termination") == {"successor"}
 
 
 def test_ppo_with_the_mask_of_another_step_is_caught():
-    assert caught(learn_by(PPOWithLateMask, PPO_TABLE, 6000), "credit") == {"credit"}
+    assert caught(learn_by(PPOWithLateMask, PPO_TABLE, 2000), "credit") == {"credit"}
 
 
 # --- pieces --------------------------------------------------------------------------------------
