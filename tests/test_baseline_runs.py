@@ -203,7 +203,7 @@ def test_stopped_while_its_summary_is_made_it_has_lost_nothing(finished, tmp_pat
     assert_same(tmp_path / "run", finished("ppo"))
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_killed_it_goes_on_from_its_last_checkpoint_to_the_bit(name, finished, tmp_path):
     run_dir, file = tmp_path / "run", tmp_path / "config.yaml"
     file.write_text(dump(placed(CONFIGS[name], run_dir)))

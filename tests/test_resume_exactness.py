@@ -167,10 +167,9 @@ def states_despite_kills(kind, options, weights, folder, num_kills, seed):
     return states
 
 
-@pytest.mark.parametrize("kind", ["simpo", "critic", "ilql"])
-def test_killed_at_random_times_is_bit_exact(kind, weights, uninterrupted, tmp_path):
-    states = states_despite_kills(kind, LORA, weights, tmp_path, num_kills=2, seed=0)
-    assert all(state == uninterrupted(kind, LORA)[0] for state in states)
+def test_killed_at_random_times_is_bit_exact(weights, uninterrupted, tmp_path):
+    states = states_despite_kills("simpo", LORA, weights, tmp_path, num_kills=2, seed=0)
+    assert all(state == uninterrupted("simpo", LORA)[0] for state in states)
 
 
 @pytest.mark.slow

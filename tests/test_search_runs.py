@@ -122,6 +122,7 @@ def test_a_lineage_that_a_crash_has_cut_is_whole_again(tmp_path, monkeypatch):
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
 
 
+@pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
     longer = replace(SMALL, num_generations=6, steps_per_generation=256)
     settings = config(tmp_path / "killed", evolution=longer)

@@ -96,7 +96,7 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
 
 
 @pytest.mark.parametrize(
-    "kind", ["simpo", "critic", pytest.param("cloning", marks=pytest.mark.slow)]
+    "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("critic", "cloning"))]
 )
 def test_two_processes_resume_bit_exactly(kind, weights, run_dir):
     """19 rows on 2 x 4 x 2 per update: two updates an epoch, resumed in the middle of the last."""
