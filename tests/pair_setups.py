@@ -4,6 +4,7 @@ accelerate allows FSDP2 only where it sees accelerators: here the gloo group is 
 them. All else is accelerate's and the project's own code.
 """
 
+import gc
 import json
 import os
 import signal
@@ -90,6 +91,7 @@ def _main(
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
     sys.stdout = sys.stderr = file.with_suffix(".log").open("a")
     torch.set_num_threads(1)
+    gc.freeze()  # as in conftest.py: what the server has imported stays
     if fsdp:
         announce_accelerators()
     else:
@@ -125,7 +127,7 @@ def comparable(
         batch_size=batch_size,
         gradient_accumulation_steps=accumulation,
         learning_rate=3e-3,
-        save_every_updates=2,
+        save_every_updates=4,
         extra={"logging_steps": 1},
     )
     with patch.multiple(training_setups, NUM_ROWS=16, DROPOUT=0.0), open_run(run_dir) as run:
