@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from script_setups import config_of, start
+from script_setups import COLLECT, config_of, start
 from test_tiny_models import SMALL, corpus
 from training_setups import exit_codes
 
@@ -122,7 +122,7 @@ def test_the_recipe_runs_with_adapters_on_both_models(tmp_path):
     config = replace(
         config,
         actor=replace(config.actor, lora=LORA, dtype="bfloat16"),
-        critic=replace(config.critic, config=critic),
+        critic=replace(config.critic, config=critic, collect=replace(COLLECT, num_episodes=32)),
     )
     process = start("run_pipeline", config, ACCELERATE_MIXED_PRECISION="bf16")
     assert exit_codes([process]) == [0], (tmp_path / "run-0.log").read_text()[-2000:]
