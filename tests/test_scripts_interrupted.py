@@ -28,7 +28,7 @@ from script_setups import (
 from training_setups import exit_codes, logs
 
 from lactchain.config import dump, parse
-from lactchain.run import read_metrics
+from lactchain.run import Run, read_metrics
 from lactchain.settings import RunConfig
 
 TRAINERS = ["train_critic", "train_simpo"]
@@ -127,6 +127,16 @@ def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
 def policy_files(run_dir: Path) -> dict[str, bytes]:
     """What enumerating the actor's completions has left, in the runs that do so."""
     return {path.name: path.read_bytes() for path in (run_dir / "policy").glob("*.parquet")}
+
+
+def test_both_processes_end_when_the_folder_is_refused(weights, tmp_path):
+    config = config_of("collect_rollouts", weights, tmp_path / "run")
+    with Run.open(tmp_path / "run", config) as run:
+        run.log({"loss": 1.0}, step=0)
+    other = replace(config, run=replace(config.run, seed=1))
+    assert exit_codes(start_two("collect_rollouts", other)) == [2, 2]
+    assert "[rank 0] error: " in logs(tmp_path / "run")
+    assert "run.seed was 0, now 1" in logs(tmp_path / "run")
 
 
 def test_processes_that_do_not_share_a_folder_are_told_so(weights, tmp_path):
