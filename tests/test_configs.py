@@ -195,8 +195,8 @@ def on_cuda(monkeypatch):
     ("name", "card"),
     [
         ("train_bc/gridworld_mistral7b", H100_BYTES),
-        ("evaluate/gridworld_mistral7b", H100_BYTES),
         ("train_ilql/gridworld_mistral7b", H100_BYTES),
+        pytest.param("evaluate/gridworld_mistral7b", H100_BYTES, marks=pytest.mark.slow),
         pytest.param("run_pipeline/gridworld_mistral7b", H100_BYTES, marks=pytest.mark.slow),
         pytest.param(
             "run_pipeline/gridworld_mistral7b_24gb", RTX4090_BYTES, marks=pytest.mark.slow
