@@ -98,30 +98,43 @@ def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values
     assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("ranking", ["sum", "first", "last"])
+@pytest.fixture(scope="module")
 @torch.no_grad()
-def test_scored_decoding_takes_the_completion_with_the_greatest_advantage(ranking, weights, values):
-    config = config_of(weights, values, decoding="scored", ranking=RankingConfig(ranking))
-    actor = LanguageActor.from_config(config, GRAMMAR)
+def passes(weights, values):
+    """Of some states and all completions: each token's least target value, and the values before.
+
+    Both (num_states, num_completions, num_tokens), in lists.
+    """
+    actor = LanguageActor.from_config(config_of(weights, values), GRAMMAR)
     table, tokenizer = ValueModel.load(values), actor.tokenizer
-    texts = list(GRAMMAR.completions())
-    assert len(texts) == GRAMMAR.num_completions == 14
-    advantages = np.zeros((3, len(texts)))
-    for row, state in enumerate(STATES[:3]):
-        prompt = actor.template.encode(state)
-        for column, text in enumerate(texts):
+    found = []
+    for state in STATES[:3]:
+        prompt, row = actor.template.encode(state), []
+        for text in GRAMMAR.completions():
             said = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
             q, _ = alone(table, prompt + said, target=True)
             _, v = alone(table, prompt + said)
             places = range(len(prompt) - 1, len(prompt) + len(said) - 1)
             least = [q[:, place, token].amin() for place, token in zip(places, said, strict=True)]
-            if ranking == "sum":
-                advantages[row, column] = sum(least) - sum(v[place] for place in places)
-            elif ranking == "first":
-                advantages[row, column] = least[0] - v[places[0]]
-            else:
-                discount = table.meaning.gamma ** (len(said) - 1)
-                advantages[row, column] = discount * least[-1] - v[places[0]]
+            row.append((least, [v[place] for place in places]))
+        found.append(row)
+    return found
+
+
+@pytest.mark.parametrize("ranking", ["sum", "first", "last"])
+def test_scored_decoding_takes_the_completion_with_the_greatest_advantage(
+    ranking, weights, values, passes
+):
+    config = config_of(weights, values, decoding="scored", ranking=RankingConfig(ranking))
+    actor = LanguageActor.from_config(config, GRAMMAR)
+    texts, gamma = list(GRAMMAR.completions()), ValueModel.load(values).meaning.gamma
+    assert len(texts) == GRAMMAR.num_completions == 14
+    worth = {
+        "sum": lambda least, v: sum(least) - sum(v),
+        "first": lambda least, v: least[0] - v[0],
+        "last": lambda least, v: gamma ** (len(least) - 1) * least[-1] - v[0],
+    }[ranking]
+    advantages = np.array([[float(worth(*one)) for one in row] for row in passes])
     np.testing.assert_allclose(actor.ranking.advantages(STATES[:3]), advantages, atol=2e-4)
     said = [completion.text for completion in actor.act([*STATES[:3], STATES[0]], range(4))]
     best = [texts[column] for column in advantages.argmax(axis=1)]
