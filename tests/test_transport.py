@@ -1,10 +1,12 @@
 """Requests to servers: what is tried again, what is an error, and who hears a signal."""
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import time
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -104,6 +106,27 @@ def test_a_server_that_is_gone_ends_the_wait():
         pass
     with pytest.raises(ServerError, match=r"no answer for \d+ s, in the end ConnectError"):
         ask(server, timeout_seconds=0.2)
+
+
+class Occupied(Script):
+    """Accepts nothing while it answers."""
+
+    async def answer(self, path, headers, body):
+        self.asked += 1
+        time.sleep(0.2)
+
+
+def test_a_stand_in_that_stops_closes_the_connections_that_have_just_come():
+    """A socket that it had left unclosed would be a warning, and so a failure, of this test."""
+    with ExitStack() as clients, serving(Occupied([])) as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        first = clients.enter_context(socket.create_connection(address))
+        first.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while not server.asked:
+            time.sleep(0.001)
+        for _ in range(5):
+            clients.enter_context(socket.create_connection(address))
+    gc.collect()
 
 
 def test_closing_twice_is_closing_once():
