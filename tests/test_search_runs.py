@@ -82,19 +82,25 @@ def test_a_search_is_replayed_from_its_seed(tmp_path, subject):
     assert search(config(tmp_path, run=other, **subject)) != first
 
 
+@pytest.fixture(scope="module", params=[{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
+def uncut(request, tmp_path_factory):
+    """The changes of a search of each kind of agent, its folder and what it returned."""
+    folder = tmp_path_factory.mktemp("uncut") / "run"
+    return request.param, folder, run(folder, **request.param)
+
+
 @pytest.mark.parametrize(("method", "call"), [("train", 3), ("judge", 2), ("judge", 4)])
-@pytest.mark.parametrize("subject", [{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
 def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(
-    tmp_path, monkeypatch, subject, method, call
+    tmp_path, monkeypatch, uncut, method, call
 ):
-    whole = run(tmp_path / "whole", **subject)
+    subject, folder, whole = uncut
     with monkeypatch.context() as context:
         interrupt_at(context, agents.Arena, method, call)
         with pytest.raises(Interrupted):
             run(tmp_path / "cut", **subject)
     assert run(tmp_path / "cut", **subject) == whole
     names = ("lineage.jsonl", "best/state.json", "checkpoints/checkpoint-4/state.json")
-    assert texts(tmp_path / "whole", *names) == texts(tmp_path / "cut", *names)
+    assert texts(folder, *names) == texts(tmp_path / "cut", *names)
     steps = [record["step"] for record in read_metrics(tmp_path / "cut")]
     assert steps == sorted(set(steps)) and len(steps) == 4
 
