@@ -74,8 +74,9 @@ def run_part(part: str, cases: Iterable[Case], results: Path, minutes: float = 1
 @cache
 def commit() -> str:
     """The commit whose code is attacked; `-dirty` behind it where files differ from it."""
-    described = ("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty")
-    return subprocess.run(described, capture_output=True, text=True, check=True).stdout.strip()
+    git = ("git", "-C", str(Path(__file__).parent))
+    command = (*git, "describe", "--always", "--dirty", "--exclude=*")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def struck(case: Case) -> Verdict:

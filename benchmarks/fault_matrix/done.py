@@ -18,7 +18,6 @@ from lactchain.progress import Step
 from lactchain.run import Run
 from lactchain.search.runs import whole_trials
 
-
 PART = re.compile(r"\d+-of-\d+\.parquet|summary\.json")
 
 

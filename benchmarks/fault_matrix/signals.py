@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from fault_matrix.done import (
     Done,
     Note,
     Notes,
+    Place,
     begun_anew,
     begun_before,
     done,
@@ -94,11 +95,33 @@ def stopped(
 ) -> Verdict:
     """Stopped once or twice, and then run to its end."""
     run_dir, chance = folder / "run", random.Random(name)
-    notes, reached, stops = Notes(f"{run_dir}.notes"), {}, []
-    for share in [chance.uniform(0.05, 0.97) for _ in range(chance.choice((1, 1, 2)))]:
-        process = _on_the_way(program, shared, run_dir, share, notes, first=not stops)
+    notes = Notes(f"{run_dir}.notes")
+    shares = [chance.uniform(0.05, 0.97) for _ in range(chance.choice((1, 1, 2)))]
+
+    def processes() -> Iterator[BaseProcess]:
+        yield in_the_middle(program, shared, run_dir, shares[0], before=notes)
+        for share in shares[1:]:
+            process = start(program, program.config(shared, run_dir), before=notes)
+            wait_until(process, share * duration(program, shared))
+            yield process
+
+    return stops(program, shared, run_dir, asked, notes, processes())
+
+
+def stops(
+    program: Program,
+    shared: Path,
+    run_dir: Path,
+    asked: signal.Signals,
+    notes: Notes,
+    processes: Iterable[BaseProcess],
+) -> Verdict:
+    """Asks processes of a run to stop, one after the other, and then lets it go to its end."""
+    reached: dict[Place, float] = {}
+    told: list[Stop] = []
+    for process in processes:
         stop = ask_to_stop(run_dir, process, asked, notes)
-        stops.append(stop)
+        told.append(stop)
         again = begun_before(stop.notes, reached) or lost(stop.before, done(run_dir))
         bad = fault_of(stop, asked, program, shared, run_dir)
         if bad is not None or again:
@@ -110,20 +133,9 @@ def stopped(
     found = verdict(program, shared, run_dir, code)
     again = begun_before(list(notes.read()), reached) or lost(left, done(run_dir))
     if found.ok:
-        codes = " and ".join(f"{stop.code}" for stop in stops)
+        codes = " and ".join(f"{stop.code}" for stop in told)
         found = begun_anew(again) if again else Verdict(True, f"exit {codes}, then equal")
-    return replace(found, detail="; ".join(filter(None, [found.detail, *map(str, stops)])))
-
-
-def _on_the_way(
-    program: Program, shared: Path, run_dir: Path, share: float, notes: Notes, first: bool
-) -> BaseProcess:
-    """A process after a share of its time: that of a new run, or one that may end before."""
-    if first:
-        return in_the_middle(program, shared, run_dir, share, before=notes)
-    process = start(program, program.config(shared, run_dir), before=notes)
-    wait_until(process, share * duration(program, shared))
-    return process
+    return replace(found, detail="; ".join(filter(None, [found.detail, *map(str, told)])))
 
 
 def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, notes: Notes) -> Stop:

@@ -224,7 +224,8 @@ def done_lines(records: list[Record], plans: Mapping[str, int]) -> list[str]:
     """How much of its plan each part has done, and at which commits."""
     counts = Counter(record["part"] for record in records)
     done = (f"{part} {counts[part]:,} of {planned:,}" for part, planned in plans.items())
-    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(r["commit"] for r in records))
+    found = dict.fromkeys(record.get("commit", "unknown") for record in records)
+    commits = ", ".join(f"`{commit}`" for commit in found)
     return [
         f"Done of what is planned: {', '.join(done) or 'nobody knows'}.",
         f"At the commits {commits}; what was done at an earlier one is not done again at a later.",
