@@ -12,6 +12,7 @@ from io import BytesIO, StringIO
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -36,6 +37,7 @@ from fault_matrix.done import Notes  # noqa: E402
 
 from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.environments.extractors import JsonList, Rejection  # noqa: E402
+from lactchain.errors import ConfigError  # noqa: E402
 from lactchain.files import read_json_lines  # noqa: E402
 from lactchain.manifests import (  # noqa: E402
     read_run_file,
@@ -394,6 +396,25 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
                 )
             said = [json.loads(line) for line in results.getvalue().splitlines()]
         assert [record["fault"] for record in said] == faults_found
+
+
+def test_a_configuration_that_takes_memory_is_found_though_another_took_more(tmp_path, monkeypatch):
+    taken = 3 * configurations.MOST_BYTES
+    np.ones(taken, np.uint8).sum()  # more than is allowed, before
+
+    def parse(config_class, argv):
+        np.ones(taken // 2, np.uint8).sum()
+        raise ConfigError("no")
+
+    monkeypatch.setattr(configurations, "parse", parse)
+    with StringIO() as results:
+        configurations._parse_one(CLASSES["train_critic"], tmp_path, results, [])
+        assert json.loads(results.getvalue())["fault"].endswith("MiB")
+
+
+def test_a_hostile_configuration_belongs_to_the_row_of_what_stands_in_it(tmp_path):
+    rows = {case.name.split("-")[1]: case.row for case in configurations.cases(tmp_path, 0.2)}
+    assert rows == {"text": 8, "attack": 23}
 
 
 def test_a_world_that_ends_otherwise_is_found():
