@@ -72,8 +72,13 @@ def metrics(path: Path) -> list[dict[str, Any]]:
     How long a training took is not among them: that record follows the last checkpoint, and tells
     of one process. One that was stopped has left its own, one that found it trained leaves none.
     """
-    records = [lasting(record) for record in read_json_lines(path)]
-    return [record for record in records if record.keys() != END_OF_TRAINING]
+    records = [record for record in read_json_lines(path) if not _is_end_of_training(record)]
+    return [lasting(record) for record in records]
+
+
+def _is_end_of_training(record: Mapping[str, Any]) -> bool:
+    """Whether a record tells how long a training took, and nothing else."""
+    return "time/train_runtime" in record and lasting(record).keys() <= END_OF_TRAINING
 
 
 def lasting(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
