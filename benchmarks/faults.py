@@ -61,6 +61,8 @@ def attack(
     shared = folder / "shared" / part
     shutil.rmtree(shared, ignore_errors=True)  # made by the code as it was then
     shared.mkdir(parents=True)
+    if programs is None:
+        (folder / f"{part}.plan").write_text(f"{sum(1 for _ in module.cases(shared, 1.0))}\n")
     cases = of_programs(module.cases(shared, scale), programs)
     endings = run_part(part, cases, folder / f"{part}.jsonl", minutes)
     print(f"{part}: {dict(endings)}", flush=True)

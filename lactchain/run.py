@@ -4,9 +4,11 @@ A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`
 whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
 """
 
+import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Set
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ from lactchain.files import (
     append_json_lines,
     disk_errors,
     make_folder,
+    parse_json_lines,
     read_json,
     read_json_lines,
     sync_file,
@@ -66,6 +69,7 @@ class Run(AbstractContextManager["Run"]):
         self.directory = directory
         self.id = run_id
         self._lock = lock
+        self._metrics = _Metrics(self.directory / "metrics.jsonl")
 
     @classmethod
     def of(cls, config: Any) -> "Run":
@@ -174,9 +178,10 @@ class Run(AbstractContextManager["Run"]):
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
         """The same, unless that step has such a record: a part that is repeated is silent."""
-        records = (r for r in read_metrics(self.directory) if r["step"] == step)
-        if not any(metrics.keys() <= record.keys() for record in records):
-            self.log(metrics, step)
+        if distributed.is_main():
+            self._metrics.read_on()
+            if not any(metrics.keys() <= names for names in self._metrics.names[step]):
+                self.log(metrics, step)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -191,12 +196,12 @@ class Run(AbstractContextManager["Run"]):
     def mark_metrics(self) -> dict[str, Any]:
         """Size and checksum of `metrics.jsonl` as it has reached the disk now: for a checkpoint."""
         path = self.directory / "metrics.jsonl"
-        if not path.exists():
-            return describe(b"")
-        with disk_errors(path):
-            sync_file(path)
-            sync_folder(self.directory)
-        return describe(path.read_bytes())
+        if path.exists():
+            with disk_errors(path):
+                sync_file(path)
+                sync_folder(self.directory)
+            self._metrics.read_on()
+        return self._metrics.mark
 
     def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
         """Drops the records after a step, when a run resumes from there.
@@ -217,6 +222,36 @@ class Run(AbstractContextManager["Run"]):
         kept = [record for record in records if record["step"] <= step]
         if len(kept) < len(records):
             write_json_lines(path, kept)
+        self._metrics = _Metrics(path)
+
+
+class _Metrics:
+    """What is known of a `metrics.jsonl`; each reading reads what was added since the last one.
+
+    Attributes:
+        names: of each step, what each of its records tells.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.names: defaultdict[int, list[Set[str]]] = defaultdict(list)
+        self._path, self._size, self._digest = path, 0, hashlib.sha256()
+
+    def read_on(self) -> None:
+        """Takes note of the records that were added."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(self._size)
+            added = file.read()
+        for record in parse_json_lines(self._path, added):
+            self.names[record["step"]].append({*record})
+        self._size += len(added)
+        self._digest.update(added)
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """Size and checksum of what was read: what `describe` gives."""
+        return {"size": self._size, "sha256": self._digest.hexdigest()}
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:

@@ -2,24 +2,51 @@
 
 import importlib
 import json
+import random
+import shutil
+import signal
 import sys
-from dataclasses import replace
-from io import StringIO
+import time
+from dataclasses import dataclass, replace
+from io import BytesIO, StringIO
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from script_setups import CLASSES
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import faults  # noqa: E402
-from fault_matrix import configurations, programs, ranks, table, texts, worlds  # noqa: E402
+from fault_matrix import (  # noqa: E402
+    configurations,
+    kills,
+    programs,
+    ranks,
+    signals,
+    table,
+    texts,
+    worlds,
+)
 from fault_matrix.cases import Case, Verdict, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest  # noqa: E402
+from fault_matrix.done import Notes  # noqa: E402
 
+from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.environments.extractors import JsonList, Rejection  # noqa: E402
+from lactchain.errors import ConfigError  # noqa: E402
 from lactchain.files import read_json_lines  # noqa: E402
+from lactchain.manifests import (  # noqa: E402
+    read_run_file,
+    write_manifest,
+    write_run_file,
+    write_with_manifest,
+)
+from lactchain.run import Run  # noqa: E402
+from lactchain.settings import RunConfig  # noqa: E402
 
 SHORT = {
     "kills": (0.05, ["search_random", "train_dqn"], 4),
@@ -108,19 +135,198 @@ def test_a_digest_sees_a_stray_a_flipped_bit_and_a_step_that_is_there_twice(tmp_
     ]  # fmt: skip
 
 
-def test_the_table_counts_endings_and_names_what_did_harm():
-    def record(name, ok, ending):
-        facts = {"part": "kills", "row": 1, "program": "train_dqn", "name": name}
-        return {**facts, "ok": ok, "ending": ending, "detail": "a `b`"}
+def run_of(folder):
+    """A small run, with a finished shard and a checkpoint."""
+    run_dir = folder / "run"
+    with Run.open(run_dir, RunConfig()) as run:
+        write_with_manifest(
+            run.path("00000-of-00001.parquet"), parquet(), {"tally": {"seconds": 1}}
+        )
+        run.log({"loss": 1.0}, step=2)
+        for step in (2, 4):
+            place = run.path("checkpoints")
+            save_checkpoint(place, step, {"step": step}, 2, run.mark_metrics())
+        run.finish({"loss": 1.0})
+    return run_dir
 
-    text = table.matrix(
-        [record("a", True, "equal"), record("b", True, "equal"), record("c", False, "hung")]
-    )
+
+def parquet():
+    """The bytes of a table."""
+    file = BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), file)
+    return file.getvalue()
+
+
+def _without_a_checkpoint(run_dir):
+    shutil.rmtree(run_dir / "checkpoints/checkpoint-4")
+
+
+def _without_all_checkpoints(run_dir):
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "checkpoints").mkdir()
+
+
+def _with_another_manifest(run_dir):
+    write_manifest(run_dir / "checkpoints/checkpoint-4", {"step": 5, "metrics": {}})
+
+
+def _with_another_environment(run_dir):
+    write_run_file(run_dir, read_run_file(run_dir) | {"threads": 7})
+
+
+def _with_a_manifest_of_another_file(run_dir):
+    write_with_manifest(run_dir / "00000-of-00001.parquet", b"", {"tally": {}})
+    (run_dir / "00000-of-00001.parquet").write_bytes(parquet())
+
+
+def _with_other_metrics(run_dir):
+    path = run_dir / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 4, "time": 1, "time/train_runtime": 2, "x": 1}\n')
+
+
+@pytest.mark.parametrize("change, found", [
+    (_without_a_checkpoint, ["+checkpoints/state after step 2", "-checkpoints/state after step 4"]),
+    (_without_all_checkpoints, ["-checkpoints/state after step 4"]),
+    (_with_another_manifest, ["checkpoints/state after step 4"]),
+    (_with_another_environment, ["environment.json"]),
+    (_with_a_manifest_of_another_file, ["00000-of-00001.manifest"]),
+    (_with_other_metrics, ["metrics.jsonl", "summary.manifest"]),
+])  # fmt: skip
+def test_a_digest_sees_what_does_not_belong_together(change, found, tmp_path):
+    whole = digest(run_of(tmp_path / "a"))
+    run_dir = run_of(tmp_path / "b")
+    assert differing(digest(run_dir), whole) == []
+    change(run_dir)
+    assert differing(digest(run_dir), whole) == found
+
+
+def test_a_later_last_checkpoint_is_as_good(tmp_path):
+    whole = digest(run_of(tmp_path / "a"))
+    run_dir = run_of(tmp_path / "b")
+    with Run.open(run_dir, RunConfig()) as run:
+        save_checkpoint(run_dir / "checkpoints", 5, {"step": 5}, 2, run.mark_metrics())
+    assert differing(digest(run_dir), whole) == []
+
+
+COUNTING = """
+import os, shutil, signal, time
+from dataclasses import dataclass
+from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
+from lactchain.errors import Interrupted
+from lactchain.process import launch, stop_requested
+from lactchain.progress import under_way
+from lactchain.run import Run
+from lactchain.settings import RunConfig
+
+@dataclass(frozen=True)
+class Counting:
+    run: RunConfig
+
+def main(config):
+    with Run.of(config) as run:
+        if not run.finished:
+            count(run)
+
+def count(run):
+    folder = run.path("checkpoints")  # begins
+    state = load_checkpoint(folder)
+    number = 0 if state is None else state["number"]
+    run.truncate_metrics(number or -1, state and state["metrics"])
+    with under_way("updates", 20) as step:
+        step.resumed(number)
+        while number < 20:
+            number += 1
+            until = time.process_time() + 0.01
+            while time.process_time() < until:
+                pass
+            run.log({"number": number}, step=number)
+            step.at(number)
+            if number == 11 and "PAUSE" in os.environ:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            stopped = stop_requested()  # listens
+            if stopped or number % 8 == 0:  # saves
+                save_checkpoint(folder, number, {"number": number}, 2, run.mark_metrics())
+            if stopped:
+                raise Interrupted(stopped, "stopped")
+    run.finish({"number": number})
+
+if __name__ == "__main__":
+    launch(main, Counting)
+"""
+"""A program that survives."""
+
+
+@dataclass(frozen=True)
+class Counting:
+    """The configuration of that program."""
+
+    run: RunConfig
+
+
+def counting(folder, *changes):
+    """That program, with some of its lines changed."""
+    text = COUNTING
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    folder.mkdir()
+    (folder / "script.py").write_text(text)
+
+    def make(shared, run_dir):
+        return Counting(RunConfig(run_dir=str(run_dir)))
+
+    return programs.Program("counting", str(folder / "script"), make)
+
+
+def paused(program, folder, **before):
+    """A process of it that waits after its eleventh update; the eighth was saved."""
+    config = program.config(folder, folder / "run")
+    process = programs.start(program, config, PAUSE="1", **before)
+    while process.is_alive() and ") T " not in Path(f"/proc/{process.pid}/stat").read_text():
+        time.sleep(0.01)
+    return process
+
+
+ANEW = ("# begins", "\n    shutil.rmtree(folder, ignore_errors=True)")
+
+
+@pytest.mark.parametrize("changes, ending", [([], "equal"), ([ANEW], "begun anew")])
+def test_a_program_that_begins_anew_after_a_kill_is_found(changes, ending, tmp_path):
+    program = counting(tmp_path / "program", *changes)
+    programs.kill(paused(program, tmp_path))
+    found = kills.to_its_end(program, tmp_path, tmp_path / "run", random.Random(0))
+    assert (found.ending, found.ok) == (ending, ending == "equal"), found
+
+
+@pytest.mark.parametrize("changes, ending", [
+    ([], "exit 143, then equal"),
+    ([("stop_requested()  # listens", "0")], "deaf"),
+    ([("stopped or number % 8 == 0:  # saves", "number % 8 == 0:")], "begun anew"),
+    ([ANEW], "begun anew"),
+    ([("# begins", "\n    signal.signal(signal.SIGTERM, signal.SIG_DFL)")], "exit -15"),
+])  # fmt: skip
+def test_a_program_that_does_not_stop_as_it_should_is_found(changes, ending, tmp_path):
+    program, notes = counting(tmp_path / "program", *changes), Notes(str(tmp_path / "notes"))
+    process = paused(program, tmp_path, before=notes)
+    asked, run_dir = signal.SIGTERM, tmp_path / "run"
+    found = signals.stops(program, tmp_path, run_dir, asked, notes, [process])
+    assert found.ending == ending and found.ok == ending.endswith("equal"), found
+
+
+def test_the_table_counts_endings_and_names_what_did_harm():
+    def record(name, ok, ending, commit):
+        facts = {"part": "kills", "row": 1, "program": "train_dqn", "name": name}
+        return {**facts, "ok": ok, "ending": ending, "detail": "a `b`", "commit": commit}
+
+    good = [record("a", True, "equal", "1f"), record("b", True, "equal", "2e-dirty")]
+    text = table.matrix([*good, record("c", False, "hung", "1f")], {"kills": 2000})
     lines = text.splitlines()
     assert [line.split(" | ")[0] for line in lines[2:27]] == [f"| {n}" for n in range(1, 26)]
     assert lines[2].split(" | ")[3:5] == ["2 × equal", "1"]
     assert lines[3].split(" | ")[3:5] == ["–", "–"]
     assert "| train_dqn | 2 of 3 |" in lines
+    assert "Done of what is planned: kills 3 of 2,000." in lines
+    assert any(line.startswith("At the commits `1f`, `2e-dirty`; what") for line in lines)
     assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]
     page = f"before\n{table.BEGIN}old\n{table.END}behind\n"
     assert table.with_table(page, text) == f"before\n{table.BEGIN}{text}{table.END}behind\n"
@@ -190,6 +396,26 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
                 )
             said = [json.loads(line) for line in results.getvalue().splitlines()]
         assert [record["fault"] for record in said] == faults_found
+
+
+def test_a_configuration_that_takes_memory_is_found_though_another_took_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(configurations, "MOST_BYTES", 20 << 20)
+    taken = 3 * configurations.MOST_BYTES
+    np.ones(taken, np.uint8).sum()  # more than is allowed, before
+
+    def parse(config_class, argv):
+        np.ones(taken // 2, np.uint8).sum()
+        raise ConfigError("no")
+
+    monkeypatch.setattr(configurations, "parse", parse)
+    with StringIO() as results:
+        configurations._parse_one(CLASSES["train_critic"], tmp_path, results, [])
+        assert json.loads(results.getvalue())["fault"].endswith("MiB")
+
+
+def test_a_hostile_configuration_belongs_to_the_row_of_what_stands_in_it(tmp_path):
+    rows = {case.name.split("-")[1]: case.row for case in configurations.cases(tmp_path, 0.2)}
+    assert rows == {"text": 8, "attack": 23}
 
 
 def test_a_world_that_ends_otherwise_is_found():

@@ -1,5 +1,6 @@
 """A training that is interrupted, however it is, ends with the same bits as one that is not."""
 
+import json
 import os
 import random
 import signal
@@ -199,7 +200,28 @@ def test_steps_that_are_done_again_stand_once_in_the_metrics(saved, weights, run
     records = read_metrics(run_dir)
     assert {"made/before", "train/loss"} <= {key for record in records for key in record}
     steps = [record["step"] for record in records if "train/loss" in record]
-    assert steps == [2, 4, 6, 8] and all(record.get("train/loss") != 9.0 for record in records)
+    assert steps == [2, 4, 6, 8, 9] and all(record.get("train/loss") != 9.0 for record in records)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_last_checkpoint_vouches_for_all_metrics_but_for_times(
+    stopped, weights, run_dir, monkeypatch
+):
+    """Whoever is killed behind it has lost none, and a stop leaves none of its own."""
+    if stopped:
+        stop_at(monkeypatch, 3)
+        with pytest.raises(Interrupted):
+            train_here("simpo", weights, run_dir, LORA)
+        monkeypatch.undo()
+    train_here("simpo", weights, run_dir, LORA)
+    mark = verify_manifest(run_dir / f"checkpoints/checkpoint-{NUM_UPDATES}")["metrics"]
+    content = (run_dir / "metrics.jsonl").read_bytes()
+    *records, last = map(json.loads, content.splitlines())
+    assert content[: mark["size"]].count(b"\n") == len(records)
+    assert [record["step"] for record in records] == [2, 4, 6, 8, NUM_UPDATES]
+    assert all("rewards/margins" in record for record in records)
+    lasting = {name for name in last if not name.startswith("time")}
+    assert lasting <= {"step", "train/epoch", "train/total_flos"}
 
 
 def test_finished_training_is_not_taken_further(weights, uninterrupted, run_dir):

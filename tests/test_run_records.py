@@ -11,7 +11,7 @@ from run_setups import Config
 from lactchain import settings
 from lactchain.config import load, to_dict, to_yaml
 from lactchain.errors import DataError
-from lactchain.manifests import verify_manifest, write_manifest
+from lactchain.manifests import describe, verify_manifest, write_manifest
 from lactchain.run import Run, read_metrics
 
 
@@ -79,6 +79,24 @@ def test_records_after_the_resumed_step_are_dropped(run_dir):
             run.log({"a": step}, step=step)
         run.truncate_metrics(2)
     assert [record["step"] for record in read_metrics(run_dir)] == [0, 1, 2]
+
+
+def test_a_mark_is_of_all_records_and_vouches_for_none_that_was_changed(run_dir):
+    path = run_dir / "metrics.jsonl"
+    with Run.open(run_dir, Config()) as run:
+        assert run.mark_metrics() == describe(b"")
+        for step in (1, 2):
+            run.log({"a": step}, step=step)
+            run.log_once({"a": 0}, step=step)
+            assert run.mark_metrics() == describe(path.read_bytes())
+        run.truncate_metrics(1)
+        run.log_once({"a": 0, "b": 0}, step=1)
+        run.log_once({"a": 3}, step=2)
+        mark = run.mark_metrics()
+        path.write_text(path.read_text().replace('"a": 1', '"a": 7'))
+        assert run.mark_metrics() == mark != describe(path.read_bytes())
+    told = [{k: v for k, v in r.items() if k != "time"} for r in read_metrics(run_dir)]
+    assert told == [{"step": 1, "a": 7}, {"step": 1, "a": 0, "b": 0}, {"step": 2, "a": 3}]
 
 
 def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir, tmp_path):

@@ -1,12 +1,14 @@
 """Cases: one fault each, what came of it, and a file of results that goes on where it was."""
 
 import json
+import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,10 +64,19 @@ def run_part(part: str, cases: Iterable[Case], results: Path, minutes: float = 1
         verdict = struck(case)
         seconds = round(time.monotonic() - began, 2)
         facts = {"row": case.row, "program": case.program, "name": case.name, **asdict(verdict)}
-        append_json_lines(results, [{"part": part, **facts, "seconds": seconds}])
+        line = {"part": part, **facts, "seconds": seconds, "commit": commit()}
+        append_json_lines(results, [line])
         endings[verdict.ending] += 1
         report(part, endings, None if verdict.ok else facts)
     return endings
+
+
+@cache
+def commit() -> str:
+    """The commit whose code is attacked; `-dirty` behind it where files differ from it."""
+    git = ("git", "-C", str(Path(__file__).parent))
+    command = (*git, "describe", "--always", "--dirty", "--exclude=*")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def struck(case: Case) -> Verdict:

@@ -6,13 +6,14 @@ Each is a file or the words of a command. It is a configuration that survives be
 
 import json
 import os
-import resource
+import re
 import runpy
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -33,51 +34,33 @@ MOST_SECONDS, MOST_BYTES, MOST_LINE = 2.0, 200 * 2**20, 1_500
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 FOREIGN = "foreign_code"
 
-STRANGE = (
-    [
-        "",
-        "null",
-        "~",
-        "1e-5",
-        "{x}",
-        "{",
-        "[",
-        "- a",
-        "a: b",
-        "*a",
-        "&a",
-        "!!int x",
-        "!!python/name:os",
-    ]
-    + ["foreign_code.Thing", "foreign_code:World-v0", "{class_path: foreign_code.Thing}"]
-    + [
-        "/etc/passwd",
-        "../..",
-        "\x00",
-        "\ud800",
-        "\u202e",
-        "<script>",
-        "[bold]",
-        "1:30",
-        "0o7",
-        "%s",
-    ]
-    + ["http://u:p@h/", "x" * 5_000, "[" * 5_000, "9" * 5_000, "-", "--", "--help ", "True", ".nan"]
-)
-NUMBERS = st.integers() | st.floats() | st.sampled_from([-1, 0, 2**63, 10**400])
-SCALARS = (
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(STRANGE)
-    | st.dates() | st.datetimes() | st.binary(max_size=4)
+TEXTS = (
+    "", "null", "~", "1e-5", "{x}", "{", "[", "- a", "a: b", "*a", "&a", "!!int x", "\x00",
+    "\ud800", "\u202e", "1:30", "0o7", "%s", "-", "--", "--help ", "True", ".nan",
 )  # fmt: skip
+"""What somebody may have typed, or a program may have spoiled."""
+ATTACKS = (
+    "!!python/name:os", f"{FOREIGN}.Thing", f"{FOREIGN}:World-v0",
+    f"{{class_path: {FOREIGN}.Thing}}", "/etc/passwd", "../..", "<script>", "[bold]",
+    "http://u:p@h/", "x" * 5_000, "[" * 5_000, "9" * 5_000,
+)  # fmt: skip
+"""What somebody may have written on purpose."""
+NUMBERS = st.integers() | st.floats() | st.sampled_from([-1, 0, 2**63, 10**400])
 WORDS = st.text(max_size=4) | st.sampled_from(["class_path", "init_args", "r", "seed", "<<", "id"])
-VALUES = st.recursive(
-    SCALARS,
-    lambda part: (
-        st.lists(part, max_size=4)
-        | st.dictionaries(WORDS | st.integers() | st.none(), part, max_size=4)
-    ),
-    max_leaves=12,
-)
+
+
+def _values(texts: Sequence[str]) -> st.SearchStrategy:
+    """Any value that YAML can hold, with some of these texts in it."""
+    scalars = (
+        st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(texts)
+        | st.dates() | st.datetimes() | st.binary(max_size=4)
+    )  # fmt: skip
+    keys = WORDS | st.integers() | st.none()
+    return st.recursive(
+        scalars,
+        lambda part: st.lists(part, max_size=4) | st.dictionaries(keys, part, max_size=4),
+        max_leaves=12,
+    )
 
 
 def _bombs() -> list[str]:
@@ -95,22 +78,37 @@ def _bombs() -> list[str]:
     ]  # fmt: skip
 
 
-BOMBS = _bombs()
+@dataclass(frozen=True)
+class Kind:
+    """A kind of configurations, by what stands in them.
+
+    Attributes:
+        row: of the matrix.
+        texts: short ones, of which some are in the place of values.
+        bombs: long ones, of which one may be somewhere.
+    """
+
+    row: int
+    texts: tuple[str, ...]
+    bombs: tuple[str, ...]
+
+
+KINDS = {"text": Kind(8, TEXTS, TEXTS), "attack": Kind(23, ATTACKS, tuple(_bombs()))}
 
 
 def cases(shared: Path, scale: float) -> Iterator[Case]:
-    """Batches of configurations for every program, each from a seed of its own."""
+    """Batches of configurations of each kind for every program, each from a seed of its own."""
     number = max(1, round(CASES_OF_EACH * scale))
     count = max(1, round(CONFIGS_A_CASE * min(1.0, scale * CASES_OF_EACH)))
     for seed in range(number):
-        for name in NAMES:
-            strike = partial(parse_many, name, seed, count)
-            yield Case(23, name, f"{name}-{seed}", strike)
+        for name, kind in product(NAMES, KINDS):
+            strike = partial(parse_many, name, kind, seed, count)
+            yield Case(KINDS[kind].row, name, f"{name}-{kind}-{seed}", strike)
 
 
-def parse_many(name: str, seed: int, count: int, folder: Path) -> Verdict:
+def parse_many(name: str, kind: str, seed: int, count: int, folder: Path) -> Verdict:
     """What became of so many configurations in a process of its own."""
-    process = _preloaded().Process(target=_parse_many, args=(name, seed, count, folder))
+    process = _preloaded().Process(target=_parse_many, args=(name, kind, seed, count, folder))
     process.start()
     code = ended(process, 60 + 4 * MOST_SECONDS * count)
     found = [json.loads(line) for line in (folder / "results").read_text().splitlines()]
@@ -125,7 +123,7 @@ def parse_many(name: str, seed: int, count: int, folder: Path) -> Verdict:
     return Verdict(True, f"{share} of {len(found)} refused", "")
 
 
-def _parse_many(name: str, seed: int, count: int, folder: Path) -> None:
+def _parse_many(name: str, kind: str, seed: int, count: int, folder: Path) -> None:
     """Writes a line for each configuration, and beforehand which it is."""
     os.dup2(os.open(folder / "log", os.O_CREAT | os.O_WRONLY), 2)
     sys.path.insert(0, str(folder))
@@ -142,7 +140,7 @@ def _parse_many(name: str, seed: int, count: int, folder: Path) -> None:
 
         @hypothesis.seed(seed)
         @settings
-        @hypothesis.given(commands(shipped, usual))
+        @hypothesis.given(commands(KINDS[kind], shipped, usual))
         def tried(command: list[str | bytes]) -> None:
             _parse_one(config_class, folder, results, command)
 
@@ -153,7 +151,8 @@ def _parse_one(config_class: type, folder: Path, results: Any, command: list[str
     argv = _written(command, folder)
     shown = [word[:200] for word in argv] + [repr(part)[:300] for part in command[1::2]]
     (folder / "begun").write_text(repr(shown))
-    memory, began = _memory(), time.process_time()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    memory, began = _peak_bytes(), time.process_time()
     fault, said = None, None
     try:
         config = parse(config_class, argv)
@@ -169,7 +168,7 @@ def _parse_one(config_class: type, folder: Path, results: Any, command: list[str
         fault, said = "stack trace", repr(error)
     if (seconds := time.process_time() - began) > MOST_SECONDS:
         fault = fault or f"{seconds:.0f} s"
-    if (grown := _memory() - memory) > MOST_BYTES:
+    if (grown := _peak_bytes() - memory) > MOST_BYTES:
         fault = fault or f"{grown >> 20} MiB"
     if sys.modules.pop(FOREIGN, None):
         fault = "imported"
@@ -178,27 +177,31 @@ def _parse_one(config_class: type, folder: Path, results: Any, command: list[str
     results.flush()
 
 
-def _memory() -> int:
-    """The most bytes that this process ever had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _peak_bytes() -> int:
+    """The most bytes that this process had since its peak began anew."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
 # --- commands --------------------------------------------------------------------------------
 
 
-def commands(shipped: list[str], usual: Any) -> st.SearchStrategy[list[str | bytes]]:
+def commands(kind: Kind, shipped: list[str], usual: Any) -> st.SearchStrategy[list[str | bytes]]:
     """Words of a command, behind a configuration that is right, at times; bytes are of a file."""
     keys = [*_keys(type(usual))]
     none: st.SearchStrategy[list] = st.just([])
-    given_file = files(keys, dict(_flatten(to_dict(usual)))).map(lambda file: ["--config", file])
-    parts = st.tuples(none | st.just(shipped), given_file | none, words(keys) | none | none)
+    given_file = files(kind, keys, dict(_flatten(to_dict(usual)))).map(
+        lambda file: ["--config", file]
+    )
+    parts = st.tuples(none | st.just(shipped), given_file | none, words(kind, keys) | none | none)
     return parts.map(lambda parts: [word for part in parts for word in part])
 
 
-def words(keys: list[str]) -> st.SearchStrategy[list[str]]:
+def words(kind: Kind, keys: list[str]) -> st.SearchStrategy[list[str]]:
     """One or two keys with a value each, as words that a command may have."""
     key = st.sampled_from(keys) | st.sampled_from(keys).map(lambda key: f"{key}.x") | WORDS
-    text = VALUES.map(_flow) | st.sampled_from(STRANGE) | st.sampled_from(BOMBS)
+    strange = st.sampled_from(kind.texts) | st.sampled_from(kind.bombs)
+    text = _values(kind.texts).map(_flow) | strange
     pair = st.tuples(key, text).map(lambda p: [f"--{p[0]}", p[1]])
     joined = st.tuples(key, text).map(lambda p: [f"--{p[0]}={p[1]}"])
     return st.lists(pair | joined, min_size=1, max_size=2).map(
@@ -209,14 +212,15 @@ def words(keys: list[str]) -> st.SearchStrategy[list[str]]:
 HELPS = {"--help", "-h", "--print_config", "--config"}
 
 
-def files(keys: list[str], usual: dict[str, Any]) -> st.SearchStrategy[bytes]:
+def files(kind: Kind, keys: list[str], usual: dict[str, Any]) -> st.SearchStrategy[bytes]:
     """Contents of a file: nested settings, at times cut or spliced, or a bomb somewhere."""
-    odd = st.tuples(st.sampled_from(keys), VALUES)
+    odd = st.tuples(st.sampled_from(keys), _values(kind.texts))
     right = st.sampled_from(sorted(usual.items(), key=str))
     found = st.lists(odd | right | right, min_size=1, max_size=4).map(dict).map(_nested)
     texts = st.one_of(found.map(_block), found.map(_flow))
-    bombed = st.tuples(st.sampled_from(keys), st.sampled_from(BOMBS)).map(_bombed)
-    spliced = st.tuples(texts, st.integers(0, 10**6), st.sampled_from([*STRANGE, "\t", "\n", ": "]))
+    bombed = st.tuples(st.sampled_from(keys), st.sampled_from(kind.bombs)).map(_bombed)
+    pieces = st.sampled_from([*kind.texts, "\t", "\n", ": "])
+    spliced = st.tuples(texts, st.integers(0, 10**6), pieces)
     encoded = st.one_of(texts, texts, spliced.map(_splice), bombed).map(
         lambda text: text.encode("utf-8", "surrogatepass")
     )

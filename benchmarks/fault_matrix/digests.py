@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,23 @@ import pyarrow.parquet
 from script_setups import figures_of
 from training_setups import final_state
 
+from lactchain.errors import DataError, LactChainError
 from lactchain.files import read_json_lines
+from lactchain.manifests import (
+    MANIFEST,
+    describe,
+    read_manifest,
+    read_run_file,
+    read_with_manifest,
+    verify_manifest,
+)
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 STATE = "/state after step "
+PASSING = re.compile(r"(^|/)time(/|$)|seconds$|^(git_commit|run_id|identity)$")
+"""Names of facts that depend on the clock, the commit or, within a run, on where it lies."""
+END_OF_TRAINING = {"step", "train/epoch", "train/total_flos"}
+"""What the record of how long a training took tells beside times."""
 Digest = dict[str, str]
 
 
@@ -22,7 +35,8 @@ def digest(run_dir: Path) -> Digest:
     """A word for the content of each file, by its place; equal runs have equal digests.
 
     Of the checkpoints the newest counts: which others are kept depends on where a run was cut.
-    Of files that name times or commits only the names count.
+    Of pages only the names count: they show times. A manifest counts with what it says of the work,
+    and must hold for the files as they are.
     """
     found = {}
     for path in sorted(files(run_dir)):
@@ -46,19 +60,63 @@ def read(path: Path) -> Any:
     if path.is_symlink():
         return str(path.readlink())
     reader = READERS.get(path.name) or READERS.get(path.suffix) or Path.read_bytes
-    return reader(path)
+    try:
+        return reader(path)
+    except LactChainError as error:
+        return f"damaged: {error}"
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
     """Records in their order, so that a step that is there twice is seen.
 
-    That of how long a training took is the last process's, which may have found it trained.
+    How long a training took is not among them: that record follows the last checkpoint, and tells
+    of one process. One that was stopped has left its own, one that found it trained leaves none.
     """
-    return [
-        {name: value for name, value in record.items() if "time" not in name.split("/")}
-        for record in read_json_lines(path)
-        if "time/train_runtime" not in record
-    ]
+    records = [record for record in read_json_lines(path) if not _is_end_of_training(record)]
+    return [lasting(record) for record in records]
+
+
+def _is_end_of_training(record: Mapping[str, Any]) -> bool:
+    """Whether a record tells how long a training took, and nothing else."""
+    return "time/train_runtime" in record and lasting(record).keys() <= END_OF_TRAINING
+
+
+def lasting(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Facts but for those of some names, and for passing ones."""
+    return {n: fact for n, fact in facts.items() if n not in names and not PASSING.search(n)}
+
+
+def run_file(path: Path) -> dict[str, Any]:
+    """Where a run works and what it reads, if nobody changed the file.
+
+    Of the files that it reads some hold where they lie: their checksums are not compared.
+    """
+    facts = lasting(read_run_file(path.parent))
+    read = facts.get("inputs", {}).items()
+    inputs = {name: lasting(hashes, MANIFEST, "critic_config.json") for name, hashes in read}
+    return facts | {"inputs": inputs}
+
+
+def manifest_of_folder(path: Path) -> dict[str, Any]:
+    """What a manifest says, if the files that it lists are as they were written.
+
+    From which checkpoint a process went on depends on where the run was cut, and so do the times
+    in the metrics that a checkpoint vouches for.
+    """
+    manifest = verify_manifest(path.parent)
+    return lasting(manifest, "metrics", "parent") | {"files": sorted(manifest["files"])}
+
+
+def manifest_of_file(path: Path) -> dict[str, Any]:
+    """What a manifest says, if the file beside it, and those that it vouches for, are so."""
+    place = read_manifest(path)["place"]
+    _, manifest, whole = read_with_manifest(path.with_name(Path(place).name))
+    beside = manifest.get("beside", {})
+    told = {name: describe((path.parent / name).read_bytes()) for name in beside}
+    if not whole or told != beside:
+        raise DataError(f"{path}: {place} is not as it was written")
+    tally = lasting(manifest.get("tally", {}))
+    return lasting(manifest, "size", "sha256") | {"beside": sorted(beside), "tally": tally}
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -87,11 +145,11 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "summary.json": summary,
     "lactchain_adapter.json": adapter,
     "lock": lambda path: "there",
-    "environment.json": name_only,
+    "environment.json": run_file,
+    "manifest.json": manifest_of_folder,
+    ".manifest": manifest_of_file,
     "report.html": name_only,
     "README.md": name_only,
-    "manifest.json": name_only,
-    ".manifest": name_only,
     ".parquet": rows,
 }  # fmt: skip
 
@@ -106,8 +164,9 @@ def newest_state(folder: Path, place: str) -> Digest:
     if (newest / "trainer_state.json").exists():
         state = final_state(folder.parent, step)
     else:
-        files = (path for path in newest.iterdir() if path.name != "manifest.json")
+        files = (path for path in newest.iterdir() if path.name != MANIFEST)
         state = {path.name: short(path.read_bytes(), folder) for path in files}
+    state[MANIFEST] = read(newest / MANIFEST)
     return {f"{place}{STATE}{step}": short(sorted(state.items()), folder)}
 
 
@@ -120,9 +179,23 @@ def short(content: Any, run_dir: Path) -> str:
 def differing(found: Digest, expected: Digest) -> list[str]:
     """The places at which two digests differ; `+` before strays, `-` before what is missing.
 
-    The last checkpoint may be of another step, where a stop has made one more on the way.
+    The last checkpoint may be a later one, where a stop has made one more on the way.
     """
-    strays = [f"+{name}" for name in found.keys() - expected.keys() if STATE not in name]
-    missing = [f"-{name}" for name in expected.keys() - found.keys() if STATE not in name]
+    later = _later(found, expected)
+    strays = [f"+{name}" for name in found.keys() - expected.keys() - later]
+    missing = [f"-{name}" for name in expected.keys() - found.keys() - later]
     other = [n for n in found.keys() & expected.keys() if found[n] != expected[n]]
     return sorted([*strays, *missing, *other])
+
+
+def _later(found: Digest, expected: Digest) -> set[str]:
+    """The last checkpoints of both, at the places where that of the first is the later one."""
+    steps, least = _last_steps(found), _last_steps(expected)
+    places = [place for place in steps.keys() & least.keys() if steps[place] > least[place]]
+    return {f"{place}{STATE}{last[place]}" for place in places for last in (steps, least)}
+
+
+def _last_steps(of: Digest) -> dict[str, int]:
+    """The step of the newest checkpoint at each place."""
+    parts = (name.split(STATE) for name in of if STATE in name)
+    return {place: int(step) for place, step in parts}

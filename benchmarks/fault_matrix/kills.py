@@ -2,16 +2,19 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from fault_matrix.cases import Case, Verdict, in_turns
+from fault_matrix.done import Done, begun_anew, done, lost
 from fault_matrix.operations import Operations, recorded
 from fault_matrix.programs import (
     PROGRAMS,
@@ -112,21 +115,42 @@ def killed_at(program: Program, shared: Path, number: int, torn: bool, folder: P
 def killed_in_fork(program: Program, shared: Path, name: str, folder: Path) -> Verdict:
     """Killed after a random time of work, and perhaps again."""
     run_dir, chance = folder / "run", random.Random(name)
-    kill(in_the_middle(program, shared, run_dir, chance.uniform(0, 0.97)))
+    code = killed_in_the_middle(program, shared, run_dir, chance.uniform(0, 0.97))
+    if code != -signal.SIGKILL:
+        return verdict(program, shared, run_dir, code)
     return to_its_end(program, shared, run_dir, chance)
+
+
+def killed_in_the_middle(program: Program, shared: Path, run_dir: Path, share: float) -> int | None:
+    """Kills a run after a share of its time; its exit code."""
+    while True:
+        process = in_the_middle(program, shared, run_dir, share)
+        kill(process)
+        if process.exitcode != 0:
+            return process.exitcode
+        shutil.rmtree(run_dir)  # it has just ended
+        share *= 0.8
 
 
 def to_its_end(program: Program, shared: Path, run_dir: Path, chance: random.Random) -> Verdict:
     """The same command again, and again, until it is not killed; what it came to."""
     while True:
-        process = start(program, program.config(shared, run_dir))
-        if chance.random() < ANOTHER:
-            wait_until(process, chance.uniform(0, 1) * duration(program, shared))
-            kill(process)
-            if process.exitcode not in (0, -signal.SIGKILL):
-                return verdict(program, shared, run_dir, process.exitcode)
-        else:
-            return verdict(program, shared, run_dir, ended(process))
+        before, process = done(run_dir), start(program, program.config(shared, run_dir))
+        if chance.random() >= ANOTHER:
+            return kept(before, run_dir, verdict(program, shared, run_dir, ended(process)))
+        wait_until(process, chance.uniform(0, 1) * duration(program, shared))
+        kill(process)
+        if process.exitcode not in (0, -signal.SIGKILL):
+            return verdict(program, shared, run_dir, process.exitcode)
+        if not (found := kept(before, run_dir, Verdict(True, "killed again"))).ok:
+            return found
+
+
+def kept(before: Done, run_dir: Path, found: Verdict) -> Verdict:
+    """What a run came to, if it has gone on from what it had done."""
+    if found.ok and (again := lost(before, done(run_dir))):
+        return begun_anew(again)
+    return replace(found, detail=f"{found.detail} left {before}".strip())
 
 
 @dataclass
@@ -150,8 +174,9 @@ class Command:
         return self.popen.poll() is None
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for its end."""
-        self.popen.wait(timeout)
+        """Waits for its end, or for so many seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(timeout)
 
 
 def command(program: Program, shared: Path, run_dir: Path) -> Command:
@@ -174,23 +199,36 @@ def command(program: Program, shared: Path, run_dir: Path) -> Command:
 
 @cache
 def command_seconds(program: Program, shared: Path) -> float:
-    """CPU seconds of a whole command that nothing disturbs."""
+    """CPU seconds of a whole command that nothing disturbs, from when it has its folder on."""
     run_dir = shared / "commands" / program.name / "run"
     run_dir.parent.mkdir(parents=True, exist_ok=True)
-    process, seconds = command(program, shared, run_dir), 0.0
+    process = command(program, shared, run_dir)
+    seconds = begun = until_locked(process, run_dir)
     while process.is_alive():
         seconds = worked(process.pid) or seconds
         time.sleep(0.01)
-    return seconds
+    return seconds - begun
+
+
+def until_locked(process: Command, run_dir: Path) -> float:
+    """Waits until a command has its folder; how long it has worked by then."""
+    while process.is_alive() and not (run_dir / "lock").exists():
+        time.sleep(0.002)
+    return worked(process.pid)
 
 
 def killed_command(program: Program, shared: Path, name: str, folder: Path) -> Verdict:
-    """A whole command, killed at a random time, and given again."""
-    run_dir, chance = folder / "run", random.Random(name)
+    """A whole command, killed at a random time after it has its folder, and given again."""
+    run_dir, share = folder / "run", random.Random(name).uniform(0, 0.97)
     process = command(program, shared, run_dir)
-    if not wait_until(process, chance.uniform(0, 0.97) * command_seconds(program, shared)):
-        return Verdict(process.exitcode == 0, "ended before")
+    begun = until_locked(process, run_dir)
+    while not wait_until(process, begun + share * command_seconds(program, shared)):
+        if process.exitcode != 0:
+            return verdict(program, shared, run_dir, process.exitcode)
+        shutil.rmtree(run_dir)
+        share *= 0.8
+        process = command(program, shared, run_dir)
+        begun = until_locked(process, run_dir)
     kill(process)
-    again = command(program, shared, run_dir)
-    again.join()
-    return verdict(program, shared, run_dir, again.exitcode)
+    before, again = done(run_dir), command(program, shared, run_dir)
+    return kept(before, run_dir, verdict(program, shared, run_dir, ended(again)))

@@ -228,13 +228,19 @@ def wait_until(process: BaseProcess, cpu_seconds: float) -> bool:
     return False
 
 
-def in_the_middle(program: Program, shared: Path, run_dir: Path, share: float) -> BaseProcess:
+def in_the_middle(
+    program: Program,
+    shared: Path,
+    run_dir: Path,
+    share: float,
+    before: Callable[[], None] | None = None,
+) -> BaseProcess:
     """A run that has worked for a share of its time; it begins anew where it was faster than that.
 
-    It has ended only if it has failed.
+    It has ended only if it has failed. See `start` for `before`.
     """
     while True:
-        process = start(program, program.config(shared, run_dir))
+        process = start(program, program.config(shared, run_dir), before=before)
         if wait_until(process, share * duration(program, shared)) or process.exitcode != 0:
             return process
         shutil.rmtree(run_dir)

@@ -4,18 +4,34 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fault_matrix.cases import Case, Verdict, in_turns
+from fault_matrix.done import (
+    Done,
+    Note,
+    Notes,
+    Place,
+    begun_anew,
+    begun_before,
+    done,
+    furthest,
+    lost,
+)
 from fault_matrix.programs import (
+    PATIENCE,
     PROGRAMS,
     Program,
     duration,
     ended,
     in_the_middle,
+    kill,
     prepare,
     start,
     verdict,
@@ -28,6 +44,8 @@ SIGNALS = 28
 """Of each program."""
 WITHIN = 10.0
 """Seconds until a process has ended: of its own work, where others keep the machine busy."""
+LATE = 0.5
+"""Which share of its whole work a run may still do that ends though it was asked to stop."""
 AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
 """Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
 
@@ -47,42 +65,126 @@ def of_program(program: Program, shared: Path, count: int) -> Iterator[Case]:
         yield Case(11, program.name, name, partial(stopped, program, shared, asked, name))
 
 
+@dataclass(frozen=True)
+class Stop:
+    """How a process ended that was asked to stop.
+
+    Attributes:
+        code: its exit code.
+        asked_at: by `time.monotonic`; None where it had ended before.
+        worked: for how many seconds of CPU time it still worked.
+        before: what it had done when it was asked.
+        began: whether it had begun its run: it held the folder's lock, and could have saved.
+        notes: what it told of its progress.
+    """
+
+    code: int | None
+    asked_at: float | None
+    worked: float
+    before: Done
+    began: bool
+    notes: list[Note]
+
+    def __str__(self) -> str:
+        """For a detail."""
+        return f"exit {self.code} after {self.worked:.2f} s, had {self.before}"
+
+
 def stopped(
     program: Program, shared: Path, asked: signal.Signals, name: str, folder: Path
 ) -> Verdict:
     """Stopped once or twice, and then run to its end."""
     run_dir, chance = folder / "run", random.Random(name)
-    process = in_the_middle(program, shared, run_dir, chance.uniform(0.05, 0.97))
-    for again in chance.choice(((False,), (False,), (False, True))):
-        if again:
-            process = start(program, program.config(shared, run_dir))
-            wait_until(process, chance.uniform(0.05, 0.97) * duration(program, shared))
-        if bad := asked_to_stop(program, shared, run_dir, process, asked):
-            return bad
-    code = ended(start(program, program.config(shared, run_dir)))
-    return verdict(program, shared, run_dir, code)
+    notes = Notes(f"{run_dir}.notes")
+    shares = [chance.uniform(0.05, 0.97) for _ in range(chance.choice((1, 1, 2)))]
+
+    def processes() -> Iterator[BaseProcess]:
+        yield in_the_middle(program, shared, run_dir, shares[0], before=notes)
+        for share in shares[1:]:
+            process = start(program, program.config(shared, run_dir), before=notes)
+            wait_until(process, share * duration(program, shared))
+            yield process
+
+    return stops(program, shared, run_dir, asked, notes, processes())
 
 
-def asked_to_stop(
-    program: Program, shared: Path, run_dir: Path, process: BaseProcess, asked: signal.Signals
-) -> Verdict | None:
-    """Asks a process to stop; what was bad about its end, if anything."""
-    began, worked_before = time.monotonic(), worked(process.pid)
-    if process.is_alive():
+def stops(
+    program: Program,
+    shared: Path,
+    run_dir: Path,
+    asked: signal.Signals,
+    notes: Notes,
+    processes: Iterable[BaseProcess],
+) -> Verdict:
+    """Asks processes of a run to stop, one after the other, and then lets it go to its end."""
+    reached: dict[Place, float] = {}
+    told: list[Stop] = []
+    for process in processes:
+        stop = ask_to_stop(run_dir, process, asked, notes)
+        told.append(stop)
+        again = begun_before(stop.notes, reached) or lost(stop.before, done(run_dir))
+        bad = fault_of(stop, asked, program, shared, run_dir)
+        if bad is not None or again:
+            bad = bad or begun_anew(again)
+            return replace(bad, detail=f"{bad.detail}; {stop}")
+        reached |= furthest(stop.notes)
+    left = done(run_dir)
+    code = ended(start(program, program.config(shared, run_dir), before=notes))
+    found = verdict(program, shared, run_dir, code)
+    again = begun_before(list(notes.read()), reached) or lost(left, done(run_dir))
+    if found.ok:
+        codes = " and ".join(f"{stop.code}" for stop in told)
+        found = begun_anew(again) if again else Verdict(True, f"exit {codes}, then equal")
+    return replace(found, detail="; ".join(filter(None, [found.detail, *map(str, told)])))
+
+
+def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, notes: Notes) -> Stop:
+    """Asks a process to stop, unless it has ended; waits for that."""
+    asked_at, worked_before = None, worked(process.pid)
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGSTOP)  # so that what it has done is what it had done
+        before = done(run_dir)
         os.kill(process.pid, asked)
+        os.kill(process.pid, signal.SIGCONT)
+        asked_at = time.monotonic()
+    if asked_at is None:
+        before = done(run_dir)
     seconds = work_until_end(process, worked_before)
-    if min(seconds, time.monotonic() - began) > WITHIN:
-        return Verdict(False, "slow", f"{seconds:.1f} s of work after {asked.name}")
-    if process.exitcode not in (0, *AT_ONCE[asked]):
-        return verdict(program, shared, run_dir, process.exitcode)
+    lock = run_dir / "lock"
+    began = lock.is_file() and lock.read_text().strip() == str(process.pid)
+    return Stop(process.exitcode, asked_at, seconds, before, began, list(notes.read()))
+
+
+def fault_of(
+    stop: Stop, asked: signal.Signals, program: Program, shared: Path, run_dir: Path
+) -> Verdict | None:
+    """What is bad about how a process ended, if anything."""
+    if stop.code is None or stop.worked > WITHIN:
+        return Verdict(False, "slow", f"after {asked.name}")
+    if stop.code == 0 and stop.asked_at is not None:
+        return _deaf(stop, program, shared, run_dir)
+    if stop.code == -signal.SIGTERM and stop.began:
+        return Verdict(False, f"exit {stop.code}", "though it had begun")
+    if stop.code not in (0, *AT_ONCE[asked]):
+        return verdict(program, shared, run_dir, stop.code)
     return None
 
 
+def _deaf(stop: Stop, program: Program, shared: Path, run_dir: Path) -> Verdict | None:
+    """A process may end its run though it was asked to stop, if that was about to end."""
+    later = Counter(note.place for note in stop.notes if note.time > stop.asked_at)
+    soon = stop.worked <= LATE * duration(program, shared) and max(later.values(), default=0) <= 1
+    if soon and (run_dir / "summary.json").is_file():
+        return None
+    told = ", ".join(f"{count} x {place[-1]}" for place, count in later.items())
+    return Verdict(False, "deaf", f"went on for {stop.worked:.2f} s: {told}")
+
+
 def work_until_end(process: BaseProcess, worked_before: float) -> float:
-    """How long a process still works after it was asked to stop."""
-    seconds = 0.0
-    while process.is_alive():
+    """How long a process still works; it is killed when that is far too long."""
+    seconds, until = 0.0, time.monotonic() + PATIENCE
+    while process.is_alive() and seconds <= WITHIN and time.monotonic() < until:
         seconds = max(seconds, worked(process.pid) - worked_before)
         time.sleep(0.005)
-    process.join()
+    kill(process)
     return seconds

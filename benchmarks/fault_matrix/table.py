@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ ROWS = {
 
 def write_table(folder: Path) -> str:
     """The matrix of the results in a folder, also put between its marks on the pages."""
-    text = matrix(read_results(folder))
+    text = matrix(read_results(folder), read_plans(folder))
     for page in PAGES:
         page.write_text(with_table(page.read_text("utf-8"), text), "utf-8")
     return text
@@ -161,8 +161,13 @@ def read_results(folder: Path) -> list[Record]:
     return [record for file in sorted(folder.glob("*.jsonl")) for record in read_json_lines(file)]
 
 
-def matrix(records: Iterable[Record]) -> str:
-    """The table of rows, that of programs, and what did harm."""
+def read_plans(folder: Path) -> dict[str, int]:
+    """How many cases each part has at its full scale."""
+    return {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.plan"))}
+
+
+def matrix(records: Iterable[Record], plans: Mapping[str, int]) -> str:
+    """The table of rows, that of programs, how much of it was done, and what did harm."""
     records = list(records)
     bad = [record for record in records if not record["ok"]]
     lines = [
@@ -172,6 +177,7 @@ def matrix(records: Iterable[Record]) -> str:
         "",
         *program_lines(records),
     ]
+    lines += ["", *done_lines(records, plans)] if records else []
     lines += ["", f"Harm was done by {len(bad)} of {len(records):,}{':' if bad else '.'}"]
     lines += ["", *map(bad_line, bad)] if bad else []
     return "\n".join(lines) + "\n"
@@ -212,6 +218,18 @@ def cells_of(parts: list[str], counts: Counter[tuple[str, bool]]) -> str:
     """The cells of a program."""
     found = ((counts[part, True], counts[part, False]) for part in parts)
     return " | ".join(f"{good:,} of {good + bad:,}" if good + bad else "" for good, bad in found)
+
+
+def done_lines(records: list[Record], plans: Mapping[str, int]) -> list[str]:
+    """How much of its plan each part has done, and at which commits."""
+    counts = Counter(record["part"] for record in records)
+    done = (f"{part} {counts[part]:,} of {planned:,}" for part, planned in plans.items())
+    found = dict.fromkeys(record.get("commit", "unknown") for record in records)
+    commits = ", ".join(f"`{commit}`" for commit in found)
+    return [
+        f"Done of what is planned: {', '.join(done) or 'nobody knows'}.",
+        f"At the commits {commits}; what was done at an earlier one is not done again at a later.",
+    ]
 
 
 def bad_line(record: Record) -> str:

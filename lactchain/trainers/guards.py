@@ -215,7 +215,12 @@ class GuardedTrainer(WindowedTrainer):
             return super().evaluate(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, also to metrics.jsonl, with the means of what all processes recorded since then."""
+        """Logs, also to metrics.jsonl, with the means of what all processes recorded since then.
+
+        Not how long a training took that was stopped: it goes on, and the window with it.
+        """
+        if "train_runtime" in logs and self.state.global_step < self.state.max_steps:
+            return
         logs |= self.means_of_window()
         super().log(logs, start_time)
         metrics = {metric_key(name): value for name, value in logs.items()}
@@ -308,9 +313,14 @@ class GuardCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Saves and ends the training, if a signal came; an evaluation due now is left out."""
+        """Saves and ends the training, if a signal came; an evaluation due now is left out.
+
+        The last window is logged before the last checkpoint, which vouches for it then.
+        """
         self.trainer.update_taken()
         self.trainer.step.at(state.global_step)
+        if state.global_step >= state.max_steps:
+            control.should_log = True
         if self.trainer.stopped and state.global_step < state.max_steps:
             control.should_save = True
             control.should_evaluate = False
