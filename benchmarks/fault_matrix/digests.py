@@ -27,10 +27,18 @@ def digest(run_dir: Path) -> Digest:
     found = {}
     for path in sorted(files(run_dir)):
         name = path.relative_to(run_dir).as_posix()
-        found[name] = short(read(path), run_dir)
+        found[name] = short(_readable(read, path), run_dir)
     for folder in sorted(p for p in run_dir.rglob("checkpoints") if p.is_dir()):
         found |= newest_state(folder, folder.relative_to(run_dir).as_posix())
     return found
+
+
+def _readable(reader: Callable[[Path], Any], path: Path) -> Any:
+    """What a reader finds; that there is nothing to be read, where a file is damaged."""
+    try:
+        return reader(path)
+    except Exception as error:  # noqa: BLE001  - it may be read in many ways
+        return f"unreadable: {type(error).__name__}"
 
 
 def files(run_dir: Path) -> Iterator[Path]:
@@ -104,11 +112,15 @@ def newest_state(folder: Path, place: str) -> Digest:
         return {}
     newest = folder / f"checkpoint-{step}"
     if (newest / "trainer_state.json").exists():
-        state = final_state(folder.parent, step)
+        state = _readable(lambda run_dir: final_state(run_dir, step), folder.parent)
     else:
         files = (path for path in newest.iterdir() if path.name != "manifest.json")
         state = {path.name: short(path.read_bytes(), folder) for path in files}
-    return {f"{place}{STATE}{step}": short(sorted(state.items()), folder)}
+    return {
+        f"{place}{STATE}{step}": short(
+            sorted(state.items()) if isinstance(state, dict) else state, folder
+        )
+    }
 
 
 def short(content: Any, run_dir: Path) -> str:
