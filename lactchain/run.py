@@ -144,19 +144,7 @@ class Run(AbstractContextManager["Run"]):
     @property
     def summary(self) -> dict[str, Any]:
         """What `finish` was given; `DataError` where it is damaged, or another run's."""
-        path = self.directory / "summary.json"
-        verify_if_described(path, "remove it and give the same command to finish again")
-        described = manifest_beside(path)
-        beside = read_manifest(described).get("beside", {}) if described.is_file() else {}
-        for name, description in beside.items():
-            file = self.directory / name
-            if not file.is_file() or describe(file.read_bytes()) != description:
-                raise DataError(
-                    f"{file}: missing or damaged since the run ended; put a copy back, or remove "
-                    "summary.json beside it and give the same command, for metrics.jsonl with "
-                    "--inexact on the command line"
-                )
-        return read_json(path)
+        return read_summary(self.directory)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json`, which marks the run as complete, and closes the run."""
@@ -257,3 +245,24 @@ class _Metrics:
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
     return read_json_lines(Path(run_dir) / "metrics.jsonl")
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """What a run ended with.
+
+    Raises:
+        DataError: it, or what the run told on the way (`TOLD`), is not as it was then.
+    """
+    path = run_dir / "summary.json"
+    verify_if_described(path, "remove it and give the same command to finish again")
+    described = manifest_beside(path)
+    beside = read_manifest(described).get("beside", {}) if described.is_file() else {}
+    for name, description in beside.items():
+        file = run_dir / name
+        if not file.is_file() or describe(file.read_bytes()) != description:
+            raise DataError(
+                f"{file}: missing or damaged since the run ended; put a copy back, or remove "
+                "summary.json beside it and give the same command, for metrics.jsonl with "
+                "--inexact on the command line"
+            )
+    return read_json(path)

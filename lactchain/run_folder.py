@@ -27,6 +27,8 @@ _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
 _FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
+_SEEN = ".seen-"
+"""Begins the names of files by which processes find out whether they see the same folder."""
 _TRACKERS = {"wandb"}
 """Folders that trackers write and nobody reads back; links lead out of them to their logs."""
 
@@ -48,6 +50,8 @@ def prepare_folder(
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
         _check_plain(directory)
+        for mark in directory.glob(f"{_SEEN}*"):  # of a process that was killed
+            mark.unlink()
         begun = has_produced(directory)
         if resume != "must" and not begun:
             _forget(directory)
@@ -110,7 +114,7 @@ def seen_by_all(directory: Path) -> bool:
         return True
     # Its name is new every time: no machine has cached that it is missing.
     mark = int(distributed.total(secrets.randbelow(2**48) if distributed.is_main() else 0))
-    file = directory / f".seen-{mark}"
+    file = directory / f"{_SEEN}{mark}"
     if distributed.is_main():
         atomic_write(file, "")
     distributed.barrier()
@@ -241,8 +245,8 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
     visible = [p for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
     foreign = [p.name for p in visible if not p.is_dir() or any(_files(p))]
     if not stored.exists() and foreign:
-        raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
-    if not stored.exists() and resume == "must":
+        _check_without_config(stored, settings, foreign)
+    elif not stored.exists() and resume == "must":
         raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
     if stored.exists() and resume == "never":
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
@@ -251,6 +255,21 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         refuse_renamed(stored, without(before, settings))
         changed = differences(before, settings)
         check_changes(directory, without_moved(directory, before, changed))
+
+
+def _check_without_config(stored: Path, settings: Mapping[str, Any], found: Iterable[str]) -> None:
+    """Refuses a folder whose settings are missing, unless they are known to be those given."""
+    directory, identity = stored.parent, None
+    if RUN_FILE not in found:
+        raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(found)[:3]}")
+    with suppress(DataError):
+        identity = read_run_file(directory).get("identity")
+    if identity != identity_of(settings):
+        raise ConfigError(
+            f"{stored}: missing, and not known to be of these settings; put a copy back, or choose "
+            "another folder with --run.run_dir"
+        )
+    log.warning("%s: missing, written anew", stored)
 
 
 def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -24,8 +25,10 @@ import faults  # noqa: E402
 from fault_matrix import (  # noqa: E402
     configurations,
     kills,
+    malice,
     programs,
     ranks,
+    readers,
     signals,
     table,
     texts,
@@ -426,6 +429,54 @@ def test_a_world_that_ends_otherwise_is_found():
     assert worlds._wrong("exits", 0, "") == "exit 0"
     assert worlds._wrong("NaN reward", 5, good) == "exit 5"
     assert worlds._wrong("prints", 6, good) == "exit 6"
+
+
+def test_a_damaged_file_is_refused_in_one_line_that_names_it(tmp_path):
+    file = tmp_path / "shards/3.parquet"
+    for code, text, ending in (
+        (0, "done", None),
+        (3, f"error: {file}: damaged", "refused"),
+        (3, f"error: {file.with_suffix('.manifest')}: damaged", "refused"),
+        (3, f"error: {file.parent}: damaged", "refused"),
+        (3, "error: something is damaged", "refused without its name"),
+        (3, f"error: {file}: damaged\nerror: and more", "refused in more than a line"),
+        (3, f"Traceback (most recent call last):\nerror: {file}", "stack trace"),
+        (1, f"error: {file}: damaged", "exit 1"),
+    ):
+        file.parent.mkdir(exist_ok=True)
+        file.with_suffix(".manifest").touch()
+        found = readers.refusal(code, text, file, tmp_path)
+        assert (found and found.ending) == ending
+        assert found is None or found.ok == (ending == "refused")
+
+
+def test_a_file_that_is_damaged_and_that_nobody_tells_of_is_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_readers", lambda *_: ())
+    file = tmp_path / "values.json"
+    write_with_manifest(file, b"[1]", {})
+    assert not readers.told_by_readers(file, tmp_path, tmp_path).ok
+    file.write_bytes(b"[2]")
+    assert readers.told_by_readers(file, tmp_path, tmp_path).ok
+    file.with_suffix(".manifest").unlink()
+    assert readers.told_by_readers(file, tmp_path, tmp_path).ending == "believed"
+
+
+def test_what_native_code_reads_outside_of_a_run_is_noticed(tmp_path):
+    outside = malice._outside(tmp_path)
+    malice._forget_reads(outside)
+    assert malice._reads(outside) == []
+    subprocess.run(["cat", outside / "secret.json"], check=True, capture_output=True)
+    assert malice._reads(outside) == ["secret.json"]
+
+
+def test_what_is_written_beside_the_place_of_a_run_is_noticed(tmp_path):
+    (tmp_path / "place/x/run").mkdir(parents=True)
+    (tmp_path / "actor").mkdir()
+    around = malice._around(tmp_path, tmp_path / "place/x/run")
+    (tmp_path / "place/x/run/weights").touch()
+    assert malice._around(tmp_path, tmp_path / "place/x/run") == around
+    (tmp_path / "actor/config.json").touch()
+    assert malice._around(tmp_path, tmp_path / "place/x/run") != around
 
 
 def test_a_process_that_does_not_name_the_other_is_found(tmp_path):

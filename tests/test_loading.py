@@ -252,6 +252,14 @@ def test_without_a_pad_token_another_takes_its_place(actor):
         load_actor(ActorConfig(model=str(actor)))
 
 
+@pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token"])
+def test_a_special_token_that_the_model_does_not_have_is_refused(actor, name):
+    """The tokenizer gives it a number behind the last; the embeddings would have no row for it."""
+    edit_json(actor / "tokenizer_config.json", **{name: "<tad>"})
+    with pytest.raises(DataError, match=f"{name} '<tad>' in tokenizer_config.json is none of"):
+        load_actor(ActorConfig(model=str(actor)))
+
+
 def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, tmp_path):
     (actor / "chat_template.jinja").unlink()
     with pytest.raises(DataError, match="chat template"):

@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -24,11 +25,13 @@ from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import append_json_lines, read_json_lines, read_sealed_lines, seal
+from lactchain.inspection.report import write_report
 from lactchain.manifests import RUN_FILE, read_run_file, write_manifest
 from lactchain.models.actor import POLICY_FILE, read_policy
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain.run import Run
 from lactchain.settings import RunConfig
+from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import sized
 
 VALUES = StateValues(({"x": 1}, {"x": 2}), (0.5, -0.25), (0.5, 0.0), 0.9)
@@ -236,3 +239,26 @@ def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):
     assert read_json_lines(path) == [{"a": 1}]
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"\0\0')
     assert read_json_lines(path) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "environment.json"])
+def test_the_page_of_a_run_shows_nothing_that_was_changed_since_it_ended(name, tmp_path):
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        run.log({"loss": 1.0}, 1)
+        run.finish({"loss": 1.0})
+    write_report(run.directory)
+    path = run.directory / name
+    path.write_text(path.read_text().replace("1", "2", 1))
+    with pytest.raises(DataError, match=name):
+        write_report(run.directory)
+
+
+def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(tmp_path):
+    """Its copy would have a checksum of its own, and vouch for the damage."""
+    run = Run.open(tmp_path / "run", RunConfig())
+    path = run.path("round_0/evaluation/episodes.json")
+    write_episodes(path, EPISODES)
+    path.write_text(path.read_text().replace("3", "4"))
+    with run, pytest.raises(DataError, match="round_0/evaluation/episodes.json: damaged; remove"):
+        RoundResults.gather(SimpleNamespace(run=run), 0)
+    assert not (run.directory / "episodes_before.json").exists()

@@ -115,6 +115,27 @@ def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):
     Run.open(run_dir, Config(), resume="must").close()
 
 
+def test_settings_that_were_lost_are_written_anew_where_they_are_known_to_be_the_same(
+    run_dir, caplog
+):
+    leave_something(run_dir)
+    stored = (run_dir / "config.yaml").read_bytes()
+    (run_dir / "config.yaml").unlink()
+    other = replace(Config(), run=settings.RunConfig(seed=1))
+    with pytest.raises(ConfigError, match=r"config.yaml: missing, .* put a copy back"):
+        Run.open(run_dir, other)
+    with Run.open(run_dir, Config()):
+        assert (run_dir / "config.yaml").read_bytes() == stored
+    assert caplog.text.count("config.yaml: missing, written anew") == 1
+
+
+def test_what_a_killed_process_left_to_be_seen_by_others_goes(run_dir):
+    leave_something(run_dir)
+    (run_dir / ".seen-7").touch()
+    Run.open(run_dir, Config()).close()
+    assert not (run_dir / ".seen-7").exists()
+
+
 def test_a_folder_of_other_things_is_not_taken_over(run_dir):
     run_dir.mkdir()
     (run_dir / "thesis.tex").touch()

@@ -2,8 +2,9 @@
 
 Each program is killed after a quarter, a half and three quarters of its files; or it has finished,
 or is about to begin. Then a file of its run, or of the models and episodes that it reads, is
-damaged, and the same command given: it refuses in one line, makes good what it names, or ends as if
-nothing had been. What it never reads must be found out by whoever does.
+damaged, and the same command given: it refuses in one line that names the file, makes good what it
+names, or ends as if nothing had been. What it leaves as it is must be refused by whoever reads it:
+the next stage, the report, or, where no program reads it again, its manifest.
 """
 
 import os
@@ -15,22 +16,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.digests import Digest, differing
+from fault_matrix.digests import STATE, Digest, differing
 from fault_matrix.programs import PROGRAMS, Program
+from fault_matrix.readers import is_named, last_line, refusal, told_by_readers
 from lactchain.config import dump
-from lactchain.errors import LactChainError
-from lactchain.manifests import (
-    MANIFEST,
-    manifest_beside,
-    read_manifest,
-    read_with_manifest,
-    verify_manifest,
-)
+from lactchain.manifests import MANIFEST, manifest_beside
 
 TITLE = "files are flipped, cut, swapped, or missing"
 MOST = 5000
@@ -42,6 +38,17 @@ SEED = 1
 """Of the run that swapped files come from."""
 FOR_PEOPLE = re.compile(r"(README\.md|report\.html|\.gif|lock)$|(^|/)(minari|datasets|export)/")
 """What no program reads back."""
+
+
+def moments_of(program: Program, shared: Path) -> tuple[str, ...]:
+    """When files of a program can be damaged: what reads nothing has none before it begins."""
+    return MOMENTS if inputs_of(program, shared) else MOMENTS[:-1]
+
+
+def inputs_of(program: Program, shared: Path) -> list[Path]:
+    """Folders that a program reads."""
+    settings = dump(program.config(shared, place_of(program, shared)))
+    return [shared / name for name in INPUTS if str(shared / name) in settings]
 
 
 def cases(shared: Path, scale: float) -> Iterator[Case]:
@@ -63,69 +70,72 @@ class _Damage:
 
     def __call__(self, folder: Path) -> Verdict:
         programs.prepare(self.shared)
-        moment = MOMENTS[self.number % len(MOMENTS)]
+        moments = moments_of(self.program, self.shared)
+        moment, turn = moments[self.number % len(moments)], self.number // len(moments)
         rng = random.Random(f"{self.program.name} {self.number}")
         run_dir, other = (place_of(self.program, self.shared), other_run(self.program, self.shared))
         shutil.rmtree(run_dir, ignore_errors=True)
         programs.log_of(run_dir).unlink(missing_ok=True)
         with _without_manifests(self.shared, moment in BARE):
+            expected = expected_after(self.program, self.shared, moment)
             if moment != "about to begin":
                 before = left_at(self.program, self.shared, moment)
                 shutil.copytree(before, run_dir, symlinks=True)
-            settings = dump(self.program.config(self.shared, run_dir))
-            file = _chosen(run_dir, self.shared, settings, rng, self.number // len(MOMENTS))
-            if file is None:
-                return Verdict(True, "nothing to damage")
-            kind = rng.choice(list(KINDS))
+            file = _chosen(run_dir, inputs_of(self.program, self.shared), rng, turn)
             inside = file.is_relative_to(run_dir)
             name = str(file.relative_to(run_dir if inside else self.shared))
             kept = _contents(file.parent)
             try:
-                KINDS[kind](file, run_dir, other, rng)
-                found = self._go_on(run_dir, file, kept, moment)
+                kind = _damage(file, run_dir, other, rng)
+                found = self._go_on(run_dir, file, expected)
             finally:
                 _put_back(file.parent, kept)
         return replace(found, detail=f"{kind} of {name}, {moment}; {found.detail}".strip("; "))
 
-    def _go_on(self, run_dir: Path, file: Path, kept: dict[Path, bytes], moment: str) -> Verdict:
-        damaged = _contents(file.parent)
-        if damaged == kept:
-            return Verdict(True, "no effect")
-        process = programs.start(self.program, self.program.config(self.shared, run_dir))
-        code = programs.ended(process)
+    def _go_on(self, run_dir: Path, file: Path, expected: Digest) -> Verdict:
+        damaged = _content(file)
+        config = self.program.config(self.shared, run_dir)
+        code = programs.ended(programs.start(self.program, config))
         text = programs.log_of(run_dir).read_text(errors="replace")
-        last = programs.last_line(run_dir)
-        if "Traceback" in text:
-            return Verdict(False, "stack trace", last)
-        if code in (2, 3):
-            one_line = last.startswith("error: ") and text.count("error: ") == 1
-            return Verdict(one_line, "refused", last)
-        if code != 0:
-            return Verdict(False, f"exit {code}", last)
-        places = self._differing(run_dir, moment)
-        if not places:
-            return Verdict(True, "repaired" if _is_named(file, run_dir, text) else "no effect")
-        if damaged.items() <= _contents(file.parent).items() and is_found_out(file):
-            _put_back(file.parent, kept)
-            named = _is_named(file, run_dir, text)  # a page of a damaged run is not written
-            if not set(self._differing(run_dir, moment)) - ({"-report.html"} if named else set()):
-                return Verdict(True, "left for its reader to refuse")
-        return Verdict(False, "silent", f"{', '.join(places)}; {last}"[:400])
+        refused = refusal(code, text, file, run_dir)
+        if refused is not None:
+            return refused
+        named, is_left = is_named(file, run_dir, text), _content(file) == damaged
+        places = self._differing(run_dir, expected)
+        if is_left:
+            places = [place for place in places if not is_of(file, place, run_dir)]
+        if named and places == ["-report.html"]:  # a page of a damaged run is not written
+            places = []
+        if places:
+            return Verdict(False, "silent", f"{', '.join(places)}; {last_line(text)}"[:400])
+        if not is_left:
+            return Verdict(True, "repaired" if named else "written anew")
+        if named:
+            return Verdict(True, "named, and left as it is")
+        if not file.is_relative_to(run_dir):
+            return Verdict(True, "no effect")
+        return told_by_readers(file, run_dir, self.shared)
 
-    def _differing(self, run_dir: Path, moment: str) -> list[str]:
+    def _differing(self, run_dir: Path, expected: Digest) -> list[str]:
         """The places at which a run did not end as it should, but for what was set aside."""
-        expected = expected_after(self.program, self.shared, moment)
-        try:
-            places = differing(self.program.digest(run_dir), expected)
-        except Exception as error:  # noqa: BLE001  - a damaged file may be read in many ways
-            return [f"unreadable: {error}"]
+        places = differing(self.program.digest(run_dir), expected)
         return [place for place in places if "set-aside-" not in place]
 
 
-def _is_named(file: Path, run_dir: Path, text: str) -> bool:
-    """Whether the log names a file, or the folder that it is a part of."""
-    places = {file, manifest_beside(file), file.parent} - {run_dir}
-    return any(str(path) in text for path in places)
+def is_of(file: Path, place: str, run_dir: Path) -> bool:
+    """Whether a place of a digest is the file itself, or a manifest or checkpoint that vouches."""
+    if not file.is_relative_to(run_dir):
+        return False
+    name = file.relative_to(run_dir).as_posix()
+    folder, found = place.lstrip("+-").partition(STATE)[0], run_dir / place.lstrip("+-")
+    vouches = found == manifest_beside(file) or (
+        found.name == MANIFEST and file.is_relative_to(found.parent)
+    )
+    return found == file or vouches or (STATE in place and name.startswith(f"{folder}/"))
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None
 
 
 def _contents(folder: Path) -> dict[Path, bytes]:
@@ -140,45 +150,31 @@ def _put_back(folder: Path, contents: dict[Path, bytes]) -> None:
             path.write_bytes(content)
 
 
-def is_found_out(file: Path) -> bool:
-    """Whether whoever reads a damaged or missing file is told so."""
-    folder = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
-    beside = manifest_beside(file)
-    try:
-        if file.suffix == ".manifest":
-            read_manifest(file)
-        elif beside.is_file():
-            return not read_with_manifest(file)[2]
-        elif folder is not None:
-            verify_manifest(folder)
-    except LactChainError:
-        return True
-    return not file.exists()
-
-
-def _chosen(
-    run_dir: Path, shared: Path, settings: str, rng: random.Random, number: int
-) -> Path | None:
-    """A file that is read back: kinds of files take turns, and one of each is drawn.
-
-    None where there is none: a classic agent reads nothing before it begins.
-    """
+def _chosen(run_dir: Path, inputs: list[Path], rng: random.Random, number: int) -> Path:
+    """A file that is read back: kinds of files take turns, and one of each is drawn."""
     kinds = defaultdict(list)
-    read = (name for name in INPUTS if str(shared / name) in settings)
-    inputs = [path for name in read for path in sorted((shared / name).rglob("*"))]
-    for path in [*sorted(run_dir.rglob("*")), *inputs]:
-        is_plain = path.is_file() and not path.is_symlink() and path.name[0] != "."
-        if is_plain and not FOR_PEOPLE.search(path.as_posix()):
-            base = run_dir if path.is_relative_to(run_dir) else shared
-            kinds[re.sub(r"\d+", "0", str(path.relative_to(base)))].append(path)
-    if not kinds:
-        return None
+    for base in (run_dir, *inputs):
+        for path in sorted(base.rglob("*")):
+            is_plain = path.is_file() and not path.is_symlink() and path.name[0] != "."
+            if is_plain and not FOR_PEOPLE.search(path.as_posix()):
+                name = path.relative_to(run_dir if base == run_dir else base.parent)
+                kinds[re.sub(r"\d+", "0", str(name))].append(path)
     names = sorted(kinds)
     random.Random(0).shuffle(names)
     return rng.choice(kinds[names[number % len(names)]])
 
 
 # --- kinds of damage ------------------------------------------------------------------------------
+
+
+def _damage(file: Path, run_dir: Path, other: Path, rng: random.Random) -> str:
+    """Damages a file, so that it is another one afterwards; the kind."""
+    before = _content(file)
+    while True:
+        kind = rng.choice(list(KINDS))
+        KINDS[kind](file, run_dir, other, rng)
+        if _content(file) != before:
+            return kind
 
 
 def _flip(file: Path, run_dir: Path, other: Path, rng: random.Random) -> None:
@@ -277,7 +273,7 @@ def expected_after(program: Program, shared: Path, moment: str) -> Digest:
         run_dir.rename(aside)
     if moment != "about to begin":
         shutil.copytree(left_at(program, shared, moment), run_dir, symlinks=True)
-    programs.ended(programs.start(program, program.config(shared, run_dir)))
+    _end_with(0, program, programs.start(program, program.config(shared, run_dir)), run_dir)
     found = program.digest(run_dir)
     shutil.rmtree(run_dir)
     if aside.exists():
@@ -302,9 +298,19 @@ def _run_until(program: Program, shared: Path, left: Path, stop: "StopAt", **cha
     left.parent.mkdir(parents=True, exist_ok=True)
     config = program.config(shared, run_dir)
     config = replace(config, run=replace(config.run, **changes))
-    programs.ended(programs.start(program, config, before=stop))
+    process = programs.start(program, config, before=stop)
+    _end_with(-signal.SIGKILL if stop.number else 0, program, process, run_dir)
     run_dir.rename(left)
     return left
+
+
+def _end_with(code: int, program: Program, process: BaseProcess, run_dir: Path) -> None:
+    """Waits for an end that is expected; any other is a fault of what prepares a case."""
+    found = programs.ended(process)
+    if found != code:
+        raise RuntimeError(
+            f"{program.name}: expected exit {code}, got {found}: {programs.last_line(run_dir)}"
+        )
 
 
 @cache

@@ -11,7 +11,7 @@ import pyarrow.parquet
 from script_setups import figures_of
 from training_setups import final_state
 
-from lactchain.errors import DataError, LactChainError
+from lactchain.errors import DataError
 from lactchain.files import read_json_lines
 from lactchain.manifests import (
     MANIFEST,
@@ -60,10 +60,15 @@ def read(path: Path) -> Any:
     if path.is_symlink():
         return str(path.readlink())
     reader = READERS.get(path.name) or READERS.get(path.suffix) or Path.read_bytes
+    return _readable(reader, path)
+
+
+def _readable(reader: Callable[[Path], Any], path: Path) -> Any:
+    """What a reader finds, or why nothing can be read: damaged files are read in many ways."""
     try:
         return reader(path)
-    except LactChainError as error:
-        return f"damaged: {error}"
+    except Exception as error:  # noqa: BLE001
+        return f"damaged: {type(error).__name__}: {error}"
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
@@ -162,7 +167,8 @@ def newest_state(folder: Path, place: str) -> Digest:
         return {}
     newest = folder / f"checkpoint-{step}"
     if (newest / "trainer_state.json").exists():
-        state = final_state(folder.parent, step)
+        tensors = _readable(lambda _: final_state(folder.parent, step), newest)
+        state = tensors if isinstance(tensors, dict) else {"state": tensors}
     else:
         files = (path for path in newest.iterdir() if path.name != MANIFEST)
         state = {path.name: short(path.read_bytes(), folder) for path in files}

@@ -25,8 +25,11 @@ from fault_matrix.digests import differing
 from fault_matrix.programs import PROGRAMS, Program
 
 TITLE = "disks without room"
-MOST = 400
-KINDS = ("size",) * 6 + ("inodes", "quota", "read-only", "read-only when it goes on")
+MOST = 540
+KINDS = (
+    "size", "inodes", "size", "quota", "size", "read-only", "size", "read-only when it goes on",
+    "size", "size",
+)  # fmt: skip
 BLOCK = 4096
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 

@@ -1,9 +1,12 @@
 """Files that somebody has made to do harm, in the place of those that a program reads back.
 
 Their manifests are forged, so that no checksum tells. An audit hook listens in the program's
-process: nothing of a file is run or imported, and nothing is read or written outside of the run.
+process, and the file system tells what native code does: nothing of a file is run or imported, and
+nothing is read or written outside of the run. A program that is not stopped by the file must end as
+if it had not been there.
 """
 
+import os
 import random
 import re
 import shutil
@@ -14,11 +17,12 @@ from pathlib import Path
 
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.damage import INPUTS, left_at, place_of
+from fault_matrix.damage import expected_after, inputs_of, is_of, left_at, place_of
+from fault_matrix.digests import Digest, differing
 from fault_matrix.evil import MODULE, Trap, traps
 from fault_matrix.programs import PROGRAMS, Program
+from fault_matrix.readers import is_named
 from fault_matrix.watch import Watch
-from lactchain.config import dump
 from lactchain.errors import LactChainError
 from lactchain.manifests import (
     MANIFEST,
@@ -35,6 +39,7 @@ ATTACKED = (
     "train_critic", "train_simpo", "train_mc", "collect_rollouts", "make_preferences", "evaluate",
     "train_ppo", "train_cql", "search_evolution", "search_random", "search_language",
 )  # fmt: skip
+LONG_AGO = 1e9
 A_PROGRAM = 40
 """Cases of each, at most."""
 NOT_READ = re.compile(r"(README\.md|report\.html|\.gif)$|(^|/)(minari|datasets)/")
@@ -59,12 +64,14 @@ class _Attack:
     def __call__(self, folder: Path) -> Verdict:
         programs.prepare(self.shared)
         left = left_at(self.program, self.shared, MOMENT)
+        name, trap = _chosen(self.program, self.shared, left)[self.number]
+        moment = MOMENT if (left / name).exists() else "about to begin"
+        expected = expected_after(self.program, self.shared, moment)
         run_dir, outside = place_of(self.program, self.shared), _outside(folder)
         shutil.rmtree(run_dir, ignore_errors=True)
         programs.log_of(run_dir).unlink(missing_ok=True)
-        name, trap = _chosen(self.program, self.shared, left)[self.number]
         base, kept = run_dir, None
-        if (left / name).exists():
+        if moment == MOMENT:
             shutil.copytree(left, run_dir, symlinks=True)
         else:  # a run that is about to begin
             base, kept = self.shared, folder / "kept"
@@ -72,29 +79,48 @@ class _Attack:
         try:
             _lay(base / name, trap, outside)
             found = self._go_on(run_dir, outside, folder / "notes")
+            if found.ending == "exit 0":
+                found = self._as_if_nothing_had_been(base / name, run_dir, expected)
         finally:
             if kept is not None:
                 _put_back((base / name).parent, kept)
         return replace(found, detail=f"{trap.name}, {name}; {found.detail}".strip("; "))
 
     def _go_on(self, run_dir: Path, outside: Path, notes: Path) -> Verdict:
-        before = _contents(outside)
+        before, around = _contents(outside), _around(self.shared, run_dir)
+        _forget_reads(outside)
         watch = Watch(run_dir.parent, outside, notes, MODULE)
         config = self.program.config(self.shared, run_dir)
         code = programs.ended(programs.start(self.program, config, before=watch), PATIENCE)
         last = programs.last_line(run_dir)
         if told := notes.read_text(errors="replace") if notes.exists() else "":
             return Verdict(False, "broke out", told.splitlines()[0][:300])
+        if seen := _reads(outside):
+            return Verdict(False, "read outside", ", ".join(seen))
         if _contents(outside) != before:
             return Verdict(False, "wrote outside", str(_contents(outside).keys() - before.keys()))
+        if other := _around(self.shared, run_dir).items() ^ around.items():
+            return Verdict(False, "wrote elsewhere", str(sorted(other))[:300])
         if "Traceback" in programs.log_of(run_dir).read_text(errors="replace"):
             return Verdict(False, "stack trace", last)
         if code is None:
             return Verdict(False, "hung", last)
         if code == 0:
-            return Verdict(True, "did nothing")
+            return Verdict(True, "exit 0", last)
         is_told = code in (2, 3, 5) and last.startswith("error: ")
         return Verdict(is_told, "refused" if is_told else f"exit {code}", last)
+
+    def _as_if_nothing_had_been(self, file: Path, run_dir: Path, expected: Digest) -> Verdict:
+        text = programs.log_of(run_dir).read_text(errors="replace")
+        places = differing(self.program.digest(run_dir), expected)
+        places = [
+            p
+            for p in places
+            if "set-aside-" not in p and MODULE not in p and not is_of(file, p, run_dir)
+        ]
+        if not places or is_named(file, run_dir, text):
+            return Verdict(True, "named" if places else "did nothing", ", ".join(places)[:300])
+        return Verdict(False, "changed the end", ", ".join(places)[:300])
 
 
 def _outside(folder: Path) -> Path:
@@ -109,6 +135,38 @@ def _contents(outside: Path) -> dict[str, bytes]:
     """The plain files."""
     files = (path for path in sorted(outside.rglob("*")) if path.is_file())
     return {path.relative_to(outside).as_posix(): path.read_bytes() for path in files}
+
+
+def _forget_reads(outside: Path) -> None:
+    """Sets the times of the last reading back so far that the next one is noted."""
+    probe = outside.with_name("probe")
+    probe.touch()
+    os.utime(probe, (LONG_AGO, LONG_AGO))
+    probe.read_bytes()
+    if probe.stat().st_atime == LONG_AGO:
+        raise RuntimeError(
+            f"{outside}: nothing notes reads there; let TMPDIR name a folder of a"
+            " file system that is mounted with relatime"
+        )
+    for path in (outside, *outside.rglob("*")):
+        os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
+
+
+def _reads(outside: Path) -> list[str]:
+    """What was read since, by whatever code."""
+    files = (path for path in (outside / "secret.json", *outside.glob("folder/*")) if path.exists())
+    return [path.name for path in files if path.lstat().st_atime != LONG_AGO]
+
+
+def _around(shared: Path, run_dir: Path) -> dict[str, tuple[int, int]]:
+    """Sizes and times of everything beside the place of the run."""
+    found = {}
+    for folder, folders, files in os.walk(shared):
+        folders[:] = [name for name in folders if Path(folder, name) != run_dir.parent]
+        for name in files:
+            status = os.lstat(os.path.join(folder, name))
+            found[os.path.join(folder, name)] = status.st_size, status.st_mtime_ns
+    return found
 
 
 def _put_back(folder: Path, kept: Path) -> None:
@@ -143,9 +201,8 @@ def _lay(file: Path, trap: Trap, outside: Path) -> None:
 @cache
 def _chosen(program: Program, shared: Path, left: Path) -> list[tuple[str, Trap]]:
     """Bad files for a program: each kind of file in turn gets each trap that fits it."""
-    settings = dump(program.config(shared, place_of(program, shared)))
-    read = [shared / name for name in INPUTS if str(shared / name) in settings]
     files = {}
+    read = inputs_of(program, shared)
     for base, folder in [(left, left), *((shared, folder) for folder in read)]:
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(base).as_posix()

@@ -11,25 +11,43 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from script_setups import build_weights
 
 from fault_matrix.cases import Case, Verdict
 from fault_matrix.disk_states import Model, Recording, materialise, recording, states
+from fault_matrix.programs import PROGRAMS
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
+from lactchain.checkpoints import latest_checkpoint
 from lactchain.data.parquet import read_table, write_table
 from lactchain.errors import DataError
-from lactchain.files import append_json_lines, atomic_write, read_sealed_lines, seal, stand_for
-from lactchain.manifests import write_with_manifest
+from lactchain.files import (
+    append_json_lines,
+    atomic_write,
+    make_folder,
+    read_json_lines,
+    read_sealed_lines,
+    seal,
+    stand_for,
+)
+from lactchain.manifests import verify_manifest, write_manifest, write_with_manifest
 from lactchain.run import Run, read_metrics
+from lactchain.search import runs
+from lactchain.search.agents import AgentSpecies
+from lactchain.search.evolution import Evolution
 from lactchain.settings import RunConfig
+from lactchain.stages import search, train_bc
+from lactchain.trainers.guards import GuardCallback
 
 TITLE = "power is lost"
 MODELS: tuple[Model, ...] = ("journal", "loose")
 STATES = 40
-"""Of each writer, model and moment."""
+"""Of each writer, model and moment, where they are read in a moment."""
 
 Announce = Callable[[int], None]
 
@@ -41,10 +59,12 @@ class Writer:
     Attributes:
         write: does so, and announces the number of each step that is done.
         read: the number of the last step that is there; `ValueError` where it is there by halves.
+        num_states: that are tried at each moment.
     """
 
     write: Callable[[Path, Announce], None]
     read: Callable[[Path], int]
+    num_states: int = STATES
 
 
 def cases(shared: Path, scale: float) -> Iterator[Case]:
@@ -75,7 +95,7 @@ class _Loss:
     def _judge(self, folder: Path) -> Verdict:
         least = max((n for end, n in self.announced.items() if end <= self.end), default=0)
         rng = random.Random(self.end)
-        for state in states(self.recorded, self.end, self.model, STATES, rng):
+        for state in states(self.recorded, self.end, self.model, self.writer.num_states, rng):
             place = folder / "after"
             materialise(state, self.recorded, place)
             try:
@@ -213,17 +233,80 @@ def _read_summary(folder: Path) -> int:
 
 
 def _write_results(folder: Path, announce: Announce) -> None:
-    """As a pipeline does after a round: files and links to the newest."""
+    """As a pipeline does after a round: files, a model, and a link to the newest."""
     for step in STEPS:
         write_with_manifest(folder / f"episodes-{step}.json", b"[1]", {})
-        (folder / f"round_{step}").mkdir()
-        stand_for(folder / "actor", f"round_{step}")
+        model = folder / f"round_{step}"
+        make_folder(model)
+        (model / "model.safetensors").write_bytes(b"%d" % step * 3000)
+        write_manifest(model, {"round": step})
+        stand_for(folder / "actor", model.name)
         announce(step)
 
 
 def _read_results(folder: Path) -> int:
     link = folder / "actor"
-    return int(link.readlink().name.removeprefix("round_")) if link.is_symlink() else 0
+    return verify_manifest(link.resolve())["round"] if link.is_symlink() else 0
+
+
+def _write_training(folder: Path, announce: Announce) -> None:
+    """The checkpoints of a trainer of transformers, whose weights native code writes."""
+    config = _training(folder)
+    declared = GuardCallback.on_save
+
+    def saved(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        declared(self, args, state, control, **kwargs)
+        announce(state.global_step)
+
+    with patch.object(GuardCallback, "on_save", saved):
+        train_bc.main(config)
+
+
+def _read_training(folder: Path) -> int:
+    """As `trainers.base.train` finds out where it goes on."""
+    with Run.of(_training(folder)) as run:
+        checkpoint = latest_checkpoint(run.path("checkpoints"))
+        if checkpoint is None:
+            return 0
+        recorded = verify_manifest(checkpoint)
+        run.truncate_metrics(recorded["global_step"], recorded["metrics"])
+        return recorded["global_step"]
+
+
+def _training(folder: Path) -> Any:
+    """A training of four updates or more; its models lie beside the folder that is watched."""
+    weights = Path(gettempdir()) / "fault-power-weights"
+    if not weights.exists():
+        build_weights(weights)
+    return PROGRAMS["train_bc"].config(weights, folder / "run")
+
+
+def _write_lineage(folder: Path, announce: Announce) -> None:
+    """The generations of a search."""
+    save = runs.save_checkpoint
+
+    def saved(place: Path, step: int, *rest: Any) -> None:
+        save(place, step, *rest)
+        announce(step)
+
+    with patch.object(runs, "save_checkpoint", saved):
+        search.main(PROGRAMS["search_evolution"].config(folder, folder / "run"))
+
+
+def _read_lineage(folder: Path) -> int:
+    """As a search goes on."""
+    config = PROGRAMS["search_evolution"].config(folder, folder / "run")
+    with Run.of(config) as run:
+        if run.finished:
+            return config.evolution.num_generations
+        seed, evolution = config.run.seed, config.evolution
+        species = AgentSpecies(config.subject, config.environment, config.space, evolution, seed)
+        found = Evolution(species, evolution, seed, config.target)
+        runs.resume(run, found)
+        told = {line["generation"] for line in read_json_lines(run.path("lineage.jsonl"))}
+    if told != set(range(found.number)):
+        raise ValueError(f"expected the lineage of {found.number} generations, got {sorted(told)}")
+    return found.number
 
 
 def _run(folder: Path) -> Run:
@@ -237,4 +320,6 @@ WRITERS = {
     "trials": Writer(_write_trials, _read_trials),
     "summary": Writer(_write_summary, _read_summary),
     "results": Writer(_write_results, _read_results),
+    "training": Writer(_write_training, _read_training, 12),
+    "lineage": Writer(_write_lineage, _read_lineage, 12),
 }

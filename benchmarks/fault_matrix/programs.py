@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -196,9 +196,21 @@ def start(
     file = run_dir.with_suffix(".yaml")
     if not file.exists() or file.read_text() != dump(config):  # another rank may read it
         file.write_text(dump(config))
-    command = [str(SCRIPTS / f"{program.script}.py"), "--config", str(file), *arguments]
     log = log_of(run_dir, int(variables.get("RANK", 0)))
-    process = _preloaded().Process(target=_main, args=(command, log, before, variables))
+    arguments = ("--config", str(file), *arguments)
+    return start_script(program.script, arguments, log, before, variables)
+
+
+def start_script(
+    script: str,
+    arguments: Sequence[str],
+    log: Path,
+    before: Callable[[], None] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> BaseProcess:
+    """A process that runs a script with arguments; it prints into a file."""
+    command = [str(SCRIPTS / f"{script}.py"), *arguments]
+    process = _preloaded().Process(target=_main, args=(command, log, before, variables or {}))
     process.start()
     return process
 

@@ -1,7 +1,7 @@
 """Two processes that work together, one of which is lost; and slow ones, which are waited for.
 
 Both end within 20 seconds, the one that is left with a line that names the other, and the same
-command ends as if nothing had been.
+command ends as if nothing had been. A run that was over before the fault came begins anew.
 """
 
 import functools
@@ -12,7 +12,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
@@ -28,6 +30,10 @@ NAMES = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", 
 ROUNDS = 12
 WITHIN = 20.0
 PATIENCE = 300.0
+STRUCK = "struck"
+"""File that says when the fault came."""
+NOTHING_LEFT = 0.4
+"""Of its work, a process may still do so much that ends with 0 behind the fault of the other."""
 SLEEP = 0.02
 """Seconds that a slow disk takes for each file, and a slow process for each of its calls."""
 
@@ -50,7 +56,7 @@ FAULTS = ("killed", "stopped", "raises", "exits with 0", "ends with 0", "asked")
 CODES = {
     "killed": {-signal.SIGKILL},
     "stopped": {6, 0},  # once it goes on
-    "raises": {1},
+    "raises": {1, 3, 5},  # where a file is read or written, it is taken for a fault of that
     "exits with 0": {6},
     "ends with 0": {0},
     "asked": {143, -signal.SIGTERM},
@@ -73,38 +79,53 @@ def cases(shared: Path, scale: float) -> Iterator[Case]:
 
 def lose(program: Program, shared: Path, fault: str, rank: int, seed: str, folder: Path) -> Verdict:
     """One process is lost at a random time; then the same command is given again."""
-    run_dir = folder / "run"
-    config = program.config(shared, run_dir)
-    at = Random(seed).uniform(0.1, 0.95) * finished(program, shared)[1][rank]
-    plans = [partial(_prepare, folder), partial(_prepare, folder)]
-    if fault in PLANTED:
-        plans[rank] = partial(_prepare, folder, PLANTED[fault], at)
-    processes = start_two(program, config, plans)
-    lost, left = processes[rank], processes[1 - rank]
-    seconds = _struck(lost, left, fault, at, folder)
+    share = Random(seed).uniform(0.1, 0.95)
+    for attempt in count():
+        place = folder / str(attempt)
+        place.mkdir()
+        run_dir = place / "run"
+        config = program.config(shared, run_dir)
+        at = share * 0.8**attempt * finished(program, shared)[1][rank]
+        plans = [partial(_prepare, place), partial(_prepare, place)]
+        if fault in PLANTED:
+            plans[rank] = partial(_prepare, place, fault, at)
+        processes = start_two(program, config, plans)
+        seconds, worked_on = _struck(processes[rank], processes[1 - rank], fault, at, place)
+        if (place / STRUCK).exists():
+            break
     codes = [process.exitcode for process in processes]
+    said = _said(run_dir, 1 - rank)
     if seconds > WITHIN:
-        return Verdict(False, "slow", f"{seconds:.0f} s: {codes} {_said(run_dir, 1 - rank)[-300:]}")
-    if codes != [0, 0] and (wrong := _wrong(fault, rank, codes, run_dir, _have_met(folder))):
-        return Verdict(False, wrong, f"{codes} {_said(run_dir, 1 - rank)[-400:]}")
-    return _again(program, shared, config)
+        return Verdict(False, "slow", f"{seconds:.0f} s: {codes} {said[-300:]}")
+    if codes[1 - rank] == 0 and worked_on > NOTHING_LEFT * finished(program, shared)[1][1 - rank]:
+        return Verdict(False, "went on as if nothing had been", f"{worked_on:.2f} s of work")
+    if wrong := _wrong(fault, rank, codes, run_dir, _have_met(place)):
+        return Verdict(False, wrong, f"{codes} {said[-400:]}")
+    found = _again(program, shared, config)
+    return replace(found, ending=f"exit {codes[1 - rank]}, {found.ending}")
 
 
-def _struck(lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder: Path) -> float:
-    """Does it, and waits until both have ended; the seconds that this took.
+def _struck(
+    lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder: Path
+) -> tuple[float, float]:
+    """Does it, unless both are done, and waits until both have ended.
 
     A process that has not met the other yet can only be told by the launcher.
+
+    Returns:
+        The seconds that this took, and those that the process which is left has worked.
     """
     if fault in SENT:
         while lost.is_alive() and worked(lost.pid) < at:
             time.sleep(0.002)
         if lost.is_alive():
+            _note_fault(folder)
             os.kill(lost.pid, SENT[fault])
     else:
         lost.join(PATIENCE)
-    began = time.monotonic()
+    began, worked_before, worked_on = time.monotonic(), worked(left.pid), 0.0
     if fault == "stopped":
-        left.join(WITHIN)
+        worked_on = work_until_end(left, worked_before, WITHIN)
         if left.is_alive() and not _have_met(folder):
             began = time.monotonic()  # it was only slow to begin
         if lost.is_alive():
@@ -112,12 +133,26 @@ def _struck(lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder:
     elif not _have_met(folder) and left.is_alive():
         lost.join(WITHIN)
         os.kill(left.pid, signal.SIGTERM)
-    left.join(PATIENCE)
+    worked_on = max(worked_on, work_until_end(left, worked_before, PATIENCE))
     lost.join(PATIENCE)
     seconds = time.monotonic() - began
     for process in (lost, left):
         kill(process)
-    return seconds
+    return seconds, worked_on
+
+
+def work_until_end(process: BaseProcess, worked_before: float, patience: float) -> float:
+    """How long a process still works, in CPU seconds."""
+    found, stop = worked_before, time.monotonic() + patience
+    while process.is_alive() and time.monotonic() < stop:
+        found = max(found, worked(process.pid))
+        time.sleep(0.01)
+    return found - worked_before
+
+
+def _note_fault(folder: Path) -> None:
+    """Notes that the fault has come."""
+    (folder / STRUCK).touch()
 
 
 def _have_met(folder: Path) -> bool:
@@ -129,9 +164,12 @@ def _wrong(fault: str, rank: int, codes: list[int], run_dir: Path, met: bool) ->
     said, code = _said(run_dir, 1 - rank), codes[1 - rank]
     if "Traceback" in said or (fault != "raises" and "Traceback" in _said(run_dir, rank)):
         return "stack trace"
-    if codes[rank] not in CODES[fault]:
+    was_done = fault == "asked" and (run_dir / "summary.json").exists()
+    if codes[rank] not in CODES[fault] and not (was_done and codes[rank] == 0):
         return "other exit codes"
-    if code == 0 or (code == 143 and fault == "asked"):  # it was done; both have saved
+    if code == 143 and fault == "asked":  # both have saved
+        return None
+    if code == 0:  # it had done its part, and needed the other no more
         return None
     if not met:
         return None if code in (6, 143, -signal.SIGTERM) else "other exit codes"
@@ -148,7 +186,7 @@ def _again(program: Program, shared: Path, config: Any) -> Verdict:
         return Verdict(False, f"exit {codes}", _said(run_dir, 0)[-400:])
     if places := differing(program.digest(run_dir), finished(program, shared)[0]):
         return Verdict(False, "not equal", ", ".join(places)[:500])
-    return Verdict(True, "ended, then equal")
+    return Verdict(True, "then equal")
 
 
 def _end_of(process: BaseProcess) -> int | None:
@@ -186,9 +224,7 @@ def start_two(
     ]
 
 
-def _prepare(
-    folder: Path, handler: Callable[[int, Any], None] | None = None, cpu_seconds: float = 0.0
-) -> None:
+def _prepare(folder: Path, fault: str | None = None, cpu_seconds: float = 0.0) -> None:
     """Notes when this process has met the other, and has a fault happen after so much work."""
     watch = Peers.watch
 
@@ -197,8 +233,13 @@ def _prepare(
         watch(peers)
 
     Peers.watch = noted
-    if handler is not None:
-        signal.signal(signal.SIGPROF, handler)
+    if fault is not None:
+
+        def plant(number: int, frame: Any) -> None:
+            _note_fault(folder)
+            PLANTED[fault](number, frame)
+
+        signal.signal(signal.SIGPROF, plant)
         signal.setitimer(signal.ITIMER_PROF, max(cpu_seconds, 0.01))
 
 

@@ -21,6 +21,7 @@ from lactchain.files import read_versioned_json
 from lactchain.manifests import verify_if_described, write_with_manifest
 
 VERSION = 1
+AGAIN = "remove it and the summary.json beside it, and give the same command"
 PARTS = {"practised": False, "held_back": True}
 """Start states apart: the name of each part, and whether its states are held back."""
 Values = TypeVar("Values", "StateValues", "CompletionValues")
@@ -184,8 +185,7 @@ def _write(path: str | Path, fields: dict[str, Any]) -> None:
 
 
 def _read(path: str | Path, make: Callable[[dict[str, Any]], Result]) -> Result:
-    again = "remove it and the summary.json beside it, and give the same command"
-    verify_if_described(path, again)
+    verify_if_described(path, AGAIN)
     fields = read_versioned_json(path, VERSION)
     try:
         return make(fields)

@@ -29,9 +29,10 @@ from lactchain.data.valued_tokens import FOLDER, ValuedTokens, read_valued_token
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_json, read_json_lines
+from lactchain.files import read_json_lines
 from lactchain.inspection.pictures import Picture
-from lactchain.run import read_metrics
+from lactchain.manifests import RUN_FILE, read_run_file
+from lactchain.run import read_metrics, read_summary
 from lactchain.settings import EnvironmentConfig, known_fields
 from lactchain.types import PreferencePair, Trajectory
 
@@ -60,12 +61,12 @@ class RunView:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Versions, device, commit; empty where there is no record."""
-        return self._read("environment.json", read_json) or {}
+        return read_run_file(self.directory) if (self.directory / RUN_FILE).exists() else {}
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
         """The final numbers; None while the run is unfinished."""
-        return self._read("summary.json", read_json)
+        return read_summary(self.directory) if (self.directory / "summary.json").exists() else None
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:

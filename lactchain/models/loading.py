@@ -218,7 +218,20 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
             f"{path}: expected a tokenizer with a pad token, or an unk or eos token to pad with, "
             "got none; add a pad_token to its tokenizer_config.json"
         )
+    _check_special_tokens(tokenizer, path)
     return tokenizer
+
+
+def _check_special_tokens(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """A token that the vocabulary does not have is given a number behind it, without a word."""
+    size = load_shape(path).get_text_config().vocab_size
+    for name in ("bos_token", "eos_token", "pad_token"):
+        number = getattr(tokenizer, f"{name}_id")
+        if number is not None and number >= size:
+            raise DataError(
+                f"{path}: {name} {getattr(tokenizer, name)!r} in tokenizer_config.json is none of "
+                f"the model's {size} tokens; name one that is"
+            )
 
 
 def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:

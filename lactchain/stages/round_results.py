@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from lactchain import distributed
 from lactchain.console import GrowingTable
 from lactchain.data import alarms
-from lactchain.data.evaluations import PARTS, practised
+from lactchain.data.evaluations import AGAIN, PARTS, practised
 from lactchain.files import stand_for
-from lactchain.manifests import write_with_manifest
+from lactchain.manifests import verify_if_described, write_with_manifest
 from lactchain.run import Run
 from lactchain.settings import ActorConfig
 
@@ -150,9 +150,9 @@ class RoundResults:
         if not distributed.is_main():
             return
         for name, source in sources.items():
-            if (self.run.directory / source).is_file():
-                content = (self.run.directory / source).read_bytes()
-                write_with_manifest(self.run.path(name), content, {})
+            if (file := self.run.directory / source).is_file():
+                verify_if_described(file, AGAIN)
+                write_with_manifest(self.run.path(name), file.read_bytes(), {})
         trained = f"round_{number}/simpo" if number else "warm_start"
         for name, source in (("actor", trained), ("critic", f"round_{number}/critic")):
             there = (self.run.directory / source / name).is_dir()  # else it was given, or is none

@@ -1,0 +1,103 @@
+"""Who reads the files of a run, and whether they are told that one is damaged."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fault_matrix import programs
+from fault_matrix.cases import Verdict
+from lactchain.errors import LactChainError
+from lactchain.manifests import (
+    MANIFEST,
+    manifest_beside,
+    read_manifest,
+    read_with_manifest,
+    verify_manifest,
+)
+
+
+def refusal(code: int | None, text: str, file: Path, run_dir: Path) -> Verdict | None:
+    """How a program that printed this has refused a damaged file; None where it ended with 0."""
+    last = last_line(text)
+    if "Traceback" in text:
+        return Verdict(False, "stack trace", last)
+    if code == 0:
+        return None
+    if code not in (2, 3):
+        return Verdict(False, f"exit {code}", last)
+    if not (last.startswith("error: ") and text.count("error: ") == 1):
+        return Verdict(False, "refused in more than a line", last)
+    named = is_named(file, run_dir, last)
+    return Verdict(named, "refused" if named else "refused without its name", last)
+
+
+def last_line(text: str) -> str:
+    """The last line that says anything."""
+    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")[:500]
+
+
+def is_named(file: Path, run_dir: Path, text: str) -> bool:
+    """Whether a text names a file, what its manifest describes, or the folder that it is in."""
+    names = {path.name for path in file.parent.glob(f"{file.stem}.*")} | {file.name}
+    if file.parent != run_dir:
+        names.add(file.parent.name)
+    return any(re.search(rf"(^|[\s/]){re.escape(n)}($|[\s:;,/)])", text) for n in names)
+
+
+def told_by_readers(file: Path, run_dir: Path, shared: Path) -> Verdict:
+    """Whether whoever reads a damaged file of a run is told: a program, or else its manifest."""
+    place = shared / "reading"
+    for name, process in _readers(file, run_dir, shared, place):
+        code = programs.ended(process)
+        text = programs.log_of(place).read_text(errors="replace")
+        shutil.rmtree(place, ignore_errors=True)
+        programs.log_of(place).unlink()
+        if found := refusal(code, text, file, run_dir):
+            return replace(found, ending=f"{found.ending} by {name}")
+        if is_named(file, run_dir, text):
+            return Verdict(True, f"named by {name}")
+    if _is_found_out(file):
+        return Verdict(True, "left as it is, its manifest tells")
+    return Verdict(False, "believed", "nobody says that it is damaged")
+
+
+def _readers(
+    file: Path, run_dir: Path, shared: Path, place: Path
+) -> Iterator[tuple[str, BaseProcess]]:
+    """Programs that read a file of a run, each begun when it is asked for."""
+    for folder in file.parents:
+        if folder.name in ("actor", "critic", "values") and folder.is_relative_to(run_dir):
+            yield "the next stage", _next_stage(folder, shared, place)
+    page = ("--run_dir", str(run_dir), "--output", f"{place}.html")
+    yield "the report", programs.start_script("report", page, programs.log_of(place))
+
+
+def _next_stage(folder: Path, shared: Path, place: Path) -> BaseProcess:
+    """Has a stage read a trained model."""
+    if folder.name == "critic":
+        stage = programs.stage("make_preferences")
+        return programs.start(stage, replace(stage.config(shared, place), critic=str(folder)))
+    stage = programs.stage("evaluate")
+    config = stage.config(shared, place)
+    is_adapter = (folder / "adapter_config.json").exists()
+    setting = "values" if folder.name == "values" else "adapter" if is_adapter else "model"
+    actor = replace(config.actor, **{setting: str(folder)})
+    return programs.start(stage, replace(config, actor=actor))
+
+
+def _is_found_out(file: Path) -> bool:
+    """Whether the checksums of a file say that it is damaged, or is missing."""
+    folder = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
+    try:
+        if file.suffix == ".manifest":
+            read_manifest(file)
+        elif manifest_beside(file).is_file():
+            return not read_with_manifest(file)[2]
+        elif folder is not None:
+            verify_manifest(folder)
+    except LactChainError:
+        return True
+    return not file.exists()
