@@ -20,7 +20,7 @@ from lactchain.manifests import MANIFEST, RUN_FILE, read_manifest, read_run_file
 from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
-from lactchain.same_run import check_changes, identity_of, redact, without_moved
+from lactchain.same_run import HARMLESS, check_changes, identity_of, redact, without_moved
 
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 """Files of a run that follow from its command alone."""
@@ -244,9 +244,17 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
     stored = directory / "config.yaml"
     visible = [p for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
     foreign = [p.name for p in visible if not p.is_dir() or any(_files(p))]
+    if foreign and _is_known(directory, settings) and not _tells_the_same(stored, settings):
+        log.warning("%s: missing or damaged, written anew", stored)
+        return
+    if not stored.exists() and RUN_FILE in foreign:
+        raise ConfigError(
+            f"{stored}: missing, and not known to be of these settings; put a copy back, or choose "
+            "another folder with --run.run_dir"
+        )
     if not stored.exists() and foreign:
-        _check_without_config(stored, settings, foreign)
-    elif not stored.exists() and resume == "must":
+        raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
+    if not stored.exists() and resume == "must":
         raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
     if stored.exists() and resume == "never":
         raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
@@ -257,19 +265,20 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         check_changes(directory, without_moved(directory, before, changed))
 
 
-def _check_without_config(stored: Path, settings: Mapping[str, Any], found: Iterable[str]) -> None:
-    """Refuses a folder whose settings are missing, unless they are known to be those given."""
-    directory, identity = stored.parent, None
-    if RUN_FILE not in found:
-        raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(found)[:3]}")
+def _is_known(directory: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether `environment.json`, which is closed with a checksum, tells of these settings."""
     with suppress(DataError):
-        identity = read_run_file(directory).get("identity")
-    if identity != identity_of(settings):
-        raise ConfigError(
-            f"{stored}: missing, and not known to be of these settings; put a copy back, or choose "
-            "another folder with --run.run_dir"
-        )
-    log.warning("%s: missing, written anew", stored)
+        return read_run_file(directory).get("identity") == identity_of(settings)
+    return False
+
+
+def _tells_the_same(stored: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether a file holds these settings, but for harmless ones and places that moved."""
+    with suppress(ConfigError):
+        before = redact(load(stored))
+        changed = without_moved(stored.parent, before, differences(before, settings))
+        return not any(HARMLESS.isdisjoint(key.split(".")) for key in changed)
+    return False
 
 
 def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:

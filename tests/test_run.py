@@ -115,18 +115,20 @@ def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):
     Run.open(run_dir, Config(), resume="must").close()
 
 
+@pytest.mark.parametrize("content", [None, "run: {seed: 7}\n", "run: [", "runn: {seed: 0}\n"])
 def test_settings_that_were_lost_are_written_anew_where_they_are_known_to_be_the_same(
-    run_dir, caplog
+    run_dir, content, caplog
 ):
     leave_something(run_dir)
-    stored = (run_dir / "config.yaml").read_bytes()
-    (run_dir / "config.yaml").unlink()
+    file = run_dir / "config.yaml"
+    stored = file.read_bytes()
+    file.unlink() if content is None else file.write_text(content)
     other = replace(Config(), run=settings.RunConfig(seed=1))
-    with pytest.raises(ConfigError, match=r"config.yaml: missing, .* put a copy back"):
+    with pytest.raises(ConfigError):
         Run.open(run_dir, other)
     with Run.open(run_dir, Config()):
-        assert (run_dir / "config.yaml").read_bytes() == stored
-    assert caplog.text.count("config.yaml: missing, written anew") == 1
+        assert file.read_bytes() == stored
+    assert caplog.text.count("config.yaml: missing or damaged, written anew") == 1
 
 
 def test_what_a_killed_process_left_to_be_seen_by_others_goes(run_dir):

@@ -27,11 +27,12 @@ from fault_matrix.programs import PROGRAMS, Program
 from fault_matrix.readers import is_named, last_line, refusal, told_by_readers
 from lactchain.config import dump
 from lactchain.manifests import MANIFEST, manifest_beside
+from lactchain.run_folder import has_produced
 
 TITLE = "files are flipped, cut, swapped, or missing"
 MOST = 5000
 MOMENTS = ("quarter", "half", "three quarters", "finished", "about to begin")
-BARE = ("quarter", "half")
+BARE = ("half", "three quarters")
 """Moments of runs that began with models without manifests, as most models are."""
 INPUTS = ("actor", "encoder", "episodes")
 SEED = 1
@@ -81,18 +82,22 @@ class _Damage:
             if moment != "about to begin":
                 before = left_at(self.program, self.shared, moment)
                 shutil.copytree(before, run_dir, symlinks=True)
-            file = _chosen(run_dir, inputs_of(self.program, self.shared), rng, turn)
+            inputs = inputs_of(self.program, self.shared)
+            if moment in BARE and not has_produced(run_dir):
+                inputs = []  # it begins anew, and with what there is then
+            file = _chosen(run_dir, inputs, rng, turn)
             inside = file.is_relative_to(run_dir)
             name = str(file.relative_to(run_dir if inside else self.shared))
             kept = _contents(file.parent)
             try:
                 kind = _damage(file, run_dir, other, rng)
-                found = self._go_on(run_dir, file, expected)
+                touched = file.parent if kind == SWAP_OF_ALL else file
+                found = self._go_on(run_dir, file, touched, expected)
             finally:
                 _put_back(file.parent, kept)
         return replace(found, detail=f"{kind} of {name}, {moment}; {found.detail}".strip("; "))
 
-    def _go_on(self, run_dir: Path, file: Path, expected: Digest) -> Verdict:
+    def _go_on(self, run_dir: Path, file: Path, touched: Path, expected: Digest) -> Verdict:
         damaged = _content(file)
         config = self.program.config(self.shared, run_dir)
         code = programs.ended(programs.start(self.program, config))
@@ -103,7 +108,7 @@ class _Damage:
         named, is_left = is_named(file, run_dir, text), _content(file) == damaged
         places = self._differing(run_dir, expected)
         if is_left:
-            places = [place for place in places if not is_of(file, place, run_dir)]
+            places = [place for place in places if not is_of(touched, place, run_dir)]
         if named and places == ["-report.html"]:  # a page of a damaged run is not written
             places = []
         if places:
@@ -123,15 +128,21 @@ class _Damage:
 
 
 def is_of(file: Path, place: str, run_dir: Path) -> bool:
-    """Whether a place of a digest is the file itself, or a manifest or checkpoint that vouches."""
+    """Whether a place of a digest tells of the file itself.
+
+    That is so of manifests and checkpoints that it is a part of, of what lies under its temporary
+    name, and of `environment.json`, where a run notes the models and data that it read.
+    """
     if not file.is_relative_to(run_dir):
-        return False
+        return place.endswith("environment.json")
     name = file.relative_to(run_dir).as_posix()
     folder, found = place.lstrip("+-").partition(STATE)[0], run_dir / place.lstrip("+-")
     vouches = found == manifest_beside(file) or (
         found.name == MANIFEST and file.is_relative_to(found.parent)
     )
-    return found == file or vouches or (STATE in place and name.startswith(f"{folder}/"))
+    if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:
+        return True
+    return STATE in place and name.startswith(f"{folder}/")
 
 
 def _content(file: Path) -> bytes | None:
@@ -215,8 +226,9 @@ def _swap_folder(file: Path, run_dir: Path, other: Path, rng: random.Random) -> 
     shutil.copytree(donor, folder)
 
 
+SWAP_OF_ALL = "swap of all"
 KINDS: dict[str, Callable[[Path, Path, Path, random.Random], None]] = {
-    "flip": _flip, "another flip": _flip, "cut": _cut, "swap": _swap, "swap of all": _swap_folder,
+    "flip": _flip, "another flip": _flip, "cut": _cut, "swap": _swap, SWAP_OF_ALL: _swap_folder,
     "loss": _remove,
 }  # fmt: skip
 

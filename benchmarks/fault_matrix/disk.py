@@ -22,6 +22,7 @@ from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
 from fault_matrix.damage import expected_after, left_at, place_of
 from fault_matrix.digests import differing
+from fault_matrix.operations import WRITING
 from fault_matrix.programs import PROGRAMS, Program
 
 TITLE = "disks without room"
@@ -31,7 +32,6 @@ KINDS = (
     "size", "size",
 )  # fmt: skip
 BLOCK = 4096
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def cases(shared: Path, scale: float) -> Iterator[Case]:

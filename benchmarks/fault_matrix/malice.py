@@ -2,8 +2,8 @@
 
 Their manifests are forged, so that no checksum tells. An audit hook listens in the program's
 process, and the file system tells what native code does: nothing of a file is run or imported, and
-nothing is read or written outside of the run. A program that is not stopped by the file must end as
-if it had not been there.
+nothing is read or written outside of the run. A program that goes on over a bad file of its run
+must end as if it had not been there; a model may say what it likes.
 """
 
 import os
@@ -79,7 +79,7 @@ class _Attack:
         try:
             _lay(base / name, trap, outside)
             found = self._go_on(run_dir, outside, folder / "notes")
-            if found.ending == "exit 0":
+            if found.ending == "exit 0" and kept is None:
                 found = self._as_if_nothing_had_been(base / name, run_dir, expected)
         finally:
             if kept is not None:
@@ -106,7 +106,7 @@ class _Attack:
         if code is None:
             return Verdict(False, "hung", last)
         if code == 0:
-            return Verdict(True, "exit 0", last)
+            return Verdict(True, "exit 0", "")
         is_told = code in (2, 3, 5) and last.startswith("error: ")
         return Verdict(is_told, "refused" if is_told else f"exit {code}", last)
 

@@ -93,7 +93,8 @@ def _is_found_out(file: Path) -> bool:
     folder = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
     try:
         if file.suffix == ".manifest":
-            read_manifest(file)
+            described = file.with_name(Path(read_manifest(file)["place"]).name)
+            return not read_with_manifest(described)[2]
         elif manifest_beside(file).is_file():
             return not read_with_manifest(file)[2]
         elif folder is not None:

@@ -15,7 +15,6 @@ from typing import Literal
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from lactchain.errors import DataError, NonFiniteError
@@ -25,7 +24,7 @@ from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.places import resolve_weights
-from lactchain.models.weight_files import INDEX, check_weights, write_tensors
+from lactchain.models.weight_files import INDEX, check_weights, read_tensors, write_tensors
 from lactchain.settings import PlayerConfig
 
 BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
@@ -101,7 +100,7 @@ class _Updates:
             return
         check_adapter(Path(adapter), base)
         settings = read_json(Path(adapter) / ADAPTER_FILES[0])
-        stored = load_file(Path(adapter) / ADAPTER_FILES[1])
+        stored = read_tensors(Path(adapter) / ADAPTER_FILES[1])
         if any(".experts." in name for name in stored):
             raise DataError(
                 f"{adapter}: updates of experts cannot be merged; give engines the adapter beside "

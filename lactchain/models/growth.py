@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -22,6 +22,7 @@ from lactchain.models.adapters import ADAPTER_FILES, check_adapter, write_adapte
 from lactchain.models.loading import load_actor, load_own_tokenizer
 from lactchain.models.places import resolve_weights
 from lactchain.models.runtime import quiet
+from lactchain.models.weight_files import read_tensors
 from lactchain.settings import ActorConfig
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
@@ -89,7 +90,7 @@ def disturb_adapter(actor: ActorConfig, noise: float, seed: int, folder: str | P
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         shutil.copy(source / settings, folder)
-        save_file(_noisy(load_file(source / weights), noise, seed), folder / weights)
+        save_file(_noisy(read_tensors(source / weights), noise, seed), folder / weights)
         write_adapter_record(folder, base)
 
 

@@ -25,6 +25,7 @@ from lactchain.files import disk_errors
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.trainers.base import HeadedTrainer
+from lactchain.trainers.guards import readable
 from lactchain.types import Trajectory
 
 TARGETS_FILE = "targets.safetensors"
@@ -280,6 +281,7 @@ class CriticTrainer(HeadedTrainer):
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(checkpoint, model)
         if self.table.needs_values:
-            with safe_open(Path(checkpoint) / TARGETS_FILE, framework="pt") as file:
+            targets = Path(checkpoint) / TARGETS_FILE
+            with readable(checkpoint), safe_open(targets, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
                 self._targets_epoch = int(file.metadata()["epoch"])
