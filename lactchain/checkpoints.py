@@ -112,7 +112,8 @@ def _finish_removals(directory: str | Path) -> None:
 def _remove(path: Path) -> None:
     """Removes a checkpoint in one step for all who look; its files go after that."""
     doomed = path.with_name(f"{_REMOVED}{path.name}")
-    if doomed.exists():
+    with disk_errors(path):
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        os.rename(path, doomed)
         shutil.rmtree(doomed)
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)

@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import DataError
 from lactchain.files import follow
 from lactchain.manifests import CARD, MANIFEST, manifest_beside, read_manifest
 from lactchain.models.places import resolve_weights
@@ -109,14 +109,14 @@ def _checksums(key: str, path: Path) -> dict[str, str]:
 def _listed(file: Path, folder: Path) -> str | None:
     """The SHA-256 in a manifest of the file or its folder, which whoever reads it verifies."""
     name, size = file.relative_to(folder).as_posix(), file.stat().st_size
-    with suppress(DataError, ConfigError):
-        own = manifest_beside(file)
-        if own != file and own.is_file():
-            told = read_manifest(own)
-        else:
-            told = read_manifest(folder / MANIFEST)["files"].get(name, {})
-        return told.get("sha256") if told.get("size") == size else None
-    return None
+    own, shared = manifest_beside(file), folder / MANIFEST
+    if own != file and own.is_file():
+        told = read_manifest(own)
+    elif shared.is_file() and file != shared:
+        told = read_manifest(shared).get("files", {}).get(name, {})
+    else:
+        return None
+    return told.get("sha256") if told.get("size") == size else None
 
 
 def _checksum(file: Path) -> str:

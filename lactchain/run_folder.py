@@ -50,8 +50,9 @@ def prepare_folder(
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
         _check_plain(directory)
-        for mark in directory.glob(f"{_SEEN}*"):  # of a process that was killed
-            mark.unlink()
+        with disk_errors(directory):
+            for mark in directory.glob(f"{_SEEN}*"):  # of a process that was killed
+                mark.unlink()
         begun = has_produced(directory)
         if resume != "must" and not begun:
             _forget(directory)

@@ -26,7 +26,7 @@ from fault_matrix.digests import STATE, Digest, differing
 from fault_matrix.programs import PROGRAMS, Program
 from fault_matrix.readers import is_named, last_line, refusal, told_by_readers
 from lactchain.config import dump
-from lactchain.manifests import MANIFEST, manifest_beside
+from lactchain.manifests import MANIFEST, RUN_FILE, manifest_beside
 from lactchain.run_folder import has_produced
 
 TITLE = "files are flipped, cut, swapped, or missing"
@@ -131,15 +131,18 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
     """Whether a place of a digest tells of the file itself.
 
     That is so of manifests and checkpoints that it is a part of, of what lies under its temporary
-    name, and of `environment.json`, where a run notes the models and data that it read.
+    name, and of `environment.json`, where a run notes the models and data that it read; and of all
+    manifests of a run where the file is the one that names the run.
     """
     if not file.is_relative_to(run_dir):
         return place.endswith("environment.json")
     name = file.relative_to(run_dir).as_posix()
     folder, found = place.lstrip("+-").partition(STATE)[0], run_dir / place.lstrip("+-")
-    vouches = found == manifest_beside(file) or (
-        found.name == MANIFEST and file.is_relative_to(found.parent)
-    )
+    is_manifest = found.name == MANIFEST or found.suffix == ".manifest"
+    is_beside = found in (manifest_beside(file), file.with_name("summary.manifest"))
+    is_above = file.is_relative_to(found.parent) and found.name == MANIFEST
+    names_run = file.name == RUN_FILE and found.is_relative_to(file.parent)
+    vouches = is_manifest and (is_beside or is_above or names_run)
     if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:
         return True
     return STATE in place and name.startswith(f"{folder}/")

@@ -171,6 +171,7 @@ class Training:
         self.evaluations = state["evaluations"]
         self._logged, self._saved = state["logged"], self.steps
         self._episodes = [tuple(entry) for entry in state["episodes"]]
+        self._write_evaluations()  # nothing vouches for the file as a kill has left it
         self.run.truncate_metrics(self.steps, state["metrics"])
 
     def _is_over(self) -> bool:
@@ -215,7 +216,7 @@ class Training:
         means = result.returns.mean(axis=1)
         best = int(means.argmax())
         self.evaluations.append({"step": self.steps, "episode_return": means.tolist()})
-        write_json(self.run.path("evaluations.json"), self.evaluations, indent=1)
+        self._write_evaluations()
         record = {f"eval/{key}": value for key, value in self._figures(result, best).items()}
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
@@ -226,6 +227,9 @@ class Training:
         save_agent(self.run.path("last"), self.agent, best, self.config.environment)
         figures = {"return": float(means[best]), "best": self.best_return}
         self._table.add({"step": f"{self.steps:,}"} | figures)
+
+    def _write_evaluations(self) -> None:
+        write_json(self.run.path("evaluations.json"), self.evaluations, indent=1)
 
     def _play(self, agent: Population, seed: int) -> Evaluation:
         with under_way("evaluation"):

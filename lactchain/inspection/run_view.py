@@ -33,6 +33,7 @@ from lactchain.files import read_json_lines
 from lactchain.inspection.pictures import Picture
 from lactchain.manifests import RUN_FILE, read_run_file
 from lactchain.run import read_metrics, read_summary
+from lactchain.same_run import identity_of, redact
 from lactchain.settings import EnvironmentConfig, known_fields
 from lactchain.types import PreferencePair, Trajectory
 
@@ -56,7 +57,14 @@ class RunView:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration."""
-        return load(self.directory / "config.yaml")
+        file = self.directory / "config.yaml"
+        settings = load(file)
+        if self.environment.get("identity") not in (None, identity_of(redact(settings))):
+            raise DataError(
+                f"{file}: damaged, or another run's; put a copy back, or give the command of the "
+                "run again, which writes it anew"
+            )
+        return settings
 
     @cached_property
     def environment(self) -> dict[str, Any]:
