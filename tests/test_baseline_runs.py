@@ -71,6 +71,7 @@ CONFIGS = {
         environment=WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
         agent=DDPGConfig(
             num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, train_every_env_steps=8,
+            rescale_observations=True,
         ),
         loop=LOOP,
     ),
