@@ -8,6 +8,8 @@ Parts:
   each on Gymnasium's own environments, from the same seeds for everybody. The seeds of a row are
   the members of one population: weights, environments and random numbers of their own.
 - sb3: the same for Stable-Baselines3 at rl-baselines3-zoo's settings.
+- zoo: Acrobot and MountainCar, ten seeds beside the returns that rl-baselines3-zoo publishes of one
+  run each, and beside --zoo_seeds runs of Stable-Baselines3 at the zoo's settings.
 - speed: environment steps per CPU-second at the zoo's settings, same minibatches per step, ours and
   Stable-Baselines3's in turns: ours on CartPole and Pendulum as numpy batches, and on Gymnasium's
   own copies, as the other side plays them; and a population of eight at our own settings.
@@ -36,6 +38,7 @@ from typing import Any
 
 import numpy as np
 from baseline_measurements import (
+    PUBLISHED,
     ROOT,
     ZOO,
     ZOO_THEIRS,
@@ -58,6 +61,15 @@ RETURNS = {
     "DDPG Pendulum-v1": ("train_ddpg/pendulum", -155),
     "PPO LunarLander-v3": ("train_ppo/lunar_lander", 240),
 }
+# Beside rl-baselines3-zoo's published returns.
+PUBLISHED_RETURNS = {
+    "PPO Acrobot-v1": "train_ppo/acrobot",
+    "DQN Acrobot-v1": "train_dqn/acrobot",
+    "PPO MountainCar-v0": "train_ppo/mountain_car",
+    "DQN MountainCar-v0": "train_dqn/mountain_car",
+}
+ZOO_SEEDS = 10
+COLUMNS_OF_THEIRS = (("return", 1), ("seconds", 0))
 # The ratio with our numpy batches of environments, and with the same environments on both sides.
 SPEED_TARGETS = {
     "PPO CartPole-v1": (1.8, 1.5),
@@ -75,6 +87,8 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", choices=RETURNS, default=[*RETURNS])
     parser.add_argument("--sb3_names", nargs="+", choices=ZOO_THEIRS, default=[*ZOO_THEIRS])
     parser.add_argument("--sb3_seeds", type=int, default=5)
+    parser.add_argument("--zoo_names", nargs="+", choices=PUBLISHED, default=[*PUBLISHED])
+    parser.add_argument("--zoo_seeds", type=int, default=1, help="of Stable-Baselines3")
     parser.add_argument("--repeats", type=int, default=5, help="timings of each side, in turns")
     parser.add_argument("--language", help="run folder of a language policy; made if not there")
     parser.add_argument("--folder", default="runs/benchmarks/baselines")
@@ -127,6 +141,38 @@ def sb3_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
             "seconds": sum(seed["seconds"] for seed in seeds),
         }
         yield returns_row(name, found, None)
+
+
+def zoo_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    yield (
+        "| agent, environment | steps | zoo, one run | ours, mean | 95% interval | every seed "
+        "| CPU-s | Stable-Baselines3 | its CPU-s |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name in options.zoo_names:
+        config = PUBLISHED_RETURNS[name]
+        ours = kept(folder, f"zoo_{name}", lambda c=config: train_ours(c, ZOO_SEEDS))
+        theirs = [
+            kept(folder, f"sb3_{name}_{seed}", lambda n=name, s=seed: train_sb3(n, s))
+            for seed in range(options.zoo_seeds)
+        ]
+        yield zoo_row(name, ours, theirs)
+
+
+def zoo_row(name: str, ours: dict[str, Any], theirs: list[dict[str, float]]) -> str:
+    from seed_statistics import bootstrap_interval
+
+    low, high = bootstrap_interval(ours["returns"], np.mean)
+    cells = [
+        name,
+        f"{ours['steps']:,}",
+        f"{PUBLISHED[name]:.1f}",
+        f"{np.mean(ours['returns']):.1f}",
+    ]
+    cells += [f"{low:.1f} to {high:.1f}", ", ".join(f"{value:.1f}" for value in ours["returns"])]
+    cells += [f"{ours['seconds']:.0f}"]
+    cells += [", ".join(f"{run[key]:.{n}f}" for run in theirs) for key, n in COLUMNS_OF_THEIRS]
+    return f"| {' | '.join(cells)} |"
 
 
 def returns_row(name: str, found: dict[str, Any], target: float | None) -> str:
@@ -229,6 +275,7 @@ def gridworld_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
 PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[str]]] = {
     "returns": returns_part,
     "sb3": sb3_part,
+    "zoo": zoo_part,
     "speed": speed_part,
     "time": time_part,
     "cql": cql_part,
