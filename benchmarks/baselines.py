@@ -12,7 +12,8 @@ Parts:
   run each, and beside --zoo_seeds runs of Stable-Baselines3 at the zoo's settings.
 - speed: environment steps per CPU-second at the zoo's settings, same minibatches per step, ours and
   Stable-Baselines3's in turns: ours on CartPole and Pendulum as numpy batches, and on Gymnasium's
-  own copies, as the other side plays them; and a population of eight at our own settings.
+  own copies, as the other side plays them.
+- population: the same of PPO for a population of eight at our own settings, on CartPole.
 - time: CPU-seconds of training until the mean of 50 greedy episodes on CartPole reaches 475.
 - cql: CQL on 20,000 steps of random CartPole play, final weights, 20 episodes.
 - grid: steps per second of 4,096 grid worlds through `VectorEnv.step`.
@@ -200,9 +201,14 @@ def speed_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
                 lambda n=name, s=same: time_in_turns(n, options.repeats, bool(s)),
             )
             yield speed_row(row, found, target)
+
+
+def population_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    yield "| PPO on CartPole | ours, steps per CPU-second | Stable-Baselines3 | ratio | target |"
+    yield "|---|---|---|---|---|"
     key = f"speed_population_{options.repeats}"
     found = kept(folder, key, lambda: time_population(options.repeats))
-    yield speed_row("PPO, population of 8 at our settings, against one of SB3", found, 10)
+    yield speed_row("population of 8 at our settings, against one of SB3", found, 10)
 
 
 def speed_row(name: str, found: dict[str, list[float]], target: float) -> str:
@@ -277,6 +283,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[str]]] = {
     "sb3": sb3_part,
     "zoo": zoo_part,
     "speed": speed_part,
+    "population": population_part,
     "time": time_part,
     "cql": cql_part,
     "grid": grid_part,
