@@ -85,7 +85,42 @@ ZOO_THEIRS = {
         100_000,
     ),
 }  # fmt: skip
+# Mean returns that rl-baselines3-zoo publishes, of one run each (its benchmark.md at 0088472).
+PUBLISHED = {
+    "PPO Acrobot-v1": -73.5,
+    "DQN Acrobot-v1": -76.6,
+    "PPO MountainCar-v0": -110.4,
+    "DQN MountainCar-v0": -100.8,
+}
+# Its settings for these (rl-zoo3 2.9.2); PPO's observations and rewards are normalised.
+PPO_PUBLISHED = {"gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0}
+DQN_PUBLISHED = {"batch_size": 128, "policy_kwargs": {"net_arch": [256, 256]}}
+ZOO_PUBLISHED = {
+    "PPO Acrobot-v1": (16, PPO_PUBLISHED | {"n_steps": 256, "gae_lambda": 0.94}, 1_000_000),
+    "PPO MountainCar-v0": (16, PPO_PUBLISHED | {"n_steps": 16, "gae_lambda": 0.98}, 1_000_000),
+    "DQN Acrobot-v1": (
+        1,
+        DQN_PUBLISHED
+        | {
+            "learning_rate": 6.3e-4, "buffer_size": 50_000, "learning_starts": 0, "gamma": 0.99,
+            "target_update_interval": 250, "train_freq": 4, "gradient_steps": -1,
+            "exploration_fraction": 0.12, "exploration_final_eps": 0.1,
+        },
+        100_000,
+    ),
+    "DQN MountainCar-v0": (
+        1,
+        DQN_PUBLISHED
+        | {
+            "learning_rate": 4e-3, "buffer_size": 10_000, "learning_starts": 1000, "gamma": 0.98,
+            "target_update_interval": 600, "train_freq": 16, "gradient_steps": 8,
+            "exploration_fraction": 0.2, "exploration_final_eps": 0.07,
+        },
+        120_000,
+    ),
+}  # fmt: skip
 ZOO_THEIRS |= {name: (ours.num_envs, theirs, steps) for name, (ours, theirs, steps) in ZOO.items()}
+SB3_SETTINGS = ZOO_THEIRS | ZOO_PUBLISHED
 # Steps of one timing after a warm-up that fills buffers.
 SPEED_STEPS = {"PPO CartPole-v1": 10_240, "DQN CartPole-v1": 4_096, "DDPG Pendulum-v1": 600}
 SEEDS_OF_EPISODES = 3_000_000
@@ -114,13 +149,16 @@ def make_sb3(name: str, seed: int, env_id: str | None = None) -> Any:
     import stable_baselines3 as sb3
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import VecNormalize
 
     algorithm, zoo_id = name.split()
-    num_envs, settings, _ = ZOO_THEIRS[name]
+    num_envs, settings, _ = SB3_SETTINGS[name]
     settings = dict(settings)
     if algorithm == "DDPG":
         settings["action_noise"] = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))
-    env = make_vec_env(env_id or zoo_id, num_envs, seed=seed)
+    env: Any = make_vec_env(env_id or zoo_id, num_envs, seed=seed)
+    if algorithm == "PPO" and name in ZOO_PUBLISHED:
+        env = VecNormalize(env, gamma=settings["gamma"])
     return getattr(sb3, algorithm)("MlpPolicy", env, seed=seed, device="cpu", **settings)
 
 
@@ -161,7 +199,7 @@ def train_sb3(name: str, seed: int) -> dict[str, float]:
 
     model = make_sb3(name, seed)
     began = time.process_time()
-    model.learn(ZOO_THEIRS[name][2])
+    model.learn(SB3_SETTINGS[name][2])
     seconds = time.process_time() - began
     result = play(sb3_act(model), name.split()[1], 1, 100)
     return {"return": float(result.returns.mean()), "seconds": seconds}

@@ -8,9 +8,12 @@ Parts:
   each on Gymnasium's own environments, from the same seeds for everybody. The seeds of a row are
   the members of one population: weights, environments and random numbers of their own.
 - sb3: the same for Stable-Baselines3 at rl-baselines3-zoo's settings.
+- zoo: Acrobot and MountainCar, ten seeds beside the returns that rl-baselines3-zoo publishes of one
+  run each, and beside --zoo_seeds runs of Stable-Baselines3 at the zoo's settings.
 - speed: environment steps per CPU-second at the zoo's settings, same minibatches per step, ours and
   Stable-Baselines3's in turns: ours on CartPole and Pendulum as numpy batches, and on Gymnasium's
-  own copies, as the other side plays them; and a population of eight at our own settings.
+  own copies, as the other side plays them.
+- population: the same of PPO for a population of eight at our own settings, on CartPole.
 - time: CPU-seconds of training until the mean of 50 greedy episodes on CartPole reaches 475.
 - cql: CQL on 20,000 steps of random CartPole play, final weights, 20 episodes.
 - grid: steps per second of 4,096 grid worlds through `VectorEnv.step`.
@@ -36,6 +39,7 @@ from typing import Any
 
 import numpy as np
 from baseline_measurements import (
+    PUBLISHED,
     ROOT,
     ZOO,
     ZOO_THEIRS,
@@ -58,6 +62,15 @@ RETURNS = {
     "DDPG Pendulum-v1": ("train_ddpg/pendulum", -155),
     "PPO LunarLander-v3": ("train_ppo/lunar_lander", 240),
 }
+# Beside rl-baselines3-zoo's published returns.
+PUBLISHED_RETURNS = {
+    "PPO Acrobot-v1": "train_ppo/acrobot",
+    "DQN Acrobot-v1": "train_dqn/acrobot",
+    "PPO MountainCar-v0": "train_ppo/mountain_car",
+    "DQN MountainCar-v0": "train_dqn/mountain_car",
+}
+ZOO_SEEDS = 10
+COLUMNS_OF_THEIRS = (("return", 1), ("seconds", 0))
 # The ratio with our numpy batches of environments, and with the same environments on both sides.
 SPEED_TARGETS = {
     "PPO CartPole-v1": (1.8, 1.5),
@@ -75,6 +88,8 @@ def main() -> None:
     parser.add_argument("--names", nargs="+", choices=RETURNS, default=[*RETURNS])
     parser.add_argument("--sb3_names", nargs="+", choices=ZOO_THEIRS, default=[*ZOO_THEIRS])
     parser.add_argument("--sb3_seeds", type=int, default=5)
+    parser.add_argument("--zoo_names", nargs="+", choices=PUBLISHED, default=[*PUBLISHED])
+    parser.add_argument("--zoo_seeds", type=int, default=1, help="of Stable-Baselines3")
     parser.add_argument("--repeats", type=int, default=5, help="timings of each side, in turns")
     parser.add_argument("--language", help="run folder of a language policy; made if not there")
     parser.add_argument("--folder", default="runs/benchmarks/baselines")
@@ -129,6 +144,38 @@ def sb3_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
         yield returns_row(name, found, None)
 
 
+def zoo_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    yield (
+        "| agent, environment | steps | zoo, one run | ours, mean | 95% interval | every seed "
+        "| CPU-s | Stable-Baselines3 | its CPU-s |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for name in options.zoo_names:
+        config = PUBLISHED_RETURNS[name]
+        ours = kept(folder, f"zoo_{name}", lambda c=config: train_ours(c, ZOO_SEEDS))
+        theirs = [
+            kept(folder, f"sb3_{name}_{seed}", lambda n=name, s=seed: train_sb3(n, s))
+            for seed in range(options.zoo_seeds)
+        ]
+        yield zoo_row(name, ours, theirs)
+
+
+def zoo_row(name: str, ours: dict[str, Any], theirs: list[dict[str, float]]) -> str:
+    from seed_statistics import bootstrap_interval
+
+    low, high = bootstrap_interval(ours["returns"], np.mean)
+    cells = [
+        name,
+        f"{ours['steps']:,}",
+        f"{PUBLISHED[name]:.1f}",
+        f"{np.mean(ours['returns']):.1f}",
+    ]
+    cells += [f"{low:.1f} to {high:.1f}", ", ".join(f"{value:.1f}" for value in ours["returns"])]
+    cells += [f"{ours['seconds']:.0f}"]
+    cells += [", ".join(f"{run[key]:.{n}f}" for run in theirs) for key, n in COLUMNS_OF_THEIRS]
+    return f"| {' | '.join(cells)} |"
+
+
 def returns_row(name: str, found: dict[str, Any], target: float | None) -> str:
     from seed_statistics import bootstrap_interval, interquartile_mean
 
@@ -154,9 +201,14 @@ def speed_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
                 lambda n=name, s=same: time_in_turns(n, options.repeats, bool(s)),
             )
             yield speed_row(row, found, target)
+
+
+def population_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    yield "| PPO on CartPole | ours, steps per CPU-second | Stable-Baselines3 | ratio | target |"
+    yield "|---|---|---|---|---|"
     key = f"speed_population_{options.repeats}"
     found = kept(folder, key, lambda: time_population(options.repeats))
-    yield speed_row("PPO, population of 8 at our settings, against one of SB3", found, 10)
+    yield speed_row("population of 8 at our settings, against one of SB3", found, 10)
 
 
 def speed_row(name: str, found: dict[str, list[float]], target: float) -> str:
@@ -229,7 +281,9 @@ def gridworld_part(options: argparse.Namespace, folder: Path) -> Iterator[str]:
 PARTS: dict[str, Callable[[argparse.Namespace, Path], Iterator[str]]] = {
     "returns": returns_part,
     "sb3": sb3_part,
+    "zoo": zoo_part,
     "speed": speed_part,
+    "population": population_part,
     "time": time_part,
     "cql": cql_part,
     "grid": grid_part,

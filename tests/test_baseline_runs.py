@@ -71,6 +71,7 @@ CONFIGS = {
         environment=WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
         agent=DDPGConfig(
             num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, train_every_env_steps=8,
+            rescale_observations=True,
         ),
         loop=LOOP,
     ),
@@ -485,6 +486,20 @@ def test_other_libraries_models_are_evaluated_by_the_same_evaluator():
             observation, reward, terminated, truncated, _ = env.step(action)
             total, over = total + reward, terminated or truncated
         assert result.returns[0, episode] == pytest.approx(total, rel=1e-4)
+
+
+def test_a_model_that_learnt_from_normalised_observations_is_shown_such():
+    stable_baselines3 = pytest.importorskip("stable_baselines3")
+    from stable_baselines3.common import vec_env
+
+    copies = vec_env.DummyVecEnv([lambda: gym.make("MountainCar-v0")])
+    envs = vec_env.VecNormalize(copies, clip_obs=100.0)
+    model = stable_baselines3.PPO("MlpPolicy", envs, n_steps=8, batch_size=8, seed=0)
+    envs.obs_rms.mean, envs.obs_rms.var = np.array([-0.5, 0.0]), np.array([1e-2, 1e-6])
+    rows = np.random.default_rng(0).uniform([-1.2, -0.07], [0.6, 0.07], (200, 2)).astype("float32")
+    shown = ((rows - [-0.5, 0.0]) / [0.1, 1e-3]).astype("float32")
+    expected, as_they_are = (model.predict(x, deterministic=True)[0] for x in (shown, rows))
+    assert sb3_act(model)(rows[None])[0].tolist() == expected.tolist() != as_they_are.tolist()
 
 
 def test_other_libraries_models_are_reported_beside_our_runs(tmp_path, finished):

@@ -20,6 +20,8 @@ from lactchain.stages.sizing import fill, measure_world
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
+from baseline_measurements import ZOO_PUBLISHED  # noqa: E402
+from baselines import PUBLISHED_RETURNS  # noqa: E402
 from search_race.agents import CARTPOLE  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
@@ -91,6 +93,14 @@ def test_every_classic_run_is_saved_with_each_evaluation():
         if file.parent.name in CLASSIC:
             loop = load(f"{file.parent.name}/{file.stem}").loop
             assert loop.save_every_steps == loop.eval_every_steps, file
+
+
+@pytest.mark.parametrize("name", ZOO_PUBLISHED)
+def test_agents_beside_published_returns_have_the_same_world_and_budget(name):
+    config, (algorithm, world) = PUBLISHED_RETURNS[name], name.split()
+    shipped = load(config)
+    assert config.startswith(f"train_{algorithm.lower()}/") and shipped.environment.id == world
+    assert shipped.loop.total_steps == ZOO_PUBLISHED[name][2]
 
 
 def test_the_tiny_stages_are_those_of_the_tiny_pipeline():

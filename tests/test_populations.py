@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -79,6 +80,26 @@ def test_numbers_of_cells_are_coded_one_hot():
 def test_a_space_that_no_network_sees_is_refused(space):
     with pytest.raises(ConfigError, match="observation space: expected Box"):
         Inputs.of(space)
+
+
+def test_numbers_are_rescaled_from_the_bounds_of_their_space_and_only_if_asked():
+    space = gym.make("MountainCar-v0").observation_space  # [-1.2, 0.6] and [-0.07, 0.07]
+    rows = np.array([[[-1.2, 0.07]], [[-0.3, -0.035]]], dtype=np.float32)
+    as_it_is, rescaled = (
+        PPO([replace(SMALL, rescale_observations=asked)], space, spaces.Discrete(3)).inputs
+        for asked in (False, True)
+    )
+    expected = torch.tensor([[[-1.0, 1.0]], [[0.0, -0.5]]])
+    torch.testing.assert_close(rescaled.encode(rows), expected, atol=1e-6, rtol=0)
+    assert as_it_is.encode(rows).tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize(
+    "space", [gym.make("CartPole-v1").observation_space, spaces.Discrete(3), spaces.Box(0, 0, (2,))]
+)
+def test_what_has_no_bounds_is_not_rescaled(space):
+    with pytest.raises(ConfigError, match="rescale_observations: expected a Box with finite"):
+        Inputs.of(space, rescale=True)
 
 
 def test_weights_begin_orthogonal_and_members_differ():

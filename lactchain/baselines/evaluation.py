@@ -135,11 +135,14 @@ def sb3_act(model: Any) -> Act:
     """A Stable-Baselines3 model as `evaluate_members` takes it; its predictions are deterministic.
 
     Continuous actions are rescaled to [−1, 1], as the evaluator's environments take them.
+    Observations are normalised as they were when the model learnt, if they were (`VecNormalize`).
     """
-    space = model.action_space
+    space, normalizer = model.action_space, model.get_vec_normalize_env()
 
     def act(observations: np.ndarray) -> np.ndarray:
         flat = observations.reshape(-1, *observations.shape[2:])
+        if normalizer is not None:
+            flat = normalizer.normalize_obs(flat)
         actions, _ = model.predict(flat, deterministic=True)
         actions = actions.reshape(*observations.shape[:2], *actions.shape[1:])
         if actions.dtype.kind != "f":

@@ -32,27 +32,32 @@ Shapes = dict[str, list[tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Inputs:
-    """How observations become numbers: an image, a one-hot code, or the numbers as they are.
+    """How observations become numbers: an image, a one-hot code, or the numbers of a vector.
 
     Attributes:
         kind: image, one_hot or vector.
         shape: of what the network sees, one observation: (C, H, W) or (features,).
         channels_last: whether an image comes with its channels last.
         sizes: of the coded numbers, for one_hot.
+        bounds: least and largest values (2, features) that a vector's numbers are brought from to
+            [-1, 1]; None: they are seen as they are.
     """
 
     kind: str
     shape: tuple[int, ...]
     channels_last: bool = False
     sizes: tuple[int, ...] = ()
+    bounds: Tensor | None = None
 
     @classmethod
-    def of(cls, space: spaces.Space) -> Inputs:
-        """The code of a space's elements.
+    def of(cls, space: spaces.Space, rescale: bool = False) -> Inputs:
+        """The code of a space's elements; `rescale`: bring a vector's numbers to [-1, 1].
 
         Raises:
-            ConfigError: networks cannot see this space.
+            ConfigError: networks cannot see this space, or what is to be rescaled has no bounds.
         """
+        if rescale:
+            return cls("vector", (math.prod(space.shape or ()),), bounds=_bounds(space))
         if isinstance(space, spaces.Discrete) and space.start == 0:
             return cls("one_hot", (int(space.n),), sizes=(int(space.n),))
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -78,8 +83,22 @@ class Inputs:
             return torch.zeros(*batch, *self.shape).scatter_(-1, torch.from_numpy(places), 1.0)
         rows = torch.from_numpy(np.ascontiguousarray(observations))
         if self.kind == "vector":
-            return rows.reshape(*batch, *self.shape).to(torch.float32)
+            rows = rows.reshape(*batch, *self.shape).to(torch.float32)
+            if self.bounds is None:
+                return rows
+            low, high = self.bounds
+            return (2.0 * rows - (high + low)) / (high - low)
         return (rows.movedim(-1, -3) if self.channels_last else rows).to(torch.float32) / 255.0
+
+
+def _bounds(space: spaces.Space) -> Tensor:
+    """Least and largest values (2, features) of a space of vectors."""
+    if isinstance(space, spaces.Box):
+        bounds = torch.from_numpy(np.stack([space.low.ravel(), space.high.ravel()])).float()
+        # Gymnasium's CartPole calls the largest number of float32 a bound of its speeds.
+        if (bounds.abs() < 1e6).all() and (bounds[0] < bounds[1]).all():
+            return bounds
+    raise ConfigError(f"rescale_observations: expected a Box with finite bounds, got {space}")
 
 
 class Network:
