@@ -22,7 +22,7 @@ from typing import Any
 
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.digests import STATE, Digest, differing
+from fault_matrix.digests import STATE, Digest, differing, read, short
 from fault_matrix.programs import PROGRAMS, Program
 from fault_matrix.readers import is_named, last_line, refusal, told_by_readers
 from lactchain.config import dump
@@ -105,10 +105,12 @@ class _Damage:
         refused = refusal(code, text, file, run_dir)
         if refused is not None:
             return refused
-        named, is_left = is_named(file, run_dir, text), _content(file) == damaged
-        places = self._differing(run_dir, expected)
+        named, places = is_named(file, run_dir, text), self._differing(run_dir, expected)
+        others = [place for place in places if not is_of(touched, place, run_dir)]
+        is_as_it_should_be = _is_in(expected, file, run_dir) and others == places
+        is_left = _content(file) == damaged and not is_as_it_should_be
         if is_left:
-            places = [place for place in places if not is_of(touched, place, run_dir)]
+            places = others
         if named and places == ["-report.html"]:  # a page of a damaged run is not written
             places = []
         if places:
@@ -127,6 +129,10 @@ class _Damage:
         return [place for place in places if "set-aside-" not in place]
 
 
+def _is_in(found: Digest, file: Path, run_dir: Path) -> bool:
+    return file.is_relative_to(run_dir) and file.relative_to(run_dir).as_posix() in found
+
+
 def is_of(file: Path, place: str, run_dir: Path) -> bool:
     """Whether a place of a digest tells of the file itself.
 
@@ -142,7 +148,9 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
     is_beside = found in (manifest_beside(file), file.with_name("summary.manifest"))
     is_above = file.is_relative_to(found.parent) and found.name == MANIFEST
     names_run = file.name == RUN_FILE and found.is_relative_to(file.parent)
-    vouches = is_manifest and (is_beside or is_above or names_run)
+    vouches = is_manifest and (is_beside or is_above)
+    if names_run and (is_manifest or STATE in place):
+        return True
     if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:
         return True
     return STATE in place and name.startswith(f"{folder}/")
@@ -237,13 +245,13 @@ KINDS: dict[str, Callable[[Path, Path, Path, random.Random], None]] = {
 
 
 def _donors(file: Path, run_dir: Path, other: Path) -> list[Path]:
-    """Files of the same kind, of another content: of the same run, and of another one."""
+    """Files of the same kind that tell something else: of the same run, and of another one."""
     if not file.is_relative_to(run_dir):
         return []
     kind = re.sub(r"\d+", "*", file.relative_to(run_dir).as_posix())
     found = [p for base in (run_dir, other) for p in sorted(base.glob(kind)) if p.is_file()]
-    content = file.read_bytes()
-    return [path for path in found if path.read_bytes() != content]
+    told = short(read(file), run_dir)
+    return [path for path in found if short(read(path), run_dir) != told]
 
 
 # --- runs that were left --------------------------------------------------------------------------

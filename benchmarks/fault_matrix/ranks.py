@@ -32,8 +32,6 @@ WITHIN = 20.0
 PATIENCE = 300.0
 STRUCK = "struck"
 """File that says when the fault came."""
-NOTHING_LEFT = 0.4
-"""Of its work, a process may still do so much that ends with 0 behind the fault of the other."""
 SLEEP = 0.02
 """Seconds that a slow disk takes for each file, and a slow process for each of its calls."""
 
@@ -90,30 +88,23 @@ def lose(program: Program, shared: Path, fault: str, rank: int, seed: str, folde
         if fault in PLANTED:
             plans[rank] = partial(_prepare, place, fault, at)
         processes = start_two(program, config, plans)
-        seconds, worked_on = _struck(processes[rank], processes[1 - rank], fault, at, place)
+        seconds = _struck(processes[rank], processes[1 - rank], fault, at, place)
         if (place / STRUCK).exists():
             break
     codes = [process.exitcode for process in processes]
     said = _said(run_dir, 1 - rank)
     if seconds > WITHIN:
         return Verdict(False, "slow", f"{seconds:.0f} s: {codes} {said[-300:]}")
-    if codes[1 - rank] == 0 and worked_on > NOTHING_LEFT * finished(program, shared)[1][1 - rank]:
-        return Verdict(False, "went on as if nothing had been", f"{worked_on:.2f} s of work")
     if wrong := _wrong(fault, rank, codes, run_dir, _have_met(place)):
         return Verdict(False, wrong, f"{codes} {said[-400:]}")
     found = _again(program, shared, config)
     return replace(found, ending=f"exit {codes[1 - rank]}, {found.ending}")
 
 
-def _struck(
-    lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder: Path
-) -> tuple[float, float]:
-    """Does it, unless both are done, and waits until both have ended.
+def _struck(lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder: Path) -> float:
+    """Does it, unless both are done, and waits until both have ended; the seconds that this took.
 
     A process that has not met the other yet can only be told by the launcher.
-
-    Returns:
-        The seconds that this took, and those that the process which is left has worked.
     """
     if fault in SENT:
         while lost.is_alive() and worked(lost.pid) < at:
@@ -123,9 +114,9 @@ def _struck(
             os.kill(lost.pid, SENT[fault])
     else:
         lost.join(PATIENCE)
-    began, worked_before, worked_on = time.monotonic(), worked(left.pid), 0.0
+    began = time.monotonic()
     if fault == "stopped":
-        worked_on = work_until_end(left, worked_before, WITHIN)
+        left.join(WITHIN)
         if left.is_alive() and not _have_met(folder):
             began = time.monotonic()  # it was only slow to begin
         if lost.is_alive():
@@ -133,21 +124,12 @@ def _struck(
     elif not _have_met(folder) and left.is_alive():
         lost.join(WITHIN)
         os.kill(left.pid, signal.SIGTERM)
-    worked_on = max(worked_on, work_until_end(left, worked_before, PATIENCE))
+    left.join(PATIENCE)
     lost.join(PATIENCE)
     seconds = time.monotonic() - began
     for process in (lost, left):
         kill(process)
-    return seconds, worked_on
-
-
-def work_until_end(process: BaseProcess, worked_before: float, patience: float) -> float:
-    """How long a process still works, in CPU seconds."""
-    found, stop = worked_before, time.monotonic() + patience
-    while process.is_alive() and time.monotonic() < stop:
-        found = max(found, worked(process.pid))
-        time.sleep(0.01)
-    return found - worked_before
+    return seconds
 
 
 def _note_fault(folder: Path) -> None:
@@ -169,7 +151,7 @@ def _wrong(fault: str, rank: int, codes: list[int], run_dir: Path, met: bool) ->
         return "other exit codes"
     if code == 143 and fault == "asked":  # both have saved
         return None
-    if code == 0:  # it had done its part, and needed the other no more
+    if code == 0:  # its part was done: whoever waits for the other's ends with an error
         return None
     if not met:
         return None if code in (6, 143, -signal.SIGTERM) else "other exit codes"

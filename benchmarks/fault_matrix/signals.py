@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -44,8 +45,8 @@ SIGNALS = 28
 """Of each program."""
 WITHIN = 10.0
 """Seconds until a process has ended: of its own work, where others keep the machine busy."""
-LATE = 0.6
-"""Which share of its whole work a run may still do that ends though it was asked to stop; 0.4 was
+LATE = 0.75
+"""Which share of its whole work a run may still do that ends though it was asked to stop; 0.65 was
 seen, of values that are written behind their training."""
 AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
 """Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
@@ -141,6 +142,9 @@ def stops(
 
 def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, notes: Notes) -> Stop:
     """Asks a process to stop, unless it has ended; waits for that."""
+    if asked == signal.SIGINT:  # whoever starts the processes has them ignore it at first
+        while process.is_alive() and not _listens(process.pid):
+            time.sleep(0.001)
     asked_at, worked_before = None, worked(process.pid)
     with suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGSTOP)  # so that what it has done is what it had done
@@ -154,6 +158,14 @@ def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, note
     lock = run_dir / "lock"
     began = lock.is_file() and lock.read_text().strip() == str(process.pid)
     return Stop(process.exitcode, asked_at, seconds, before, began, list(notes.read()))
+
+
+def _listens(pid: int) -> bool:
+    """Whether a process has handlers of its own for stops."""
+    with suppress(OSError):
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+        return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
 
 
 def fault_of(
