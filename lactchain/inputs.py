@@ -52,7 +52,8 @@ def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: 
     """
     for key in recorded.keys() & found.keys():
         before = {name: recorded[key][name] for name in _read_of(key, recorded[key])}
-        if name := next((n for n in before if _differ(before[n], found[key].get(n))), None):
+        names = sorted(before, key=lambda name: (PurePath(name).name != MANIFEST, name))
+        if name := next((n for n in names if _differ(before[n], found[key].get(n))), None):
             refuse_unless_inexact(
                 f"{run}: {name} of {key} is not as it was when this run began; put it back, "
                 "or give another run.run_dir to begin anew"

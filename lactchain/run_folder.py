@@ -58,6 +58,12 @@ def prepare_folder(
             _forget(directory)
         _check_folder(directory, settings, resume)
         before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
+        if begun and not before:
+            log.warning(
+                "%s: missing, written anew; which models and data the run began with is not known "
+                "any more",
+                directory / RUN_FILE,
+            )
         _check_imports(directory, before)
         if (stored := directory / "config.yaml").is_file():
             _check_own(directory, before, (redact(load(stored)), settings))
@@ -247,6 +253,7 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
     foreign = [p.name for p in visible if not p.is_dir() or any(_files(p))]
     if foreign and _is_known(directory, settings) and not _tells_the_same(stored, settings):
         log.warning("%s: missing or damaged, written anew", stored)
+        stored.unlink(missing_ok=True)
         return
     if not stored.exists() and RUN_FILE in foreign:
         raise ConfigError(

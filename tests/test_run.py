@@ -131,6 +131,14 @@ def test_settings_that_were_lost_are_written_anew_where_they_are_known_to_be_the
     assert caplog.text.count("config.yaml: missing or damaged, written anew") == 1
 
 
+def test_a_run_whose_record_was_lost_says_what_is_not_known_any_more(run_dir, caplog):
+    leave_something(run_dir)
+    assert "began with" not in caplog.text
+    (run_dir / "environment.json").unlink()
+    Run.open(run_dir, Config()).close()
+    assert caplog.text.count("environment.json: missing, written anew; which models and data") == 1
+
+
 def test_what_a_killed_process_left_to_be_seen_by_others_goes(run_dir):
     leave_something(run_dir)
     (run_dir / ".seen-7").touch()
@@ -149,6 +157,7 @@ def test_a_folder_of_other_things_is_not_taken_over(run_dir):
 def test_a_damaged_configuration_is_named(run_dir):
     leave_something(run_dir)
     (run_dir / "config.yaml").write_text("a: [")
+    (run_dir / "environment.json").unlink()  # nothing tells that it would be the same
     with pytest.raises(ConfigError, match="config.yaml: expected YAML"):
         Run.open(run_dir, Config())
 
@@ -398,6 +407,7 @@ def test_a_folder_of_an_older_version_is_refused_with_the_new_names(run_dir):
         run.log({"loss": 1.0}, step=0)
     file = run_dir / "config.yaml"
     file.write_text(file.read_text() + "trust_remote_code: false\n")
+    write_run_file(run_dir, run.environment | {"identity": identity_of(load(file))})
     message = "written by an older version: trust_remote_code is now the environment variable"
     with pytest.raises(ConfigError, match=message):
         Run.open(run_dir, config)
