@@ -210,6 +210,12 @@ def seal(record: Mapping[str, Any], number: int, run_id: str = "") -> dict[str, 
     return {**record, SEAL: digest}
 
 
+def has_seal(record: Mapping[str, Any]) -> bool:
+    """Whether a record was sealed, be the name of the seal itself damaged."""
+    texts = (value for value in record.values() if isinstance(value, str))
+    return SEAL in record or any(re.fullmatch("[0-9a-f]{64}", text) for text in texts)
+
+
 def read_sealed_lines(path: str | Path, run_id: str = "") -> list[dict[str, Any]]:
     """The records of a file of sealed ones; a last line that a crash has cut is left out.
 
@@ -220,7 +226,7 @@ def read_sealed_lines(path: str | Path, run_id: str = "") -> list[dict[str, Any]
     """
     lines = read_json_lines(path)
     records = [{key: value for key, value in line.items() if key != SEAL} for line in lines]
-    sealed = any(SEAL in line for line in lines)
+    sealed = any(map(has_seal, lines))
     for number, (line, record) in enumerate(zip(lines, records, strict=True)):
         seals = [seal(record, number, run_id), seal(record, number)]
         if sealed and line not in seals:

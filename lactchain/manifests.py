@@ -28,6 +28,7 @@ from lactchain.files import (
     SEAL,
     atomic_write,
     disk_errors,
+    has_seal,
     read_json,
     seal,
     sha256,
@@ -73,7 +74,7 @@ def read_run_file(folder: Path) -> dict[str, Any]:
     """
     stored = read_json(folder / RUN_FILE)
     facts = {key: value for key, value in stored.items() if key != SEAL}
-    if SEAL in stored and stored != seal(facts, 0):
+    if has_seal(stored) and stored != seal(facts, 0):
         raise DataError(f"{folder / RUN_FILE}: damaged; remove it, the same command writes it anew")
     return facts
 

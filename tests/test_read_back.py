@@ -241,6 +241,21 @@ def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):
     assert read_json_lines(path) == [{"a": 1}, {"a": 2}]
 
 
+def test_a_seal_whose_own_name_is_damaged_is_one(tmp_path):
+    """It would be taken for the work of an older version, which wrote none."""
+    path = tmp_path / "trials.jsonl"
+    append_json_lines(path, [seal({"trial": 1}, 0, "run")])
+    path.write_text(path.read_text().replace("sha256", "sha257").replace("1", "2", 1))
+    with pytest.raises(DataError, match="line 1 is damaged"):
+        read_sealed_lines(path, "run")
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        run.log({"loss": 1.0}, 1)
+    file = run.directory / RUN_FILE
+    file.write_text(file.read_text().replace("sha256", "sha257"))
+    with pytest.raises(DataError, match="environment.json: damaged"):
+        read_run_file(run.directory)
+
+
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "environment.json"])
 def test_the_page_of_a_run_shows_nothing_that_was_changed_since_it_ended(name, tmp_path):
     with Run.open(tmp_path / "run", RunConfig()) as run:

@@ -111,8 +111,8 @@ class _Damage:
         is_left = _content(file) == damaged and not is_as_it_should_be
         if is_left or named:
             places = others
-        if named and places == ["-report.html"]:  # a page of a damaged run is not written
-            places = []
+        if named:  # a page or picture of a damaged run is not written
+            places = [place for place in places if place not in ("-report.html", "-episode.gif")]
         if places:
             return Verdict(False, "silent", f"{', '.join(places)}; {last_line(text)}"[:400])
         if not is_left:

@@ -94,7 +94,7 @@ def _is_found_out(file: Path) -> bool:
     try:
         if file.suffix == ".manifest":
             described = file.with_name(Path(read_manifest(file)["place"]).name)
-            return not read_with_manifest(described)[2]
+            return manifest_beside(described) != file or not read_with_manifest(described)[2]
         elif manifest_beside(file).is_file():
             return not read_with_manifest(file)[2]
         elif folder is not None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import ProgressCallback, TrainerCallback
@@ -55,6 +56,12 @@ GENERATORS = (
 """What reads, and what sets, where each random number generator stands."""
 
 
+UNREADABLE = (
+    UnpicklingError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError, EOFError,
+)  # fmt: skip
+"""What libraries raise where a file is not what it should be."""
+
+
 @contextmanager
 def readable(checkpoint: str | Path | None) -> Iterator[None]:
     """A state that cannot be taken is a `DataError`, though a manifest vouches for its bytes.
@@ -65,7 +72,7 @@ def readable(checkpoint: str | Path | None) -> Iterator[None]:
         yield
     except (torch.OutOfMemoryError, torch.AcceleratorError, torch.distributed.DistError):
         raise
-    except (UnpicklingError, LookupError, TypeError, ValueError, RuntimeError, EOFError) as error:
+    except UNREADABLE as error:
         reason, *_ = str(error).splitlines() or [type(error).__name__]
         if isinstance(error, UnpicklingError):  # torch would tell how to run it all the same
             reason = "it is cut, or holds more than tensors and plain values"
