@@ -222,7 +222,8 @@ class _Metrics:
 
     def __init__(self, path: Path) -> None:
         self.names: defaultdict[int, list[Set[str]]] = defaultdict(list)
-        self._path, self._size, self._digest = path, 0, hashlib.sha256()
+        self._path, self._digest = path, hashlib.sha256()
+        self._size = self._num_lines = 0
 
     def read_on(self) -> None:
         """Takes note of the records that were added."""
@@ -231,9 +232,10 @@ class _Metrics:
         with open(self._path, "rb") as file:
             file.seek(self._size)
             added = file.read()
-        for record in parse_json_lines(self._path, added):
+        for record in parse_json_lines(self._path, added, self._num_lines):
             self.names[record["step"]].append({*record})
         self._size += len(added)
+        self._num_lines += added.count(b"\n")
         self._digest.update(added)
 
     @property

@@ -16,7 +16,14 @@ from lactchain.environments.registry import not_imported
 from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.files import atomic_write, disk_errors, make_folder, whole_lines
 from lactchain.inputs import Inputs, check_inputs, inputs_of
-from lactchain.manifests import MANIFEST, RUN_FILE, read_manifest, read_run_file, write_run_file
+from lactchain.manifests import (
+    MANIFEST,
+    RUN_FILE,
+    describe,
+    read_manifest,
+    read_run_file,
+    write_run_file,
+)
 from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
 from lactchain.renamed_settings import refuse_renamed
@@ -56,23 +63,27 @@ def prepare_folder(
         begun = has_produced(directory)
         if resume != "must" and not begun:
             _forget(directory)
-        _check_folder(directory, settings, resume)
+        is_lost = _check_folder(directory, settings, resume)
         before = read_run_file(directory) if (directory / RUN_FILE).is_file() else {}
-        if begun and not before:
-            log.warning(
-                "%s: missing, written anew; which models and data the run began with is not known "
-                "any more",
-                directory / RUN_FILE,
-            )
         _check_imports(directory, before)
-        if (stored := directory / "config.yaml").is_file():
+        if (stored := directory / "config.yaml").is_file() and not is_lost:
             _check_own(directory, before, (redact(load(stored)), settings))
         inputs = _inputs(directory, before, config)
         run_id = run_id_of(directory, settings)
         named = {"run_id": run_id, "identity": identity_of(settings)}
-        about = before | named | describe_environment() | {"inputs": inputs}
+        text = to_yaml(settings)
+        described = {"inputs": inputs, "config": describe(text.encode())}
+        about = before | named | describe_environment() | described
         write_run_file(directory, about)  # first: a kill before the next leaves a run's own two
-        atomic_write(directory / "config.yaml", to_yaml(settings))
+        atomic_write(stored, text)
+        if is_lost:
+            log.warning("%s: was missing or damaged, and is written anew", stored)
+        if begun and not before:
+            log.warning(
+                "%s: was missing, and is written anew; which models and data the run began with is "
+                "not known any more",
+                directory / RUN_FILE,
+            )
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not (directory / "summary.json").exists() and nothing_under_way():
             log.info("%s: was left unfinished, and goes on", directory)
@@ -247,14 +258,22 @@ def leave_nothing(directory: Path) -> None:
                 folder.rmdir()
 
 
-def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> None:
+def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> bool:
+    """Refuses a folder that this run may not live in.
+
+    Returns:
+        Whether its `config.yaml` is missing or damaged, while all else is known to be this run's.
+    """
     stored = directory / "config.yaml"
     visible = [p for p in directory.iterdir() if p.name != "lock" and p.name[0] != "."]
     foreign = [p.name for p in visible if not p.is_dir() or any(_files(p))]
-    if foreign and _is_known(directory, settings) and not _tells_the_same(stored, settings):
-        log.warning("%s: missing or damaged, written anew", stored)
-        stored.unlink(missing_ok=True)
-        return
+    there_is_one = stored.exists() or (RUN_FILE in foreign and has_produced(directory))
+    if resume == "must" and not there_is_one and not set(foreign) - {RUN_FILE}:
+        raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
+    if resume == "never" and there_is_one:
+        raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
+    if _is_known(directory, settings) and not _tells_the_same(stored, settings):
+        return True
     if not stored.exists() and RUN_FILE in foreign:
         raise ConfigError(
             f"{stored}: missing, and not known to be of these settings; put a copy back, or choose "
@@ -262,20 +281,17 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         )
     if not stored.exists() and foreign:
         raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
-    if not stored.exists() and resume == "must":
-        raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
-    if stored.exists() and resume == "never":
-        raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
     if stored.exists():
         before = redact(load(stored))
         refuse_renamed(stored, without(before, settings))
         changed = differences(before, settings)
         check_changes(directory, without_moved(directory, before, changed))
+    return False
 
 
 def _is_known(directory: Path, settings: Mapping[str, Any]) -> bool:
     """Whether `environment.json`, which is closed with a checksum, tells of these settings."""
-    with suppress(DataError):
+    with suppress(DataError):  # also where there is none
         return read_run_file(directory).get("identity") == identity_of(settings)
     return False
 

@@ -386,8 +386,10 @@ def test_an_environment_that_breaks_the_rules_is_told_which_one_by_classic_agent
 
 def test_an_environment_that_does_not_suit_is_a_config_error(tmp_path):
     for name, env_id in (("dqn", "Pendulum-v1"), ("ddpg", "CartPole-v1"), ("cql", "Pendulum-v1")):
+        agent = replace(CONFIGS[name].agent, rescale_observations=None)
+        changes = {"environment": WorldConfig(env_id), "agent": agent}
         with pytest.raises(ConfigError, match="expected (Discrete|Box) actions"):
-            train_agent(placed(CONFIGS[name], tmp_path / name, environment=WorldConfig(env_id)))
+            train_agent(placed(CONFIGS[name], tmp_path / name, **changes))
 
 
 def test_data_of_another_world_are_refused(tmp_path):

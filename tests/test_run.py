@@ -126,9 +126,11 @@ def test_settings_that_were_lost_are_written_anew_where_they_are_known_to_be_the
     other = replace(Config(), run=settings.RunConfig(seed=1))
     with pytest.raises(ConfigError):
         Run.open(run_dir, other)
-    with Run.open(run_dir, Config()):
+    with pytest.raises(ConfigError, match="resume is never"):
+        Run.open(run_dir, Config(), resume="never")
+    with Run.open(run_dir, Config(), resume="must"):
         assert file.read_bytes() == stored
-    assert caplog.text.count("config.yaml: missing or damaged, written anew") == 1
+    assert caplog.text.count("config.yaml: was missing or damaged, and is written anew") == 1
 
 
 def test_a_run_whose_record_was_lost_says_what_is_not_known_any_more(run_dir, caplog):
@@ -136,7 +138,9 @@ def test_a_run_whose_record_was_lost_says_what_is_not_known_any_more(run_dir, ca
     assert "began with" not in caplog.text
     (run_dir / "environment.json").unlink()
     Run.open(run_dir, Config()).close()
-    assert caplog.text.count("environment.json: missing, written anew; which models and data") == 1
+    assert (
+        caplog.text.count("environment.json: was missing, and is written anew; which models") == 1
+    )
 
 
 def test_what_a_killed_process_left_to_be_seen_by_others_goes(run_dir):

@@ -32,6 +32,8 @@ KINDS = (
     "size", "size",
 )  # fmt: skip
 BLOCK = 4096
+LOG = 8192
+"""Bytes that a quota leaves for what a program prints, which is a file here."""
 
 
 def cases(shared: Path, scale: float) -> Iterator[Case]:
@@ -87,7 +89,7 @@ class _Disk:
         """The limit that the process sets itself, if any, and what gives it room."""
         if self.kind in ("quota", "read-only"):
             num_bytes, num_names = _needs(self.program, self.shared)
-            largest = int(share * _largest(self.program, self.shared))
+            largest = max(LOG, int(share * _largest(self.program, self.shared)))
             limit = Quota(largest) if self.kind == "quota" else ReadOnly(int(share * num_names))
             yield limit, lambda: None
             return

@@ -135,7 +135,8 @@ def sb3_act(model: Any) -> Act:
     """A Stable-Baselines3 model as `evaluate_members` takes it; its predictions are deterministic.
 
     Continuous actions are rescaled to [−1, 1], as the evaluator's environments take them.
-    Observations are normalised as they were when the model learnt, if they were (`VecNormalize`).
+    Observations are normalised as they were when the model learnt, if they were (`VecNormalize`):
+    a model that was loaded knows of that if it was given its environment.
     """
     space, normalizer = model.action_space, model.get_vec_normalize_env()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -39,15 +39,15 @@ class Inputs:
         shape: of what the network sees, one observation: (C, H, W) or (features,).
         channels_last: whether an image comes with its channels last.
         sizes: of the coded numbers, for one_hot.
-        bounds: least and largest values (2, features) that a vector's numbers are brought from to
-            [-1, 1]; None: they are seen as they are.
+        bounds: least and largest values that a vector's numbers are brought from to [-1, 1], one of
+            each feature; None: they are seen as they are.
     """
 
     kind: str
     shape: tuple[int, ...]
     channels_last: bool = False
     sizes: tuple[int, ...] = ()
-    bounds: Tensor | None = None
+    bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @classmethod
     def of(cls, space: spaces.Space, rescale: bool = False) -> Inputs:
@@ -56,8 +56,11 @@ class Inputs:
         Raises:
             ConfigError: networks cannot see this space, or what is to be rescaled has no bounds.
         """
-        if rescale:
-            return cls("vector", (math.prod(space.shape or ()),), bounds=_bounds(space))
+        found = cls._of(space)
+        return replace(found, bounds=_bounds(space, found.kind)) if rescale else found
+
+    @classmethod
+    def _of(cls, space: spaces.Space) -> Inputs:
         if isinstance(space, spaces.Discrete) and space.start == 0:
             return cls("one_hot", (int(space.n),), sizes=(int(space.n),))
         if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -86,19 +89,21 @@ class Inputs:
             rows = rows.reshape(*batch, *self.shape).to(torch.float32)
             if self.bounds is None:
                 return rows
-            low, high = self.bounds
+            low, high = torch.tensor(self.bounds)
             return (2.0 * rows - (high + low)) / (high - low)
         return (rows.movedim(-1, -3) if self.channels_last else rows).to(torch.float32) / 255.0
 
 
-def _bounds(space: spaces.Space) -> Tensor:
-    """Least and largest values (2, features) of a space of vectors."""
-    if isinstance(space, spaces.Box):
-        bounds = torch.from_numpy(np.stack([space.low.ravel(), space.high.ravel()])).float()
+def _bounds(space: spaces.Space, kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Least and largest values of a space of vectors, one of each feature."""
+    if kind == "vector" and isinstance(space, spaces.Box):
+        low, high = space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
         # Gymnasium's CartPole calls the largest number of float32 a bound of its speeds.
-        if (bounds.abs() < 1e6).all() and (bounds[0] < bounds[1]).all():
-            return bounds
-    raise ConfigError(f"rescale_observations: expected a Box with finite bounds, got {space}")
+        if np.abs([low, high]).max() < 1e6 and (low < high).all():
+            return tuple(low.tolist()), tuple(high.tolist())
+    raise ConfigError(
+        f"rescale_observations: expected a Box of vectors with finite bounds, got {space}"
+    )
 
 
 class Network:

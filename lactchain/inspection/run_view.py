@@ -31,9 +31,8 @@ from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json_lines
 from lactchain.inspection.pictures import Picture
-from lactchain.manifests import RUN_FILE, read_run_file
+from lactchain.manifests import RUN_FILE, describe, read_run_file
 from lactchain.run import read_metrics, read_summary
-from lactchain.same_run import identity_of, redact
 from lactchain.settings import EnvironmentConfig, known_fields
 from lactchain.types import PreferencePair, Trajectory
 
@@ -58,13 +57,13 @@ class RunView:
     def config(self) -> dict[str, Any]:
         """The resolved configuration."""
         file = self.directory / "config.yaml"
-        settings = load(file)
-        if self.environment.get("identity") not in (None, identity_of(redact(settings))):
+        described = self.environment.get("config")  # older versions of the project wrote none
+        if described is not None and describe(file.read_bytes()) != described:
             raise DataError(
-                f"{file}: damaged, or another run's; put a copy back, or give the command of the "
-                "run again, which writes it anew"
+                f"{file}: changed since the run wrote it; put a copy back, or give the command of "
+                "the run again, which writes it anew"
             )
-        return settings
+        return load(file)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
