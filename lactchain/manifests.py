@@ -167,12 +167,23 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
 
 
 def verify_if_described(path: str | Path, mend: str) -> None:
-    """Raises `DataError` if a file has a manifest beside it and is not as that says.
+    """Raises `DataError` if a file is not as the manifest beside it says, or that is missing.
 
-    Older versions of the project wrote some without; `mend` tells how to come by another one.
+    Runs of older versions of the project have some without; `mend` tells how to come by another
+    file.
     """
-    if manifest_beside(path).is_file() and not read_with_manifest(path)[2]:
-        raise DataError(f"{path}: damaged; {mend}")
+    beside = manifest_beside(path)
+    if beside.is_file():
+        if not read_with_manifest(path)[2]:
+            raise DataError(f"{path}: damaged; {mend}")
+    elif Path(path).is_file() and _describes_all(Path(path)):
+        raise DataError(f"{beside}: missing, nothing vouches for {Path(path).name}; {mend}")
+
+
+def _describes_all(path: Path) -> bool:
+    """Whether the run that a file lies in is of a version that describes all that it writes."""
+    run = next((p for p in path.resolve().parents if (p / RUN_FILE).is_file()), None)
+    return run is not None and "config" in read_run_file(run)
 
 
 def manifest_beside(path: str | Path) -> Path:

@@ -116,7 +116,12 @@ def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir,
             DataError, match="summary.json: was written elsewhere .run_id: expected"
         ):
             _ = run.summary
-        manifest.unlink()  # as in runs of older versions
+        manifest.unlink()
+        with pytest.raises(DataError, match="summary.manifest: missing, nothing vouches for"):
+            _ = run.summary
+        facts = run.environment
+        facts.pop("config")  # as in runs of older versions
+        write_run_file(run_dir, facts)
         assert run.summary == {"success_rate": 0.5}
 
 

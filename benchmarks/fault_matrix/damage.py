@@ -22,7 +22,7 @@ from typing import Any
 
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.digests import STATE, Digest, differing, read, short
+from fault_matrix.digests import STATE, Digest, differing
 from fault_matrix.programs import PROGRAMS, Program
 from fault_matrix.readers import is_named, last_line, refusal, told_by_readers
 from lactchain.config import dump
@@ -79,6 +79,7 @@ class _Damage:
         programs.log_of(run_dir).unlink(missing_ok=True)
         with _without_manifests(self.shared, moment in BARE):
             expected = expected_after(self.program, self.shared, moment)
+            programs.log_of(run_dir).unlink(missing_ok=True)
             if moment != "about to begin":
                 before = left_at(self.program, self.shared, moment)
                 shutil.copytree(before, run_dir, symlinks=True)
@@ -116,7 +117,10 @@ class _Damage:
         if places:
             return Verdict(False, "silent", f"{', '.join(places)}; {last_line(text)}"[:400])
         if not is_left:
-            return Verdict(True, "repaired" if named else "written anew")
+            is_same = _content(file) == damaged
+            return Verdict(
+                True, "repaired" if named else "no effect" if is_same else "written anew"
+            )
         if named:
             return Verdict(True, "named, and left as it is")
         if not file.is_relative_to(run_dir):
@@ -153,7 +157,7 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
         return True
     if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:
         return True
-    return STATE in place and name.startswith(f"{folder}/")
+    return STATE in place and name.startswith(f"{folder}/checkpoint-{place.rpartition(' ')[2]}/")
 
 
 def _content(file: Path) -> bytes | None:
@@ -245,13 +249,13 @@ KINDS: dict[str, Callable[[Path, Path, Path, random.Random], None]] = {
 
 
 def _donors(file: Path, run_dir: Path, other: Path) -> list[Path]:
-    """Files of the same kind that tell something else: of the same run, and of another one."""
+    """Files of the same kind, of another content: of the same run, and of another one."""
     if not file.is_relative_to(run_dir):
         return []
     kind = re.sub(r"\d+", "*", file.relative_to(run_dir).as_posix())
     found = [p for base in (run_dir, other) for p in sorted(base.glob(kind)) if p.is_file()]
-    told = short(read(file), run_dir)
-    return [path for path in found if short(read(path), run_dir) != told]
+    content = file.read_bytes()
+    return [path for path in found if path.read_bytes() != content]
 
 
 # --- runs that were left --------------------------------------------------------------------------

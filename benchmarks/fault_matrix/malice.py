@@ -118,8 +118,8 @@ class _Attack:
             for p in places
             if "set-aside-" not in p and MODULE not in p and not is_of(file, p, run_dir)
         ]
-        if not places or is_named(file, run_dir, text):
-            return Verdict(True, "named" if places else "did nothing", ", ".join(places)[:300])
+        if not places:
+            return Verdict(True, "named" if is_named(file, run_dir, text) else "did nothing")
         return Verdict(False, "changed the end", ", ".join(places)[:300])
 
 

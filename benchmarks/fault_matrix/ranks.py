@@ -127,6 +127,8 @@ def _struck(lost: BaseProcess, left: BaseProcess, fault: str, at: float, folder:
     left.join(PATIENCE)
     lost.join(PATIENCE)
     seconds = time.monotonic() - began
+    if fault in PLANTED and (folder / STRUCK).exists():
+        seconds = time.time() - (folder / STRUCK).stat().st_mtime
     for process in (lost, left):
         kill(process)
     return seconds

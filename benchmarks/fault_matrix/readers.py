@@ -13,7 +13,6 @@ from lactchain.errors import LactChainError
 from lactchain.manifests import (
     MANIFEST,
     manifest_beside,
-    read_manifest,
     read_with_manifest,
     verify_manifest,
 )
@@ -40,11 +39,15 @@ def last_line(text: str) -> str:
 
 
 def is_named(file: Path, run_dir: Path, text: str) -> bool:
-    """Whether a text names a file, what its manifest describes, or the folder that it is in."""
-    names = {path.name for path in file.parent.glob(f"{file.stem}.*")} | {file.name}
+    """Whether a text names a file, what its manifest describes, or the folder that it is in.
+
+    That is by the whole path, or, of the models and data that a run reads, by the setting.
+    """
+    names = {file, *file.parent.glob(f"{file.stem}.*")}
     if file.parent != run_dir:
-        names.add(file.parent.name)
-    return any(re.search(rf"(^|[\s/]){re.escape(n)}($|[\s:;,/)])", text) for n in names)
+        names.add(file.parent)
+    is_there = any(re.search(rf"{re.escape(str(name))}($|[\s:;,/)])", text) for name in names)
+    return is_there or (not file.is_relative_to(run_dir) and f"{file.name} of " in text)
 
 
 def told_by_readers(file: Path, run_dir: Path, shared: Path) -> Verdict:
@@ -89,16 +92,16 @@ def _next_stage(folder: Path, shared: Path, place: Path) -> BaseProcess:
 
 
 def _is_found_out(file: Path) -> bool:
-    """Whether the checksums of a file say that it is damaged, or is missing."""
+    """Whether the checksums of a file say that it is damaged, or that it is missing."""
     folder = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
     try:
         if file.suffix == ".manifest":
-            described = file.with_name(Path(read_manifest(file)["place"]).name)
-            return manifest_beside(described) != file or not read_with_manifest(described)[2]
-        elif manifest_beside(file).is_file():
+            described = next(p for p in file.parent.glob(f"{file.stem}.*") if p != file)
+            return not read_with_manifest(described)[2]
+        if manifest_beside(file).is_file():
             return not read_with_manifest(file)[2]
-        elif folder is not None:
+        if folder is not None:
             verify_manifest(folder)
     except LactChainError:
         return True
-    return not file.exists()
+    return False
