@@ -176,12 +176,12 @@ def verify_if_described(path: str | Path, mend: str) -> None:
     if beside.is_file():
         if not read_with_manifest(path)[2]:
             raise DataError(f"{path}: damaged; {mend}")
-    elif Path(path).is_file() and _describes_all(Path(path)):
+    elif Path(path).is_file() and describes_all(Path(path)):
         raise DataError(f"{beside}: missing, nothing vouches for {Path(path).name}; {mend}")
 
 
-def _describes_all(path: Path) -> bool:
-    """Whether the run that a file lies in is of a version that describes all that it writes."""
+def describes_all(path: Path) -> bool:
+    """Whether a file or folder lies in a run of a version that describes all that it writes."""
     run = next((p for p in path.resolve().parents if (p / RUN_FILE).is_file()), None)
     return run is not None and "config" in read_run_file(run)
 

@@ -98,9 +98,7 @@ def test_numbers_are_rescaled_from_the_bounds_of_their_space_and_only_if_asked()
     "space", [gym.make("CartPole-v1").observation_space, spaces.Discrete(3), spaces.Box(0, 0, (2,))]
 )
 def test_what_has_no_bounds_is_not_rescaled(space):
-    with pytest.raises(
-        ConfigError, match="rescale_observations: expected a Box of vectors"
-    ):
+    with pytest.raises(ConfigError, match="rescale_observations: expected a Box of vectors"):
         Inputs.of(space, rescale=True)
 
 

@@ -11,7 +11,7 @@ from run_setups import Config
 from lactchain import settings
 from lactchain.config import load, to_dict, to_yaml
 from lactchain.errors import DataError
-from lactchain.manifests import describe, verify_manifest, write_manifest
+from lactchain.manifests import describe, verify_manifest, write_manifest, write_run_file
 from lactchain.run import Run, read_metrics
 
 

@@ -123,7 +123,7 @@ class _Damage:
             )
         if named:
             return Verdict(True, "named, and left as it is")
-        if not file.is_relative_to(run_dir):
+        if not file.is_relative_to(run_dir) or not file.parent.exists():
             return Verdict(True, "no effect")
         return told_by_readers(file, run_dir, self.shared)
 
@@ -157,7 +157,8 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
         return True
     if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:
         return True
-    return STATE in place and name.startswith(f"{folder}/checkpoint-{place.rpartition(' ')[2]}/")
+    checkpoint = f"{folder}/checkpoint-{place.rpartition(' ')[2]}/"
+    return STATE in place and f"{name}/".startswith(checkpoint)
 
 
 def _content(file: Path) -> bytes | None:

@@ -94,9 +94,10 @@ def lasting(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def run_file(path: Path) -> dict[str, Any]:
     """Where a run works and what it reads, if nobody changed the file.
 
-    Of the files that it reads some hold where they lie: their checksums are not compared.
+    Of the files that it reads some hold where they lie, and so do its settings: their checksums are
+    not compared.
     """
-    facts = lasting(read_run_file(path.parent))
+    facts = lasting(read_run_file(path.parent), "config")
     read = facts.get("inputs", {}).items()
     inputs = {name: lasting(hashes, MANIFEST, "critic_config.json") for name, hashes in read}
     return facts | {"inputs": inputs}

@@ -47,7 +47,7 @@ def is_named(file: Path, run_dir: Path, text: str) -> bool:
     if file.parent != run_dir:
         names.add(file.parent)
     is_there = any(re.search(rf"{re.escape(str(name))}($|[\s:;,/)])", text) for name in names)
-    return is_there or (not file.is_relative_to(run_dir) and f"{file.name} of " in text)
+    return is_there or f"{file.name} of " in text
 
 
 def told_by_readers(file: Path, run_dir: Path, shared: Path) -> Verdict:
@@ -100,8 +100,8 @@ def _is_found_out(file: Path) -> bool:
             return not read_with_manifest(described)[2]
         if manifest_beside(file).is_file():
             return not read_with_manifest(file)[2]
-        if folder is not None:
-            verify_manifest(folder)
+        if folder is not None or file.name == MANIFEST:
+            verify_manifest(folder or file.parent)
     except LactChainError:
         return True
     return False

@@ -116,7 +116,8 @@ class RunView:
     @cached_property
     def stages(self) -> dict[str, RunView]:
         """The runs inside this one by relative path, in the order they were started."""
-        folders = (path.parent for path in self.directory.rglob("config.yaml"))
+        names = ("config.yaml", RUN_FILE)  # one of which may have been lost
+        folders = {path.parent for name in names for path in self.directory.rglob(name)}
         views = [RunView(folder) for folder in folders if folder != self.directory]
         views.sort(key=lambda view: (view.started, _natural_order(str(view.directory))))
         return {view.directory.relative_to(self.directory).as_posix(): view for view in views}
