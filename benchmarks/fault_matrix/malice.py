@@ -118,8 +118,9 @@ class _Attack:
             for p in places
             if "set-aside-" not in p and MODULE not in p and not is_of(file, p, run_dir)
         ]
-        if not places:
-            return Verdict(True, "named" if is_named(file, run_dir, text) else "did nothing")
+        named = is_named(file, run_dir, text)
+        if not places or (named and places == ["-report.html"]):  # no page of a damaged run
+            return Verdict(True, "named" if named else "did nothing")
         return Verdict(False, "changed the end", ", ".join(places)[:300])
 
 
