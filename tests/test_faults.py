@@ -402,7 +402,7 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
 
 
 def test_a_configuration_that_takes_memory_is_found_though_another_took_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(configurations, "MOST_BYTES", 20 << 20)
+    monkeypatch.setattr(configurations, "MOST_BYTES", 40 << 20)
     taken = 3 * configurations.MOST_BYTES
     np.ones(taken, np.uint8).sum()  # more than is allowed, before
 
