@@ -268,6 +268,15 @@ def test_the_page_of_a_run_shows_nothing_that_was_changed_since_it_ended(name, t
         write_report(run.directory)
 
 
+def test_a_stage_whose_settings_were_lost_is_missed_by_the_page(tmp_path):
+    with Run.open(tmp_path / "run", RunConfig()) as run:
+        with Run.open(run.path("stage"), RunConfig(seed=1)) as stage:
+            stage.log({"loss": 1.0}, 1)
+        (stage.directory / "config.yaml").unlink()
+        with pytest.raises(DataError, match="stage/config.yaml: changed since the run wrote it"):
+            write_report(run.directory)
+
+
 def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(tmp_path):
     """Its copy would have a checksum of its own, and vouch for the damage."""
     run = Run.open(tmp_path / "run", RunConfig())

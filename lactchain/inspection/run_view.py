@@ -58,12 +58,18 @@ class RunView:
         """The resolved configuration."""
         file = self.directory / "config.yaml"
         described = self.environment.get("config")  # older versions of the project wrote none
-        if described is not None and describe(file.read_bytes()) != described:
+        found = describe(file.read_bytes()) if file.is_file() else None
+        if described is not None and found != described:
             raise DataError(
                 f"{file}: changed since the run wrote it; put a copy back, or give the command of "
                 "the run again, which writes it anew"
             )
         return load(file)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether `environment.json` vouches for the settings; older versions did not."""
+        return "config" in self.environment
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -119,6 +125,7 @@ class RunView:
         names = ("config.yaml", RUN_FILE)  # one of which may have been lost
         folders = {path.parent for name in names for path in self.directory.rglob(name)}
         views = [RunView(folder) for folder in folders if folder != self.directory]
+        views = [v for v in views if (v.directory / "config.yaml").is_file() or v.is_described]
         views.sort(key=lambda view: (view.started, _natural_order(str(view.directory))))
         return {view.directory.relative_to(self.directory).as_posix(): view for view in views}
 
