@@ -25,7 +25,7 @@ class Operations:
     Attributes:
         folder: what lies elsewhere is not counted.
         kill_at: number of the operation before which the process ends, from 1 on; 0: none.
-        torn: half of a file that is about to be synced, or was just written, is missing then.
+        torn: half of what was written since the last sync, or just now, is missing then.
         record: receives a line for each operation.
     """
 
@@ -40,6 +40,7 @@ class Operations:
         from safetensors import torch as safetensors
 
         self.number = 0
+        self.synced: dict[int, int] = {}  # what has reached the disk stays, by inode
         os.fsync = self._before(os.fsync, "fsync")
         torch.save = self._after(torch.save, "torch.save")
         safetensors.serialize_file = self._after(safetensors.serialize_file, "safetensors")
@@ -56,6 +57,8 @@ class Operations:
         def counted(descriptor: int) -> None:
             self._count(event, f"/proc/self/fd/{descriptor}")
             function(descriptor)
+            status = os.stat(descriptor)
+            self.synced[status.st_ino] = status.st_size
 
         return counted
 
@@ -88,7 +91,9 @@ class Operations:
 
     def _die(self, event: str, path: str) -> None:
         if self.torn and os.path.isfile(path) and event in ("fsync", "torch.save", "safetensors"):
-            os.truncate(path, os.path.getsize(path) // 2)
+            status = os.stat(path)
+            kept = min(self.synced.get(status.st_ino, 0), status.st_size)
+            os.truncate(path, (kept + status.st_size) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
