@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -77,6 +78,10 @@ class Inputs:
             f"got {space}; wrap the environment, by gymnasium.wrappers.FlattenObservation say"
         )
 
+    @cached_property
+    def _tensors(self) -> Tensor:
+        return torch.tensor(self.bounds)
+
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as a network sees them, (P, B, *shape) in float32."""
         batch = observations.shape[:2]
@@ -89,7 +94,7 @@ class Inputs:
             rows = rows.reshape(*batch, *self.shape).to(torch.float32)
             if self.bounds is None:
                 return rows
-            low, high = torch.tensor(self.bounds)
+            low, high = self._tensors
             return (2.0 * rows - (high + low)) / (high - low)
         return (rows.movedim(-1, -3) if self.channels_last else rows).to(torch.float32) / 255.0
 
