@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
+from lactchain.data.evaluations import write_episodes
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.files import read_json_lines
 from lactchain.models.adapters import save_adapter
@@ -25,7 +27,7 @@ from lactchain.models.growth import (
 from lactchain.models.loading import load_actor
 from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
 from lactchain.run import Run
-from lactchain.search.evolution import Individual
+from lactchain.search.evolution import Evolution, Individual
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.settings import ActorConfig, RunConfig
 from lactchain.stages.evaluate import EvaluationConfig
@@ -147,10 +149,32 @@ class Stop(Exception):
     """Stands for a kill."""
 
 
-def test_a_champion_among_language_actors_must_go_on_living(tmp_path):
-    config = language_search(tmp_path, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"evolution\.elite: expected champion, for language"):
-        replace(config, evolution=replace(config.evolution, elite="generation"))
+@pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
+def test_a_champion_keeps_its_weights_when_none_of_the_living_has_them(elite, patience, tmp_path):
+    """As beside newcomers only, or where the elite of its generation is another one."""
+    weights = build_weights(tmp_path / "weights")
+    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
+    settings = replace(config.evolution, elite=elite, patience=patience, num_generations=4)
+    fitness = iter(range(100, 0, -1))
+
+    def train(stage):
+        random_adapter(stage.actor, f"{stage.run.run_dir}/actor")
+
+    def evaluate(stage):
+        load_actor(stage.actor)
+        Path(stage.run.run_dir).mkdir(parents=True, exist_ok=True)
+        write_episodes(Path(stage.run.run_dir) / "episodes.json", [])
+        return {"episode_return": next(fitness)}
+
+    with Run.open(tmp_path / "run", config) as run:
+        stages = {"train": train, "evaluate": evaluate}
+        species = LanguageSpecies(config.language, config.space, settings, run, stages)
+        evolution = Evolution(species, settings)
+        for generation in evolution:
+            assert generation.champion.id == 0
+            assert Path(generation.champion.state.adapter).is_dir()
+        living = {member.state.adapter for member in evolution.members}
+    assert (evolution.champion.state.adapter in living) == (elite == "champion" and not patience)
 
 
 def random_adapter(actor, folder):
@@ -200,6 +224,7 @@ def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
         rng = np.random.default_rng(0)
         newcomers = [Individual(i, None, "newcomer", {}, *species.newcomer(i, rng)[:2])
                      for i in range(2)]  # fmt: skip
+        species.keep(newcomers)
         states = species.train(newcomers, 0)
         assert all(state.model == str(weights / "actor") for state in states)
         parent = replace(newcomers[1], state=states[1])
@@ -213,6 +238,7 @@ def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
         assert noisy.model == parent.state.model and noisy.adapter != parent.state.adapter
         children = [Individual(2, 1, "hyper", {}, config_h, inherited),
                     Individual(3, 1, "parameters", {}, parent.config, noisy)]  # fmt: skip
+        species.keep(children)
         species.train(children, 1)
     assert [actor.adapter for actor in trained[2:]] == [inherited.adapter, noisy.adapter]
     folders = {path.name for path in (tmp_path / "run/members").iterdir()}
@@ -245,7 +271,7 @@ def test_a_copied_search_goes_on_with_its_own_members_and_prunes_no_others(tmp_p
         assert read[:2] == [Weights(str(copy.folder / name)) for name in ("3/actor", "noise-7")]
         assert read[2] == Weights(given, str(copy.folder / "4/actor"))
     members = [Individual(9, None, "hyper", {}, config.language.train, state) for state in read]
-    copy._prune(members)
+    copy.keep(members)
     for species in (copy, original):
         assert {path.name for path in species.folder.iterdir()} == {"3", "4", "noise-7"}
 

@@ -236,6 +236,9 @@ class Sums:
     def newcomer(self, place, rng):
         return None, float(place), {}
 
+    def keep(self, members):
+        pass
+
     def train(self, members, generation):
         return [member.state - 0.5 for member in members]
 

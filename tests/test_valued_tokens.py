@@ -16,6 +16,7 @@ from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.data.valued_tokens import read_valued_tokens
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
+from lactchain.errors import Interrupted
 from lactchain.inspection.report import write_report
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
@@ -153,6 +154,16 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     for row in rows:
         same = next(w for w in whole if (w["episode"], w["decision"]) == key_of(row))
         assert row["q"] == pytest.approx(same["q"], abs=1e-5)
+
+
+def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkeypatch):
+    model = ValueModel.load(trained["mc"] / "values")
+    shown = telling(read_trajectories(folder / "trajectories"))
+    asked = iter([0, 0])
+    monkeypatch.setattr("lactchain.data.shards.stop_requested", lambda: next(asked, 15))
+    with pytest.raises(Interrupted):
+        record_token_values(Run(tmp_path, "x", None), model, template_of(model), shown)
+    assert not (tmp_path / "token_values").exists()
 
 
 def key_of(row):

@@ -160,6 +160,9 @@ class AgentSpecies:
         config, change = mutations.first_config(self.config, self.space, self.settings, place, rng)
         return Child(config, self.arena.newborn(config, [self.arena.seed, place]), change)
 
+    def keep(self, members: Sequence[Individual]) -> None:
+        """Nothing goes: states are in memory, and nowhere else."""
+
     def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
         """A generation's training."""
         settings, seed = self.settings, [self.arena.seed, generation]

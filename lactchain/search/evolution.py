@@ -86,6 +86,9 @@ class Species(Protocol):
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member of the first generation."""
 
+    def keep(self, members: Sequence[Individual]) -> None:
+        """Told before each generation of all whose states are wanted yet; others may go."""
+
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
         """Lets all members learn; their new states."""
 
@@ -167,6 +170,7 @@ class Evolution:
         """Trains, judges and replaces the members."""
         if not self.members:
             self.members = self._newcomers(self._rng())
+        self.species.keep([*self.members, self.champion] if self.champion else self.members)
         states = self.species.train(self.members, self.number)
         trained = [replace(m, state=s) for m, s in zip(self.members, states, strict=True)]
         again = [self.champion] if self.champion and self.config.judge_champion else []

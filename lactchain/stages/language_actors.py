@@ -98,12 +98,23 @@ class LanguageSpecies:
         config, change = first_config(given, self.space, self.settings, place, rng)
         return config, Weights(config.actor.model), change
 
+    def keep(self, members: Sequence[Individual]) -> None:
+        """Removes the folders in which no weights of these are."""
+        states = [member.state for member in members]
+        folders = {path for state in states for path in (state.model, state.adapter) if path}
+        kept = {Path(folder).resolve() for folder in folders}
+        own = {f"{member.id}" for member in members}
+        for folder in self.folder.iterdir() if self.folder.exists() else ():
+            here = folder.resolve()
+            used = any(here == path or here in path.parents for path in kept)
+            if folder.name not in own and not used:
+                shutil.rmtree(folder)
+
     def train(self, members: Sequence[Individual], generation: int) -> list[Weights]:
         """A round of SimPO for each member, one after the other.
 
         Who has nothing to prefer keeps its weights; so does who diverged, whose fitness is NaN.
         """
-        self._prune(members)
         return [self._train(member) for member in members]
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
@@ -258,18 +269,6 @@ class LanguageSpecies:
         shutil.rmtree(folder, ignore_errors=True)
         write_model(model, actor, folder)
         write_manifest(folder, {"parent": actor.model})
-
-    def _prune(self, members: Sequence[Individual]) -> None:
-        """Removes the weights that no member uses; the champion's is a member."""
-        states = [member.state for member in members]
-        folders = {path for state in states for path in (state.model, state.adapter) if path}
-        kept = {Path(folder).resolve() for folder in folders}
-        own = {f"{member.id}" for member in members}
-        for folder in self.folder.iterdir() if self.folder.exists() else ():
-            here = folder.resolve()
-            used = any(here == path or here in path.parents for path in kept)
-            if folder.name not in own and not used:
-                shutil.rmtree(folder)
 
 
 def _without_rank(space: SpaceConfig, config: TrainSimPOConfig) -> SpaceConfig:

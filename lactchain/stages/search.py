@@ -74,10 +74,8 @@ class SearchConfig:
         given = [name for name in SUBJECTS if getattr(self, name) is not None]
         check(len(given) == 1, "ppo", f"exactly one of {', '.join(SUBJECTS)}", given)
         if self.language is not None:
-            method, elite = self.method, self.evolution.elite
-            check(method == "evolution", "method", "evolution, for language actors", method)
-            wanted = "champion, for language actors, of which only living ones and parents are kept"
-            check(elite == "champion", "evolution.elite", wanted, elite)
+            wanted = "evolution, for language actors"
+            check(self.method == "evolution", "method", wanted, self.method)
         if self.method == "tpe":
             there = find_spec("optuna") is not None
             how = "pip install -e '.[search]' first"

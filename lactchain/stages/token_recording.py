@@ -9,6 +9,7 @@ import numpy as np
 
 from lactchain import distributed
 from lactchain.data.inspections import state_text
+from lactchain.data.shards import stop_if_requested
 from lactchain.data.valued_tokens import FOLDER, write_valued_tokens
 from lactchain.run import Run
 from lactchain.stages.recording import TokenTexts
@@ -72,13 +73,20 @@ def record_token_values(
 
     Args:
         template: makes prompts of observations, as it did for the model's training.
+
+    Raises:
+        Interrupted: a signal asked to stop; the model is saved, and its values are computed anew.
     """
     from lactchain.data.token_view import token_view
 
     if not shown.chosen:
         return
     view = token_view(shown.trajectories, template, model.tokenizer)
-    told = zip(_decisions(view), along(model, view), strict=True)
+    values = []
+    for value in along(model, view):
+        stop_if_requested(run.directory)
+        values.append(value)
+    told = zip(_decisions(view), values, strict=True)
     texts = TokenTexts(model.tokenizer)
     rows = [
         _row(shown, episode, decision)
