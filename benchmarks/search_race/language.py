@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -64,15 +65,15 @@ class LanguageProblem(Problem):
 
     def nursery(self, seed: int, folder: Path) -> Nursery:
         """Of one actor at a time."""
-        return LanguageNursery(self.species(seed, folder / "trials"), self.report_steps)
+        return LanguageNursery(self, seed, folder)
 
-    def species(self, seed: int, folder: Path) -> LanguageSpecies:
-        """Actors that begin with the clone."""
-        clone = self._clone(folder.parent if folder.name == "trials" else folder)
+    def species(self, seed: int, folder: Path, place: Path | None = None) -> LanguageSpecies:
+        """Actors that begin with the clone; their weights are in a place, or in the folder."""
+        clone = self._clone(folder)
         run = RunConfig(seed=MOST_ROUNDS * seed, threads=1)
         train = replace(self.subject, run=run, actor=replace(self.subject.actor, model=clone))
         config = LanguageConfig(train, self.evaluation, "success_rate")
-        room = Room(folder / f"members-{seed}")
+        room = Room(place or folder / f"members-{seed}")
         return LanguageSpecies(config, self.space, self.evolution, room, STAGES)
 
     def _clone(self, folder: Path) -> str:
@@ -88,42 +89,53 @@ class LanguageProblem(Problem):
 
 @dataclass
 class Apprentice:
-    """An actor on its way; its id grows by 1 with each round."""
+    """An actor on its way; its id grows by 1 with each round.
+
+    Attributes:
+        species: its own, since trials of one number may differ in their settings.
+        folder: of all its weights, which go with it.
+    """
 
     individual: Individual
+    species: LanguageSpecies
+    folder: TemporaryDirectory
 
 
 class LanguageNursery(Nursery):
     """Rounds of one actor after the other."""
 
-    def __init__(self, species: LanguageSpecies, round_steps: int) -> None:
-        self.species, self.round_steps = species, round_steps
+    def __init__(self, problem: LanguageProblem, seed: int, folder: Path) -> None:
+        self.problem, self.seed, self.folder = problem, seed, folder
 
     def begin(self, config: Any, number: int) -> Apprentice:
         """With the weights of the clone."""
-        model = self.species.config.train.actor.model
+        folder = TemporaryDirectory(dir=self.folder, prefix="trial-")
+        species = self.problem.species(self.seed, self.folder, Path(folder.name))
+        model = species.config.train.actor.model
         config = replace(config, actor=replace(config.actor, model=model))
         place = MOST_ROUNDS * number
-        return Apprentice(Individual(place, None, "newcomer", {}, config, Weights(model)))
+        newcomer = Individual(place, None, "newcomer", {}, config, Weights(model))
+        return Apprentice(newcomer, species, folder)
 
     def train(self, agents: list[Apprentice], num_steps: int) -> list[int]:
         """A round of an actor."""
         [agent] = agents
-        before, own = self.species.num_env_steps, agent.individual
-        own = replace(own, id=own.id + 1)
-        [state] = self.species.train([own], 0)
+        species, own = agent.species, agent.individual
+        before, own = species.num_env_steps, replace(own, id=own.id + 1)
+        [state] = species.train([own], 0)
         agent.individual = replace(own, state=state)
-        return [self.species.num_env_steps - before]
+        return [species.num_env_steps - before]
 
     def judge(self, agents: list[Apprentice]) -> list[tuple[float, int]]:
         """Greedy episodes from every start."""
-        before = self.species.num_env_steps
-        fitness = self.species.evaluate([agent.individual for agent in agents], 0)
-        return [(float(np.nan_to_num(fitness[0])), self.species.num_env_steps - before)]
+        [agent] = agents
+        before = agent.species.num_env_steps
+        [fitness] = agent.species.evaluate([agent.individual], 0)
+        return [(float(np.nan_to_num(fitness)), agent.species.num_env_steps - before)]
 
     def certify(self, agent: Apprentice) -> float:
         """The same from another seed; greedy play throws no dice."""
-        return self.species.certify(agent.individual)
+        return agent.species.certify(agent.individual)
 
 
 LANGUAGE = LanguageProblem(
