@@ -203,12 +203,15 @@ def test_a_digest_sees_what_does_not_belong_together(change, found, tmp_path):
     assert differing(digest(run_dir), whole) == found
 
 
-def test_a_later_last_checkpoint_is_as_good(tmp_path):
+def test_a_later_last_checkpoint_is_as_good_behind_a_stop_alone(tmp_path):
     whole = digest(run_of(tmp_path / "a"))
     run_dir = run_of(tmp_path / "b")
     with Run.open(run_dir, RunConfig()) as run:
         save_checkpoint(run_dir / "checkpoints", 5, {"step": 5}, 2, run.mark_metrics())
-    assert differing(digest(run_dir), whole) == []
+    assert differing(digest(run_dir), whole, stopped=True) == []
+    assert differing(digest(run_dir), whole) == [
+        "+checkpoints/state after step 5", "-checkpoints/state after step 4",
+    ]  # fmt: skip
 
 
 COUNTING = """

@@ -183,12 +183,13 @@ def short(content: Any, run_dir: Path) -> str:
     return hashlib.sha256(data.replace(str(run_dir).encode(), b"RUN")).hexdigest()[:12]
 
 
-def differing(found: Digest, expected: Digest) -> list[str]:
+def differing(found: Digest, expected: Digest, stopped: bool = False) -> list[str]:
     """The places at which two digests differ; `+` before strays, `-` before what is missing.
 
-    The last checkpoint may be a later one, where a stop has made one more on the way.
+    Args:
+        stopped: the run was asked to stop, and saved then: its last checkpoint may be a later one.
     """
-    later = _later(found, expected)
+    later = _later(found, expected) if stopped else set()
     strays = [f"+{name}" for name in found.keys() - expected.keys() - later]
     missing = [f"-{name}" for name in expected.keys() - found.keys() - later]
     other = [n for n in found.keys() & expected.keys() if found[n] != expected[n]]

@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -274,11 +275,16 @@ def _read_training(folder: Path) -> int:
 
 
 def _training(folder: Path) -> Any:
-    """A training of four updates or more; its models lie beside the folder that is watched."""
-    weights = Path(gettempdir()) / "fault-power-weights"
-    if not weights.exists():
-        build_weights(weights)
-    return PROGRAMS["train_bc"].config(weights, folder / "run")
+    """A training of four updates or more; its models lie elsewhere, since they are only read."""
+    return PROGRAMS["train_bc"].config(Path(_models().name), folder / "run")
+
+
+@cache
+def _models() -> TemporaryDirectory:
+    """Models that live as long as this process."""
+    folder = TemporaryDirectory()
+    build_weights(Path(folder.name))
+    return folder
 
 
 def _write_lineage(folder: Path, announce: Announce) -> None:

@@ -279,15 +279,17 @@ def last_line(run_dir: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")[:500]
 
 
-def verdict(program: Program, shared: Path, run_dir: Path, code: int | None) -> Verdict:
-    """Whether a run ended by itself, and as if nothing had been."""
+def verdict(
+    program: Program, shared: Path, run_dir: Path, code: int | None, stopped: bool = False
+) -> Verdict:
+    """Whether a run ended by itself, and as if nothing had been; see `differing`."""
     if "Traceback" in log_of(run_dir).read_text(errors="replace"):
         return Verdict(False, "stack trace", last_line(run_dir))
     if code is None:
         return Verdict(False, "hung", last_line(run_dir))
     if code != 0:
         return Verdict(False, f"exit {code}", last_line(run_dir))
-    if places := differing(program.digest(run_dir), expected(program, shared)):
+    if places := differing(program.digest(run_dir), expected(program, shared), stopped):
         return Verdict(False, "not equal", ", ".join(places)[:500])
     return Verdict(True, "equal")
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from fault_matrix.cases import Case, Verdict
 from fault_matrix.digests import Digest, differing
+from fault_matrix.done import begun_anew, done, lost
 from fault_matrix.programs import PROGRAMS, Program, kill, log_of, prepare, start, worked
 from lactchain.peers import Peers
 
@@ -97,7 +98,7 @@ def lose(program: Program, shared: Path, fault: str, rank: int, seed: str, folde
         return Verdict(False, "slow", f"{seconds:.0f} s: {codes} {said[-300:]}")
     if wrong := _wrong(fault, rank, codes, run_dir, _have_met(place)):
         return Verdict(False, wrong, f"{codes} {said[-400:]}")
-    found = _again(program, shared, config)
+    found = _again(program, shared, config, fault == "asked")
     return replace(found, ending=f"exit {codes[1 - rank]}, {found.ending}")
 
 
@@ -162,14 +163,17 @@ def _wrong(fault: str, rank: int, codes: list[int], run_dir: Path, met: bool) ->
     return None if re.search(rf"(error: |since )rank {rank} ", said) else "rank not named"
 
 
-def _again(program: Program, shared: Path, config: Any) -> Verdict:
+def _again(program: Program, shared: Path, config: Any, stopped: bool) -> Verdict:
     """The same command, to its end."""
-    run_dir, processes = Path(config.run.run_dir), start_two(program, config)
+    run_dir = Path(config.run.run_dir)
+    before, processes = done(run_dir), start_two(program, config)
     codes = [_end_of(process) for process in processes]
     if codes != [0, 0]:
         return Verdict(False, f"exit {codes}", _said(run_dir, 0)[-400:])
-    if places := differing(program.digest(run_dir), finished(program, shared)[0]):
+    if places := differing(program.digest(run_dir), finished(program, shared)[0], stopped):
         return Verdict(False, "not equal", ", ".join(places)[:500])
+    if again := lost(before, done(run_dir)):
+        return begun_anew(again)
     return Verdict(True, "then equal")
 
 

@@ -45,9 +45,8 @@ SIGNALS = 28
 """Of each program."""
 WITHIN = 10.0
 """Seconds until a process has ended: of its own work, where others keep the machine busy."""
-LATE = 0.75
-"""Which share of its whole work a run may still do that ends though it was asked to stop; 0.65 was
-seen, of values that are written behind their training."""
+LATE = 0.2
+"""Which share of its whole work a run may still do that ends though it was asked to stop."""
 AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
 """Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
 
@@ -132,7 +131,7 @@ def stops(
         reached |= furthest(stop.notes)
     left = done(run_dir)
     code = ended(start(program, program.config(shared, run_dir), before=notes))
-    found = verdict(program, shared, run_dir, code)
+    found = verdict(program, shared, run_dir, code, stopped=True)
     again = begun_before(list(notes.read()), reached) or lost(left, done(run_dir))
     if found.ok:
         codes = " and ".join(f"{stop.code}" for stop in told)
@@ -186,7 +185,7 @@ def fault_of(
 def _deaf(stop: Stop, program: Program, shared: Path, run_dir: Path) -> Verdict | None:
     """A process may end its run though it was asked to stop, if that was about to end."""
     later = Counter(note.place for note in stop.notes if note.time > stop.asked_at)
-    soon = stop.worked <= LATE * duration(program, shared) and max(later.values(), default=0) <= 1
+    soon = stop.worked <= LATE * duration(program, shared) and later.total() <= 1
     if soon and (run_dir / "summary.json").is_file():
         return None
     told = ", ".join(f"{count} x {place[-1]}" for place, count in later.items())
