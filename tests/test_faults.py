@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import faults  # noqa: E402
 from fault_matrix import (  # noqa: E402
     configurations,
+    damage,
     kills,
     malice,
     programs,
@@ -52,7 +53,7 @@ from lactchain.run import Run  # noqa: E402
 from lactchain.settings import RunConfig  # noqa: E402
 
 SHORT = {
-    "kills": (0.05, ["search_random", "train_dqn"], 4),
+    "kills": (0.05, ["search_evolution", "search_random", "train_dqn"], 6),
     "signals": (0.05, ["collect_rollouts", "train_dqn"], 2),
     "damage": (0.05, ["search_random"], 6),
     "malice": (0.2, ["train_ppo"], 6),
@@ -462,6 +463,58 @@ def test_a_file_that_is_damaged_and_that_nobody_tells_of_is_believed(tmp_path, m
     assert readers.told_by_readers(file, tmp_path, tmp_path).ok
     file.with_suffix(".manifest").unlink()
     assert readers.told_by_readers(file, tmp_path, tmp_path).ending == "believed"
+
+
+@pytest.mark.parametrize("file, place, own", [
+    ("a/model.bin", "a/manifest.json", True),  # a manifest above it
+    ("a/b/model.bin", "a/manifest.json", True),
+    ("a/model.bin", "b/manifest.json", False),
+    ("rows.parquet", "rows.manifest", True),  # and the one beside it
+    ("rows.parquet", "others.manifest", False),
+    ("rows.parquet", "summary.manifest", True),
+    ("rows.parquet", "+.rows.parquet.tmp", True),
+    ("rows.parquet", "metrics.jsonl", False),
+    ("c/checkpoint-4/rng.pt", "c/state after step 4", True),
+    ("c/checkpoint-2/rng.pt", "c/state after step 4", False),
+    ("environment.json", "rows.manifest", False),
+    ("../actor/model.bin", "environment.json", True),  # what a run has read
+    ("../actor/model.bin", "rows.parquet", False),
+])  # fmt: skip
+def test_damage_is_forgiven_at_the_places_of_the_file_itself(file, place, own, tmp_path):
+    run_dir = tmp_path / "run"
+    damaged = tmp_path / file[3:] if file.startswith("..") else run_dir / file
+    assert damage.is_of(damaged, place, run_dir) == own
+
+
+@pytest.mark.parametrize("file, place, named", [
+    ("environment.json", "rows.manifest", True),
+    ("environment.json", "critic/manifest.json", True),
+    ("environment.json", "c/state after step 4", True),
+    ("environment.json", "metrics.jsonl", False),
+    ("round_1/environment.json", "rows.manifest", False),  # of another run
+    ("rows.parquet", "rows.manifest", False),
+])  # fmt: skip
+def test_manifests_of_a_run_that_has_lost_its_name_are_forgiven(file, place, named, tmp_path):
+    assert damage.is_named_by(tmp_path / file, place, tmp_path) == named
+
+
+def test_checksums_find_out_whatever_is_not_as_it_was_written(tmp_path):
+    file, model = tmp_path / "rows.json", tmp_path / "model"
+    write_with_manifest(file, b"[1]", {})
+    model.mkdir()
+    (model / "weights.bin").write_bytes(b"1234")
+    write_manifest(model, {})
+    kept = [file, file.with_suffix(".manifest"), model / "weights.bin", model / "manifest.json"]
+    (tmp_path / "plain.txt").write_text("nobody vouches for it")
+    assert not any(readers._is_found_out(path) for path in [*kept, tmp_path / "plain.txt"])
+    for path in kept:
+        content = path.read_bytes()
+        path.write_bytes(content[:-2] + b"9]")
+        assert readers._is_found_out(path), path
+        path.unlink()
+        if path != kept[1]:  # whoever reads the file then asks for its manifest
+            assert readers._is_found_out(path), path
+        path.write_bytes(content)
 
 
 def test_what_native_code_reads_outside_of_a_run_is_noticed(tmp_path):

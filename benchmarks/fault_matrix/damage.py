@@ -108,8 +108,11 @@ class _Damage:
             return refused
         named, places = is_named(file, run_dir, text), self._differing(run_dir, expected)
         others = [place for place in places if not is_of(touched, place, run_dir)]
+        is_same = _content(file) == damaged
+        if is_same:
+            others = [place for place in others if not is_named_by(file, place, run_dir)]
         is_as_it_should_be = _is_in(expected, file, run_dir) and others == places
-        is_left = _content(file) == damaged and not is_as_it_should_be
+        is_left = is_same and not is_as_it_should_be
         if is_left or named:
             places = others
         if named:  # a page or picture of a damaged run is not written
@@ -117,7 +120,6 @@ class _Damage:
         if places:
             return Verdict(False, "silent", f"{', '.join(places)}; {last_line(text)}"[:400])
         if not is_left:
-            is_same = _content(file) == damaged
             return Verdict(
                 True, "repaired" if named else "no effect" if is_same else "written anew"
             )
@@ -141,24 +143,30 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
     """Whether a place of a digest tells of the file itself.
 
     That is so of manifests and checkpoints that it is a part of, of what lies under its temporary
-    name, and of `environment.json`, where a run notes the models and data that it read; and of all
-    manifests of a run where the file is the one that names the run.
+    name, and of `environment.json`, where a run notes the models and data that it read.
     """
     if not file.is_relative_to(run_dir):
         return place.endswith("environment.json")
     name = file.relative_to(run_dir).as_posix()
     folder, found = place.lstrip("+-").partition(STATE)[0], run_dir / place.lstrip("+-")
-    is_manifest = found.name == MANIFEST or found.suffix == ".manifest"
     is_beside = found in (manifest_beside(file), file.with_name("summary.manifest"))
     is_above = file.is_relative_to(found.parent) and found.name == MANIFEST
-    names_run = file.name == RUN_FILE and found.is_relative_to(file.parent)
-    vouches = is_manifest and (is_beside or is_above)
-    if names_run and (is_manifest or STATE in place):
-        return True
+    vouches = _is_manifest(found) and (is_beside or is_above)
     if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:
         return True
     checkpoint = f"{folder}/checkpoint-{place.rpartition(' ')[2]}/"
     return STATE in place and f"{name}/".startswith(checkpoint)
+
+
+def is_named_by(file: Path, place: str, run_dir: Path) -> bool:
+    """Whether a manifest at a place holds in the run only that a file names."""
+    found = run_dir / place.lstrip("+-")
+    is_in_run = file.name == RUN_FILE and found.is_relative_to(file.parent)
+    return is_in_run and (_is_manifest(found) or STATE in place)
+
+
+def _is_manifest(path: Path) -> bool:
+    return path.name == MANIFEST or path.suffix == ".manifest"
 
 
 def _content(file: Path) -> bytes | None:

@@ -47,6 +47,8 @@ WITHIN = 10.0
 """Seconds until a process has ended: of its own work, where others keep the machine busy."""
 LATE = 0.2
 """Which share of its whole work a run may still do that ends though it was asked to stop."""
+SAVING = 0.1
+"""CPU seconds that it may do so in any case: it writes its results, which is not cut."""
 AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
 """Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
 
@@ -185,7 +187,8 @@ def fault_of(
 def _deaf(stop: Stop, program: Program, shared: Path, run_dir: Path) -> Verdict | None:
     """A process may end its run though it was asked to stop, if that was about to end."""
     later = Counter(note.place for note in stop.notes if note.time > stop.asked_at)
-    soon = stop.worked <= LATE * duration(program, shared) and later.total() <= 1
+    most = max(LATE * duration(program, shared), SAVING)
+    soon = stop.worked <= most and later.total() <= 1
     if soon and (run_dir / "summary.json").is_file():
         return None
     told = ", ".join(f"{count} x {place[-1]}" for place, count in later.items())
