@@ -167,14 +167,14 @@ def stop_requested() -> int:
 
 
 def _listen_to_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _request_stop)
-    threading.Thread(target=_watch_steps, daemon=True).start()
-    if distributed.world_size() > 1:
+    if distributed.world_size() > 1:  # first, so that who hears a signal is ended if it is stuck
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
         threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _request_stop)
+    threading.Thread(target=_watch_steps, daemon=True).start()
 
 
 def _watch_steps() -> None:

@@ -201,3 +201,34 @@ def test_one_of_several_processes_ends_though_it_waits_to_meet_the_others(monkey
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
+
+
+AT_ONCE = """
+import os, signal, time
+import lactchain.process
+from run_setups import Config
+
+listen = signal.signal
+
+def listen_and_be_asked(number, handler):
+    listen(number, handler)
+    if number == signal.SIGTERM:
+        os.kill(os.getpid(), number)
+
+def main(config):
+    time.sleep(1000)  # until it has met the others
+
+main.__module__ = "run_setups"
+signal.signal = listen_and_be_asked
+lactchain.process.GRACE_SECONDS = 0.1
+lactchain.process.launch(main, Config)
+"""
+
+
+def test_one_of_several_processes_ends_though_the_signal_came_as_it_began_to_listen(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with start(AT_ONCE) as process:
+        try:
+            assert process.wait(20) == 143
+        finally:
+            process.kill()
