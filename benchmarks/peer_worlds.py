@@ -83,15 +83,15 @@ WORLDS = {
     ),
     "slippery_lake": World(
         tiny("slippery_lake"),
-        budget=1_500_000,
-        cpu_seconds=300,
+        budget=600_000,
+        cpu_seconds=150,
         practised_id=UNKNOWN_LAKE,
         settings={"grpo": {"dice": 200}},
     ),
     "maze_partial": World(
         shipped("maze_partial_tiny"),
         budget=250_000,
-        cpu_seconds=500,
+        cpu_seconds=200,
         settings={
             "by_return": {"num_states": 160},
             "ilql": {
@@ -105,7 +105,7 @@ WORLDS = {
     "wordle": World(
         shipped("wordle_tiny"),
         budget=450_000,
-        cpu_seconds=600,
+        cpu_seconds=240,
         settings={
             "grpo": {"dice": 4096},
             "ilql": {
