@@ -152,7 +152,7 @@ LANGUAGE = LanguageProblem(
         ),
         actor=ActorConfig(dtype="float32", max_new_tokens=12, lora=LoraSettings()),
         preferences=PreferenceConfig(
-            num_states=192, num_candidates=8, min_margin=0.01, states_per_shard=192
+            num_states=576, num_candidates=8, min_margin=0.01, states_per_shard=576
         ),
         training=TrainingConfig(batch_size=16, num_epochs=3),
     ),
@@ -177,23 +177,23 @@ LANGUAGE = LanguageProblem(
             weights={"none": 0.2, "hyper": 0.8}, tunable_step=0.2, num_tunables=5
         ),
     ),
-    target=0.8,
-    budget=60_000,
-    moment=500,
-    trial_steps=6_144,
-    report_steps=1_536,
+    target=0.6,
+    budget=230_400,
+    moment=1_000,
+    trial_steps=23_040,
+    report_steps=4_608,
     num_seeds=10,
     shape=TinyModelConfig(
-        hidden_size=32,
+        hidden_size=64,
         num_layers=2,
         num_heads=4,
         num_kv_heads=2,
-        intermediate_size=96,
+        intermediate_size=192,
         vocab_size=400,
         initializer_range=0.1,
     ),
     cloning=TrainBCConfig(
-        behavior=BehaviorConfig(num_chains=6_000, competent_fraction=0.3, max_random_length=3),
+        behavior=BehaviorConfig(num_chains=12_000, competent_fraction=0.2, max_random_length=3),
         training=TrainingConfig(learning_rate=3e-3, batch_size=64, num_epochs=2),
     ),
     evaluation=EvaluationConfig(num_envs=512, num_samples=0),
