@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -93,12 +95,10 @@ class Apprentice:
 
     Attributes:
         species: its own, since trials of one number may differ in their settings.
-        folder: of all its weights, which go with it.
     """
 
     individual: Individual
     species: LanguageSpecies
-    folder: TemporaryDirectory
 
 
 class LanguageNursery(Nursery):
@@ -109,13 +109,15 @@ class LanguageNursery(Nursery):
 
     def begin(self, config: Any, number: int) -> Apprentice:
         """With the weights of the clone."""
-        folder = TemporaryDirectory(dir=self.folder, prefix="trial-")
-        species = self.problem.species(self.seed, self.folder, Path(folder.name))
+        folder = Path(mkdtemp(dir=self.folder, prefix="trial-"))
+        species = self.problem.species(self.seed, self.folder, folder)
         model = species.config.train.actor.model
         config = replace(config, actor=replace(config.actor, model=model))
         place = MOST_ROUNDS * number
         newcomer = Individual(place, None, "newcomer", {}, config, Weights(model))
-        return Apprentice(newcomer, species, folder)
+        apprentice = Apprentice(newcomer, species)
+        finalize(apprentice, rmtree, folder, ignore_errors=True)  # its weights go with it
+        return apprentice
 
     def train(self, agents: list[Apprentice], num_steps: int) -> list[int]:
         """A round of an actor."""
