@@ -102,6 +102,17 @@ def test_missing_files_are_named(tmp_path):
         read_trajectories(tmp_path)
 
 
+def test_a_numbered_file_that_is_missing_is_named(tmp_path):
+    for number in (0, 2, 3):
+        write_trajectories(tmp_path / f"{number:05d}-of-00005.parquet", [])
+    with pytest.raises(DataError, match=r"00001-of-00005\.parquet and 1 more: missing beside"):
+        read_trajectories(tmp_path)
+    assert read_trajectories(tmp_path / "00003-of-00005.parquet") == []
+    for number in (1, 4):
+        write_trajectories(tmp_path / f"{number:05d}-of-00005.parquet", [])
+    assert read_trajectories(tmp_path) == []
+
+
 @pytest.mark.parametrize("bad", [{"reward": float("nan")}, {"array": np.zeros(2)}])
 def test_an_info_that_json_cannot_hold_names_the_episode(tmp_path, bad):
     trajectory = dataclasses.replace(episode(((0.0,),), seed=77), infos=(bad, {}))

@@ -10,6 +10,7 @@ surrogates, which a model can well produce) is stored as bytes; both read back v
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from lactchain.files import disk_errors, make_folder
 from lactchain.manifests import manifest_beside, read_with_manifest, write_with_manifest
 
 ROWS_PER_GROUP = 4096
+_NUMBERED = re.compile(r"\d{5}-of-(\d{5})\.parquet")
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -76,12 +78,30 @@ def rows_of(path: str | Path, kind: str) -> Iterator[None]:
 
 
 def files(path: str | Path) -> list[Path]:
-    """A file, or every `*.parquet` of a folder by name; `DataError` where there is none."""
+    """A file, or every `*.parquet` of a folder by name.
+
+    Raises:
+        DataError: there is none, or of files that are numbered some are missing.
+    """
     path = Path(path)
     found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not found or not found[0].is_file():
         raise DataError(f"{path}: expected a parquet file or a folder of them, found none")
+    if path.is_dir() and (missing := _missing(found)):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise DataError(
+            f"{path / missing[0]}{more}: missing beside the others; copy the folder whole, "
+            "or make it anew in another run"
+        )
     return found
+
+
+def _missing(found: Sequence[Path]) -> list[str]:
+    """The names that numbered files, such as 00000-of-00003.parquet, lack."""
+    numbered = (_NUMBERED.fullmatch(path.name) for path in found)
+    totals = {match[1] for match in numbered if match}
+    wanted = {f"{n:05d}-of-{total}.parquet" for total in totals for n in range(int(total))}
+    return sorted(wanted - {path.name for path in found})
 
 
 def has_manifest(path: str | Path) -> bool:

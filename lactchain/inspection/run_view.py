@@ -89,12 +89,12 @@ class RunView:
     @cached_property
     def trajectories(self) -> list[Trajectory]:
         """The episodes in `trajectories/`."""
-        return self._read("trajectories", read_trajectories) or []
+        return self._read_rows("trajectories", read_trajectories)
 
     @cached_property
     def pairs(self) -> list[PreferencePair]:
         """The preference pairs in `pairs/`."""
-        return self._read("pairs", read_pairs) or []
+        return self._read_rows("pairs", read_pairs)
 
     @cached_property
     def values(self) -> StateValues | None:
@@ -252,10 +252,17 @@ class RunView:
         return {key: (list(curve), list(curve.values())) for key, curve in points.items()}
 
     def _read(self, name: str, read: Callable[[Path], Result]) -> Result | None:
-        """What is in a file, or in a folder of parquet files; None where there is none."""
+        """What is in a file; None where there is none."""
         path = self.directory / name
-        found = any(path.glob("*.parquet")) if path.is_dir() else path.exists()
-        return read(path) if found else None
+        return read(path) if path.exists() else None
+
+    def _read_rows(self, name: str, read: Callable[[Path], list[Result]]) -> list[Result]:
+        """What is in a folder of parquet files: of an unfinished run in those that are there."""
+        path = self.directory / name
+        files = sorted(path.glob("*.parquet"))
+        if files and self.summary is not None:
+            return read(path)
+        return [row for file in files for row in read(file)]
 
     def _repr_html_(self) -> str:
         from lactchain.inspection.report import framed, render
