@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.data.preferences import read_pairs
 from lactchain.errors import DataError
 from lactchain.inspection import run_view
 from lactchain.inspection.run_view import RunView, round_of
@@ -49,10 +48,9 @@ class OpenedRun(RunView):
     @cached_property
     def pairs(self) -> list[PreferencePair]:
         """The preference pairs that were made: of a pipeline those of all rounds, one by one."""
-        of_rounds = self._by_round("simpo/pairs")
-        return [
-            pair for folder in of_rounds.values() for pair in read_pairs(folder)
-        ] or super().pairs
+        of_rounds = self._by_round("simpo/pairs").values()
+        stages = [run_view.RunView(folder.parent) for folder in of_rounds]
+        return [pair for stage in stages for pair in stage.pairs] or super().pairs
 
     def _of_round(self, number: int | None, stage: str) -> Path:
         """The folder of a stage, or that of the run itself."""

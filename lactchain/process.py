@@ -198,7 +198,8 @@ def _end_if_stuck(pipe: int) -> None:
     It may wait in a collective, or to meet it. Python runs its handlers between two steps of the
     main thread; the number of the signal comes through the pipe at once.
     """
-    number = os.read(pipe, 1)[0]
+    while (number := os.read(pipe, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
+        pass  # others are an environment's own business
     time.sleep(GRACE_SECONDS)
     if not _requested_signal or not distributed.has_met():
         os._exit(128 + number)

@@ -157,6 +157,23 @@ def test_exact_values_stand_where_they_are_known(pipeline):
     assert one_step and all(row["optimal"] == 1 for row in one_step)
 
 
+def test_of_an_unfinished_stage_the_rows_that_are_there_are_shown_and_of_a_finished_one_all(
+    pipeline, tmp_path
+):
+    run_dir = tmp_path / "run"
+    shutil.copytree(pipeline[1], run_dir)
+    stage = run_dir / "round_1/simpo"
+    whole, files = lactchain.open_run(run_dir).pairs, sorted((stage / "pairs").glob("*.parquet"))
+    held = len(read_pairs(files[0]))
+    for file in files if len(files) == 1 else files[:1]:
+        file.unlink()
+    for view in (lactchain.open_run(run_dir), lactchain.open_run(stage)):
+        with pytest.raises(DataError, match="parquet"):
+            _ = view.pairs
+    (stage / "summary.json").unlink()
+    assert len(lactchain.open_run(run_dir).pairs) == len(whole) - held
+
+
 def test_a_run_is_opened_with_its_models_its_pairs_and_its_answers(pipeline):
     run = lactchain.open_run(pipeline[1])
     text = inspected(pipeline, 2).answers["text"][0].as_py()

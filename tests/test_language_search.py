@@ -1,6 +1,7 @@
 """Tiny Mistrals grow without changing what they say; language actors evolve over their tunables."""
 
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,6 +176,40 @@ def test_a_champion_keeps_its_weights_when_none_of_the_living_has_them(elite, pa
             assert Path(generation.champion.state.adapter).is_dir()
         living = {member.state.adapter for member in evolution.members}
     assert (evolution.champion.state.adapter in living) == (elite == "champion" and not patience)
+
+
+def test_the_checkpoint_before_the_last_one_keeps_its_weights(tmp_path):
+    """The last one may be damaged."""
+    weights = build_weights(tmp_path / "weights")
+    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
+    settings = replace(config.evolution, num_generations=5)
+
+    def train(stage):
+        load_actor(stage.actor)
+        random_adapter(replace(stage.actor, adapter=None), f"{stage.run.run_dir}/actor")
+
+    def evaluate(stage):
+        Path(stage.run.run_dir).mkdir(parents=True, exist_ok=True)
+        write_episodes(Path(stage.run.run_dir) / "episodes.json", [])
+        return {"episode_return": 1.0}
+
+    with Run.open(tmp_path / "run", config) as run:
+        stages = {"train": train, "evaluate": evaluate}
+
+        def evolution():
+            return Evolution(
+                LanguageSpecies(config.language, config.space, settings, run, stages), settings
+            )
+
+        checkpoints, first = [], evolution()
+        for _ in range(5):
+            checkpoints.append(deepcopy(first.state_dict()))
+            first.advance()
+        again = evolution()
+        again.load_state_dict(checkpoints[-2])
+        for _ in range(2):
+            again.advance()
+        assert [line["id"] for line in again.lineage] == [line["id"] for line in first.lineage]
 
 
 def random_adapter(actor, folder):

@@ -203,6 +203,30 @@ def test_one_of_several_processes_ends_though_it_waits_to_meet_the_others(monkey
         assert process.wait(20) == 143
 
 
+ALARM = """
+import signal, time
+import lactchain.process
+from run_setups import Config
+
+def main(config):
+    signal.signal(signal.SIGALRM, lambda number, frame: None)
+    signal.alarm(1)
+    time.sleep(3)
+    print("done")
+
+main.__module__ = "run_setups"
+lactchain.process.GRACE_SECONDS = 0.1
+lactchain.process.launch(main, Config)
+"""
+
+
+def test_a_signal_that_an_environment_sends_itself_ends_none_of_several_processes(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with start(ALARM) as process:
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "done\n")
+
+
 AT_ONCE = """
 import os, signal, time
 import lactchain.process

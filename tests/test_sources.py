@@ -1,6 +1,7 @@
 """Pairs and episodes of one's own: every format is read, and what is missing is named."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,6 +91,29 @@ def test_files_of_ours_are_read_as_they_always_were(tmp_path):
     assert open_trajectories(tmp_path / "saved") == played
     with pytest.raises(DataError, match="none"):
         open_pairs(tmp_path / "none")
+
+
+def test_a_lost_file_or_manifest_of_ours_is_missed(tmp_path):
+    with open_run(tmp_path / "run") as run:
+        for number in range(3):
+            write_trajectories(run.path(f"trajectories/{number:05d}-of-00003.parquet"), episodes())
+    folder = run.directory / "trajectories"
+    shutil.copytree(folder, tmp_path / "copy")
+    lost = folder / "00001-of-00003"
+    for places in (folder, run.directory):
+        assert len(open_trajectories(places)) == 3 * len(episodes())
+        for suffix in (".manifest", ".parquet"):
+            content = lost.with_suffix(suffix).read_bytes()
+            lost.with_suffix(suffix).unlink()
+            with pytest.raises(DataError, match="00001-of-00003"):
+                open_trajectories(places)
+            lost.with_suffix(suffix).write_bytes(content)
+    (tmp_path / "copy/00001-of-00003.manifest").unlink()  # outside of runs, beside others
+    with pytest.raises(DataError, match="00001-of-00003"):
+        open_trajectories(tmp_path / "copy")
+    for manifest in (tmp_path / "copy").glob("*.manifest"):
+        manifest.unlink()
+    assert len(open_trajectories(tmp_path / "copy")) == 3 * len(episodes())
 
 
 def test_folders_in_folders_are_those_of_data_sets_and_of_a_single_run(tmp_path):

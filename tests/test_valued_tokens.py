@@ -159,8 +159,9 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
 def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkeypatch):
     model = ValueModel.load(trained["mc"] / "values")
     shown = telling(read_trajectories(folder / "trajectories"))
-    asked = iter([0, 0])
-    monkeypatch.setattr("lactchain.data.shards.stop_requested", lambda: next(asked, 15))
+    asked = iter([0])
+    monkeypatch.setattr(token_recording, "stop_requested", lambda: next(asked, 15))
+    monkeypatch.setattr(token_recording, "AT_ONCE", 1)
     with pytest.raises(Interrupted):
         record_token_values(Run(tmp_path, "x", None), model, template_of(model), shown)
     assert not (tmp_path / "token_values").exists()

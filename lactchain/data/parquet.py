@@ -90,8 +90,8 @@ def files(path: str | Path) -> list[Path]:
     if path.is_dir() and (missing := _missing(found)):
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise DataError(
-            f"{path / missing[0]}{more}: missing beside the others; copy the folder whole, "
-            "or make it anew in another run"
+            f"{path / missing[0]}{more}: missing beside the others; give the command that writes "
+            "them again if it was not done, or else copy the folder whole"
         )
     return found
 

@@ -27,7 +27,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import parse_json_lines
-from lactchain.manifests import RUN_FILE
+from lactchain.manifests import RUN_FILE, describes_all
 from lactchain.results import result_of
 from lactchain.types import Action, PreferencePair, Trajectory
 
@@ -66,14 +66,19 @@ def open_trajectories(path: str | Path) -> list[Trajectory]:
 def _files(path: Path) -> list[Path]:
     """A file, or every `*.parquet` of a folder; of a data set those of its folders as well.
 
-    What holds runs is no data set: files of many kinds are in their folders.
+    What holds runs is no data set: files of many kinds are in their folders. Of each folder the
+    numbered files must all be there.
     """
     found = sorted(path.rglob("*.parquet"))
-    return parquet.files(path) if not found or any(path.rglob(RUN_FILE)) else found
+    if not found or any(path.rglob(RUN_FILE)):
+        return parquet.files(path)
+    return [file for folder in {file.parent: 0 for file in found} for file in parquet.files(folder)]
 
 
 def _read_file(file: Path) -> list[Trajectory]:
-    if parquet.has_manifest(file):
+    """A file that must have had a manifest is refused without it."""
+    has_others = any(file.parent.glob("*-of-*.manifest"))
+    if parquet.has_manifest(file) or has_others or describes_all(file):
         return read_trajectories(file)
     try:
         table = pq.ParquetFile(file).read()

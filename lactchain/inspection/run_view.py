@@ -260,7 +260,7 @@ class RunView:
         """What is in a folder of parquet files: of an unfinished run in those that are there."""
         path = self.directory / name
         files = sorted(path.glob("*.parquet"))
-        if files and self.summary is not None:
+        if self.summary is not None and any(path.glob("*.manifest")):
             return read(path)
         return [row for file in files for row in read(file)]
 

@@ -88,6 +88,7 @@ class LanguageSpecies:
         self.run_settings = config.train.run
         self.folder = run.path("members")
         self.num_env_steps = 0
+        self.kept: list[str] = []
         self.failed: set[int] = set()
 
     def newcomer(
@@ -99,10 +100,15 @@ class LanguageSpecies:
         return config, Weights(config.actor.model), change
 
     def keep(self, members: Sequence[Individual]) -> None:
-        """Removes the folders in which no weights of these are."""
+        """Removes the folders in which there are no weights of these.
+
+        Nor of those before them, from which the checkpoint before the last one would go on.
+        """
         states = [member.state for member in members]
         folders = {path for state in states for path in (state.model, state.adapter) if path}
-        kept = {Path(folder).resolve() for folder in folders}
+        names = sorted(map(self._name, folders))
+        kept = {Path(self._place(name)).resolve() for name in [*names, *self.kept]}
+        self.kept = names
         own = {f"{member.id}" for member in members}
         for folder in self.folder.iterdir() if self.folder.exists() else ():
             here = folder.resolve()
@@ -176,12 +182,13 @@ class LanguageSpecies:
         """Nothing to close."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of completions."""
-        return {"num_env_steps": self.num_env_steps}
+        """The count of completions, and where the weights are that were kept last."""
+        return {"num_env_steps": self.num_env_steps, "kept": self.kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
         self.num_env_steps = state["num_env_steps"]
+        self.kept = state.get("kept", [])  # not in checkpoints of older versions
 
     def _name(self, folder: str) -> str:
         """How a folder is written down: as members/..., where it is the search's own."""

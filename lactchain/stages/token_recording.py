@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from lactchain import distributed
 from lactchain.data.inspections import state_text
-from lactchain.data.shards import stop_if_requested
 from lactchain.data.valued_tokens import FOLDER, write_valued_tokens
+from lactchain.errors import Interrupted
+from lactchain.process import stop_requested
 from lactchain.run import Run
 from lactchain.stages.recording import TokenTexts
 from lactchain.types import Trajectory
@@ -82,11 +84,7 @@ def record_token_values(
     if not shown.chosen:
         return
     view = token_view(shown.trajectories, template, model.tokenizer)
-    values = []
-    for value in along(model, view):
-        stop_if_requested(run.directory)
-        values.append(value)
-    told = zip(_decisions(view), values, strict=True)
+    told = zip(_decisions(view), along(model, view), strict=True)
     texts = TokenTexts(model.tokenizer)
     rows = [
         _row(shown, episode, decision)
@@ -118,10 +116,26 @@ def _row(shown: Telling, episode: int, decision: int) -> dict[str, Any]:
 
 
 def along(model: ValueModel, view: TokenView) -> Iterator[Values]:
-    """The values of the tokens of each decision that is looked at, in their order."""
+    """The values of the tokens of each decision that is looked at, in their order.
+
+    Raises:
+        Interrupted: a signal asked to stop; of a sharded model all processes hear it together.
+    """
     rows = [row for row, *_ in _decisions(view)]
     for first in range(0, len(rows), AT_ONCE):
+        _stop_if_asked(model)
         yield from _values(model, view, rows[first : first + AT_ONCE])
+
+
+def _stop_if_asked(model: ValueModel) -> None:
+    from lactchain.models.sharding import is_sharded
+
+    asked = stop_requested() > 0
+    if distributed.any_of(asked) if is_sharded(model) else asked:
+        raise Interrupted(
+            stop_requested() or signal.SIGTERM,
+            "stopped as values of tokens were computed; give the same command to go on",
+        )
 
 
 def _decisions(view: TokenView) -> list[tuple[int, int, int]]:
