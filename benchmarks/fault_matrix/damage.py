@@ -22,7 +22,7 @@ from typing import Any
 
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.digests import STATE, Digest, differing
+from fault_matrix.digests import STATE, Digest, differing, whole
 from fault_matrix.programs import PROGRAMS, Program
 from fault_matrix.readers import is_named, last_line, refusal, told_by_readers
 from lactchain.config import dump
@@ -37,6 +37,8 @@ BARE = ("half", "three quarters")
 INPUTS = ("actor", "encoder", "episodes")
 SEED = 1
 """Of the run that swapped files come from."""
+OF_WHOLE_RUNS = ("-report.html", "-episode.gif")
+"""Pages and pictures, which are not made of a damaged run."""
 FOR_PEOPLE = re.compile(r"(README\.md|report\.html|\.gif|lock)$|(^|/)(minari|datasets|export)/")
 """What no program reads back."""
 
@@ -93,12 +95,14 @@ class _Damage:
             try:
                 kind = _damage(file, run_dir, other, rng)
                 touched = file.parent if kind == SWAP_OF_ALL else file
-                found = self._go_on(run_dir, file, touched, expected)
+                found = self._go_on(run_dir, file, touched, moment, expected)
             finally:
                 _put_back(file.parent, kept)
         return replace(found, detail=f"{kind} of {name}, {moment}; {found.detail}".strip("; "))
 
-    def _go_on(self, run_dir: Path, file: Path, touched: Path, expected: Digest) -> Verdict:
+    def _go_on(
+        self, run_dir: Path, file: Path, touched: Path, moment: str, expected: Digest
+    ) -> Verdict:
         damaged = _content(file)
         config = self.program.config(self.shared, run_dir)
         code = programs.ended(programs.start(self.program, config))
@@ -106,17 +110,16 @@ class _Damage:
         refused = refusal(code, text, file, run_dir)
         if refused is not None:
             return refused
-        named, places = is_named(file, run_dir, text), self._differing(run_dir, expected)
-        others = [place for place in places if not is_of(touched, place, run_dir)]
-        is_same = _content(file) == damaged
-        if is_same:
-            others = [place for place in others if not is_named_by(file, place, run_dir)]
+        told = beyond_ordinary(self.program, self.shared, moment, text)
+        named, is_same = is_named(file, run_dir, told), _content(file) == damaged
+        places = self._differing(run_dir, expected)
+        others = [place for place in places if not is_forgiven(file, touched, place, run_dir)]
         is_as_it_should_be = _is_in(expected, file, run_dir) and others == places
         is_left = is_same and not is_as_it_should_be
-        if is_left or named:
+        if is_left:  # what was written anew must be as it should
             places = others
-        if named:  # a page or picture of a damaged run is not written
-            places = [place for place in places if place not in ("-report.html", "-episode.gif")]
+        if named:
+            places = [place for place in places if place not in OF_WHOLE_RUNS]
         if places:
             return Verdict(False, "silent", f"{', '.join(places)}; {last_line(text)}"[:400])
         if not is_left:
@@ -139,6 +142,27 @@ def _is_in(found: Digest, file: Path, run_dir: Path) -> bool:
     return file.is_relative_to(run_dir) and file.relative_to(run_dir).as_posix() in found
 
 
+def beyond_ordinary(program: Program, shared: Path, moment: str, text: str) -> str:
+    """What a run printed beyond one that nothing disturbed, whose lines name files as well."""
+    ordinary = _ordinary_log(program, shared, moment).read_text(errors="replace")
+    usual = set(ordinary.splitlines())
+    return "\n".join(line for line in text.splitlines() if line not in usual)
+
+
+def _ordinary_log(program: Program, shared: Path, moment: str) -> Path:
+    """What a run printed that went on from a moment, its files undamaged; see `expected_after`."""
+    return place_of(program, shared).with_name(f"{moment}.log")
+
+
+def is_forgiven(file: Path, touched: Path, place: str, run_dir: Path) -> bool:
+    """Whether a place of a digest may differ where a damaged file was left as it is.
+
+    Args:
+        touched: the file, or the folder that was damaged with it.
+    """
+    return is_of(touched, place, run_dir) or is_named_by(file, place, run_dir)
+
+
 def is_of(file: Path, place: str, run_dir: Path) -> bool:
     """Whether a place of a digest tells of the file itself.
 
@@ -159,10 +183,12 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
 
 
 def is_named_by(file: Path, place: str, run_dir: Path) -> bool:
-    """Whether a manifest at a place holds in the run only that a file names."""
+    """Whether a manifest at a place holds in the run only that a file names: in the innermost."""
     found = run_dir / place.lstrip("+-")
     is_in_run = file.name == RUN_FILE and found.is_relative_to(file.parent)
-    return is_in_run and (_is_manifest(found) or STATE in place)
+    between = [p for p in found.parents if p.is_relative_to(file.parent) and p != file.parent]
+    is_of_another = any((folder / RUN_FILE).is_file() for folder in between)
+    return is_in_run and not is_of_another and _is_manifest(found)
 
 
 def _is_manifest(path: Path) -> bool:
@@ -309,8 +335,10 @@ def expected_after(program: Program, shared: Path, moment: str) -> Digest:
         run_dir.rename(aside)
     if moment != "about to begin":
         shutil.copytree(left_at(program, shared, moment), run_dir, symlinks=True)
+    programs.log_of(run_dir).unlink(missing_ok=True)
     _end_with(0, program, programs.start(program, program.config(shared, run_dir)), run_dir)
-    found = program.digest(run_dir)
+    found = whole(program.digest(run_dir))
+    programs.log_of(run_dir).replace(_ordinary_log(program, shared, moment))
     shutil.rmtree(run_dir)
     if aside.exists():
         aside.rename(run_dir)

@@ -24,6 +24,9 @@ from lactchain.manifests import (
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 STATE = "/state after step "
+DAMAGED = "damaged: "
+KEEP = 2
+"""Checkpoints that a run keeps."""
 PASSING = re.compile(r"(^|/)time(/|$)|seconds$|^(git_commit|run_id|identity)$")
 """Names of facts that depend on the clock, the commit or, within a run, on where it lies."""
 END_OF_TRAINING = {"step", "train/epoch", "train/total_flos"}
@@ -34,16 +37,27 @@ Digest = dict[str, str]
 def digest(run_dir: Path) -> Digest:
     """A word for the content of each file, by its place; equal runs have equal digests.
 
-    Of the checkpoints the newest counts: which others are kept depends on where a run was cut.
+    Of the checkpoints the newest counts: which others are kept depends on where a run was cut, but
+    these must be whole, and not too many.
     Of pages only the names count: they show times. A manifest counts with what it says of the work,
     and must hold for the files as they are.
     """
     found = {}
     for path in sorted(files(run_dir)):
         name = path.relative_to(run_dir).as_posix()
-        found[name] = short(read(path), run_dir)
+        found[name] = word(read(path), run_dir)
     for folder in sorted(p for p in run_dir.rglob("checkpoints") if p.is_dir()):
-        found |= newest_state(folder, folder.relative_to(run_dir).as_posix())
+        found |= of_checkpoints(folder, folder.relative_to(run_dir).as_posix())
+    return found
+
+
+def whole(found: Digest) -> Digest:
+    """The digest of a run that others are compared with: all of it can be read.
+
+    Any two that cannot are equal.
+    """
+    if damaged := [f"{name}: {told}" for name, told in found.items() if told.startswith(DAMAGED)]:
+        raise RuntimeError(f"the run that nothing disturbed cannot be read: {damaged}")
     return found
 
 
@@ -68,7 +82,7 @@ def _readable(reader: Callable[[Path], Any], path: Path) -> Any:
     try:
         return reader(path)
     except Exception as error:  # noqa: BLE001
-        return f"damaged: {type(error).__name__}: {error}"
+        return f"{DAMAGED}{type(error).__name__}: {error}"
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
@@ -160,21 +174,46 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }  # fmt: skip
 
 
-def newest_state(folder: Path, place: str) -> Digest:
-    """The weights, optimiser, random states and so on in the newest checkpoint of a folder."""
+def of_checkpoints(folder: Path, place: str) -> Digest:
+    """The newest checkpoint of a folder; of the others what is wrong with them, if anything."""
     steps = [CHECKPOINT.fullmatch(path.name) for path in folder.iterdir()]
-    step = max((int(match[1]) for match in steps if match), default=None)
-    if step is None:
+    older = sorted(int(match[1]) for match in steps if match)
+    if not older:
         return {}
+    step = older.pop()
+    found = newest_state(folder, place, step)
+    for other in older:
+        told = word(read(folder / f"checkpoint-{other}" / MANIFEST), folder)
+        if told.startswith(DAMAGED):
+            found[manifest_place(place, other)] = told
+    if len(older) > KEEP:  # whoever is cut before the oldest goes leaves one more
+        found[f"{place}/too many"] = str(len(older) + 1)
+    return found
+
+
+def newest_state(folder: Path, place: str, step: int) -> Digest:
+    """The weights, optimiser, random states and so on in a checkpoint, and its manifest."""
     newest = folder / f"checkpoint-{step}"
     if (newest / "trainer_state.json").exists():
-        tensors = _readable(lambda _: final_state(folder.parent, step), newest)
-        state = tensors if isinstance(tensors, dict) else {"state": tensors}
+        state = _readable(lambda _: sorted(final_state(folder.parent, step).items()), newest)
     else:
-        files = (path for path in newest.iterdir() if path.name != MANIFEST)
-        state = {path.name: short(path.read_bytes(), folder) for path in files}
-    state[MANIFEST] = read(newest / MANIFEST)
-    return {f"{place}{STATE}{step}": short(sorted(state.items()), folder)}
+        files = sorted(path for path in newest.iterdir() if path.name != MANIFEST)
+        state = [(path.name, short(path.read_bytes(), folder)) for path in files]
+    return {
+        f"{place}{STATE}{step}": word(state, folder),
+        manifest_place(place, step): word(read(newest / MANIFEST), folder),
+    }
+
+
+def manifest_place(place: str, step: int) -> str:
+    """Where the manifest of a checkpoint stands in a digest."""
+    return f"{place}/checkpoint-{step}/{MANIFEST}"
+
+
+def word(content: Any, run_dir: Path) -> str:
+    """A word for a content, which tells where it cannot be read."""
+    is_damaged = isinstance(content, str) and content.startswith(DAMAGED)
+    return content.replace(str(run_dir), "RUN") if is_damaged else short(content, run_dir)
 
 
 def short(content: Any, run_dir: Path) -> str:
@@ -200,7 +239,12 @@ def _later(found: Digest, expected: Digest) -> set[str]:
     """The last checkpoints of both, at the places where that of the first is the later one."""
     steps, least = _last_steps(found), _last_steps(expected)
     places = [place for place in steps.keys() & least.keys() if steps[place] > least[place]]
-    return {f"{place}{STATE}{last[place]}" for place in places for last in (steps, least)}
+    return {
+        name
+        for place in places
+        for last in (steps, least)
+        for name in (f"{place}{STATE}{last[place]}", manifest_place(place, last[place]))
+    }
 
 
 def _last_steps(of: Digest) -> dict[str, int]:

@@ -17,7 +17,14 @@ from pathlib import Path
 
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.damage import expected_after, inputs_of, is_of, left_at, place_of
+from fault_matrix.damage import (
+    beyond_ordinary,
+    expected_after,
+    inputs_of,
+    is_forgiven,
+    left_at,
+    place_of,
+)
 from fault_matrix.digests import Digest, differing
 from fault_matrix.evil import MODULE, Trap, traps
 from fault_matrix.programs import PROGRAMS, Program
@@ -78,9 +85,10 @@ class _Attack:
             shutil.copytree((base / name).parent, kept)
         try:
             _lay(base / name, trap, outside)
+            laid = _identity(base / name)
             found = self._go_on(run_dir, outside, folder / "notes")
             if found.ending == "exit 0" and kept is None:
-                found = self._as_if_nothing_had_been(base / name, run_dir, expected)
+                found = self._as_if_nothing_had_been(base / name, laid, run_dir, expected)
         finally:
             if kept is not None:
                 _put_back((base / name).parent, kept)
@@ -110,18 +118,27 @@ class _Attack:
         is_told = code in (2, 3, 5) and last.startswith("error: ")
         return Verdict(is_told, "refused" if is_told else f"exit {code}", last)
 
-    def _as_if_nothing_had_been(self, file: Path, run_dir: Path, expected: Digest) -> Verdict:
+    def _as_if_nothing_had_been(
+        self, file: Path, laid: object, run_dir: Path, expected: Digest
+    ) -> Verdict:
+        """A bad file is forgiven where it stays, not one that was written over it."""
         text = programs.log_of(run_dir).read_text(errors="replace")
+        named = is_named(file, run_dir, beyond_ordinary(self.program, self.shared, MOMENT, text))
         places = differing(self.program.digest(run_dir), expected)
-        places = [
-            p
-            for p in places
-            if "set-aside-" not in p and MODULE not in p and not is_of(file, p, run_dir)
-        ]
-        named = is_named(file, run_dir, text)
+        places = [p for p in places if "set-aside-" not in p and MODULE not in p]
+        if _identity(file) == laid:
+            places = [place for place in places if not is_forgiven(file, file, place, run_dir)]
         if not places or (named and places == ["-report.html"]):  # no page of a damaged run
             return Verdict(True, "named" if named else "did nothing")
         return Verdict(False, "changed the end", ", ".join(places)[:300])
+
+
+def _identity(file: Path) -> tuple[int, ...] | None:
+    """Which file is at a place, whatever its kind."""
+    if not os.path.lexists(file):
+        return None
+    status = file.lstat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _outside(folder: Path) -> Path:

@@ -27,7 +27,7 @@ from test_search_runs import DQN, PPO
 from test_search_runs import config as agent_search
 
 from fault_matrix.cases import Verdict
-from fault_matrix.digests import Digest, differing, digest
+from fault_matrix.digests import Digest, differing, digest, whole
 from lactchain.config import dump
 from lactchain.settings import ActorConfig, CollectConfig, PreferenceConfig, RunConfig
 from lactchain.stages.evaluate import EvaluationConfig
@@ -157,7 +157,7 @@ def finished(program: Program, shared: Path) -> Path:
 @functools.cache
 def expected(program: Program, shared: Path) -> Digest:
     """What every run of the program must end with."""
-    return program.digest(finished(program, shared))
+    return whole(program.digest(finished(program, shared)))
 
 
 def run_once(program: Program, shared: Path, run_dir: Path) -> Path:

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from fault_matrix.cases import Case, Verdict
-from fault_matrix.digests import Digest, differing
+from fault_matrix.digests import Digest, differing, whole
 from fault_matrix.done import begun_anew, done, lost
 from fault_matrix.programs import PROGRAMS, Program, kill, log_of, prepare, start, worked
 from lactchain.peers import Peers
@@ -195,7 +195,7 @@ def finished(program: Program, shared: Path) -> tuple[Digest, list[float]]:
         time.sleep(0.002)
     if [_end_of(process) for process in processes] != [0, 0]:
         raise RuntimeError(f"{program.name}: {_said(run_dir, 0)[-400:]}")
-    return program.digest(run_dir), seconds
+    return whole(program.digest(run_dir)), seconds
 
 
 def start_two(
