@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO, StringIO
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -25,8 +27,11 @@ import faults  # noqa: E402
 from fault_matrix import (  # noqa: E402
     configurations,
     damage,
+    digests,
+    disk,
     kills,
     malice,
+    power,
     programs,
     ranks,
     readers,
@@ -41,7 +46,7 @@ from fault_matrix.done import Notes  # noqa: E402
 
 from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.environments.extractors import JsonList, Rejection  # noqa: E402
-from lactchain.errors import ConfigError  # noqa: E402
+from lactchain.errors import ConfigError, DataError  # noqa: E402
 from lactchain.files import read_json_lines  # noqa: E402
 from lactchain.manifests import (  # noqa: E402
     read_run_file,
@@ -154,10 +159,10 @@ def run_of(folder):
     return run_dir
 
 
-def parquet():
+def parquet(number=1):
     """The bytes of a table."""
     file = BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), file)
+    pyarrow.parquet.write_table(pyarrow.table({"x": [number]}), file)
     return file.getvalue()
 
 
@@ -183,15 +188,31 @@ def _with_a_manifest_of_another_file(run_dir):
     (run_dir / "00000-of-00001.parquet").write_bytes(parquet())
 
 
+def _with_a_damaged_old_checkpoint(run_dir):
+    (run_dir / "checkpoints/checkpoint-2/state.json").write_text("{}")
+
+
+def _with_more_checkpoints_than_are_kept(run_dir):
+    for step in (1, 3):
+        save_checkpoint(run_dir / "checkpoints", step, {"step": step}, 9, {})
+
+
 def _with_other_metrics(run_dir):
     path = run_dir / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 4, "time": 1, "time/train_runtime": 2, "x": 1}\n')
 
 
 @pytest.mark.parametrize("change, found", [
-    (_without_a_checkpoint, ["+checkpoints/state after step 2", "-checkpoints/state after step 4"]),
-    (_without_all_checkpoints, ["-checkpoints/state after step 4"]),
-    (_with_another_manifest, ["checkpoints/state after step 4"]),
+    (_without_a_checkpoint, [
+        "+checkpoints/checkpoint-2/manifest.json", "+checkpoints/state after step 2",
+        "-checkpoints/checkpoint-4/manifest.json", "-checkpoints/state after step 4",
+    ]),
+    (_without_all_checkpoints, [
+        "-checkpoints/checkpoint-4/manifest.json", "-checkpoints/state after step 4",
+    ]),
+    (_with_another_manifest, ["checkpoints/checkpoint-4/manifest.json"]),
+    (_with_a_damaged_old_checkpoint, ["+checkpoints/checkpoint-2/manifest.json"]),
+    (_with_more_checkpoints_than_are_kept, ["+checkpoints/too many"]),
     (_with_another_environment, ["environment.json"]),
     (_with_a_manifest_of_another_file, ["00000-of-00001.manifest"]),
     (_with_other_metrics, ["metrics.jsonl", "summary.manifest"]),
@@ -211,8 +232,17 @@ def test_a_later_last_checkpoint_is_as_good_behind_a_stop_alone(tmp_path):
         save_checkpoint(run_dir / "checkpoints", 5, {"step": 5}, 2, run.mark_metrics())
     assert differing(digest(run_dir), whole, stopped=True) == []
     assert differing(digest(run_dir), whole) == [
-        "+checkpoints/state after step 5", "-checkpoints/state after step 4",
+        "+checkpoints/checkpoint-5/manifest.json", "+checkpoints/state after step 5",
+        "-checkpoints/checkpoint-4/manifest.json", "-checkpoints/state after step 4",
     ]  # fmt: skip
+
+
+def test_a_run_that_cannot_be_read_is_nothing_to_compare_with(tmp_path):
+    run_dir = run_of(tmp_path)
+    assert digests.whole(digest(run_dir)) == digest(run_dir)
+    (run_dir / "checkpoints/checkpoint-4/state.json").write_text("{}")
+    with pytest.raises(RuntimeError, match="checkpoint-4/manifest.json: damaged: DataError"):
+        digests.whole(digest(run_dir))
 
 
 COUNTING = """
@@ -489,13 +519,101 @@ def test_damage_is_forgiven_at_the_places_of_the_file_itself(file, place, own, t
 @pytest.mark.parametrize("file, place, named", [
     ("environment.json", "rows.manifest", True),
     ("environment.json", "critic/manifest.json", True),
-    ("environment.json", "c/state after step 4", True),
+    ("environment.json", "c/checkpoint-4/manifest.json", True),
+    ("environment.json", "c/state after step 4", False),  # weights have no name of a run in them
     ("environment.json", "metrics.jsonl", False),
+    ("environment.json", "stage/manifest.json", False),  # of a run of its own
+    ("environment.json", "stage/critic/manifest.json", False),
     ("round_1/environment.json", "rows.manifest", False),  # of another run
     ("rows.parquet", "rows.manifest", False),
 ])  # fmt: skip
 def test_manifests_of_a_run_that_has_lost_its_name_are_forgiven(file, place, named, tmp_path):
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage/environment.json").touch()
     assert damage.is_named_by(tmp_path / file, place, tmp_path) == named
+
+
+SHARD = "00000-of-00001.parquet"
+
+
+def _made_again(shard, rows=1):
+    write_with_manifest(shard, parquet(rows), {"tally": {"seconds": 2}})
+
+
+def _deleted(shard):
+    shard.unlink()
+    shard.with_suffix(".manifest").unlink()
+
+
+def _with_a_junk_manifest(shard):
+    _made_again(shard)
+    shard.with_suffix(".manifest").write_text("{}")
+
+
+def _left(shard):
+    pass
+
+
+@pytest.mark.parametrize("goes_on, says, ending", [
+    (_made_again, "made again", "repaired"),
+    (_made_again, None, "written anew"),
+    (partial(_made_again, rows=2), "made again", "silent"),
+    (_deleted, "damaged, removed", "silent"),
+    (_with_a_junk_manifest, "made again", "silent"),
+    (_left, "damaged", "named, and left as it is"),
+    (_left, "as usual", "asked the readers"),  # an ordinary line is no word on the damage
+])  # fmt: skip
+def test_what_a_program_makes_of_a_damaged_file_must_be_as_it_should(
+    goes_on, says, ending, tmp_path, monkeypatch
+):
+    program = programs.Program("p", "p", lambda shared, run_dir: None)
+    run_dir = run_of(damage.place_of(program, tmp_path).parent)
+    shard, expected = run_dir / SHARD, digest(run_dir)
+    damage._ordinary_log(program, tmp_path, "half").write_text(f"{shard}: as usual\n")
+    shard.write_bytes(b"junk")
+
+    def start(*_):
+        goes_on(shard)
+        programs.log_of(run_dir).write_text(f"{shard}: {says}\ndone" if says else "done")
+
+    monkeypatch.setattr(programs, "start", start)
+    monkeypatch.setattr(programs, "ended", lambda _: 0)
+    monkeypatch.setattr(damage, "told_by_readers", lambda *_: Verdict(True, "asked the readers"))
+    found = damage._Damage(tmp_path, program, 0)._go_on(run_dir, shard, shard, "half", expected)
+    assert found.ending == ending and found.ok == (ending != "silent"), found
+
+
+@pytest.mark.parametrize("goes_on, ending", [
+    (_left, "named"),
+    (_made_again, "named"),
+    (partial(_made_again, rows=2), "changed the end"),
+    (_deleted, "changed the end"),
+])  # fmt: skip
+def test_a_bad_file_is_forgiven_only_where_it_stays(goes_on, ending, tmp_path):
+    program = programs.Program("p", "p", lambda shared, run_dir: None)
+    run_dir = run_of(damage.place_of(program, tmp_path).parent)
+    shard, expected = run_dir / SHARD, digest(run_dir)
+    damage._ordinary_log(program, tmp_path, "half").touch()
+    shard.write_bytes(b"evil")
+    laid = malice._identity(shard)
+    goes_on(shard)
+    programs.log_of(run_dir).write_text(f"{shard}: bad")
+    attack = malice._Attack(tmp_path, program, 0)
+    assert attack._as_if_nothing_had_been(shard, laid, run_dir, expected).ending == ending
+
+
+def test_manifests_of_a_run_whose_name_was_forged_are_forgiven_as_elsewhere(tmp_path):
+    program = programs.Program("p", "p", lambda shared, run_dir: None)
+    run_dir = run_of(damage.place_of(program, tmp_path).parent)
+    (run_dir / "report.html").write_text("a page")
+    file, expected = run_dir / "environment.json", digest(run_dir)
+    damage._ordinary_log(program, tmp_path, "half").touch()
+    write_run_file(run_dir, {"run_id": "forged"})
+    laid = malice._identity(file)
+    (run_dir / "report.html").unlink()  # is not made of such a run
+    programs.log_of(run_dir).write_text(f"{file}: damaged")
+    attack = malice._Attack(tmp_path, program, 0)
+    assert attack._as_if_nothing_had_been(file, laid, run_dir, expected).ending == "named"
 
 
 def test_checksums_find_out_whatever_is_not_as_it_was_written(tmp_path):
@@ -544,3 +662,154 @@ def test_a_process_that_does_not_name_the_other_is_found(tmp_path):
         log.write_text(f"[rank 1] error: {said}; give the same command")
         assert ranks._wrong("killed", 0, [-9, 6], tmp_path / "run", True) == wrong
     assert ranks._wrong("killed", 0, [-9, 1], tmp_path / "run", True) == "other exit codes"
+
+
+@pytest.mark.parametrize("rank, codes, is_there, wrong", [
+    (0, [0, 0], False, "both claim to have ended"),
+    (0, [0, 0], True, None),
+    (0, [-9, 0], False, None),  # its own part was done
+])  # fmt: skip
+def test_two_processes_that_leave_a_run_unfinished_do_not_both_end_well(
+    rank, codes, is_there, wrong, tmp_path
+):
+    if is_there:
+        (tmp_path / "summary.json").touch()
+    fault = "ends with 0" if codes[rank] == 0 else "killed"
+    assert ranks._wrong(fault, rank, codes, tmp_path, True) == wrong
+
+
+def test_two_processes_that_fail_before_a_fault_has_come_are_found(tmp_path, monkeypatch):
+    program = programs.Program("p", "p", lambda shared, run_dir: None)
+    processes = [SimpleNamespace(exitcode=0), SimpleNamespace(exitcode=6)]
+    monkeypatch.setattr(ranks, "finished", lambda *_: ({}, [1.0, 1.0]))
+    monkeypatch.setattr(ranks, "start_two", lambda *_: processes)
+    monkeypatch.setattr(ranks, "_struck", lambda *_: 0.0)
+    found = ranks.lose(program, tmp_path, "killed", 0, "seed", tmp_path)
+    assert (found.ok, found.ending) == (False, "fails by itself")
+
+
+def test_a_process_that_sleeps_though_it_was_asked_to_stop_is_slow(monkeypatch):
+    monkeypatch.setattr(signals, "WITHIN", 0.2)
+    process = kills.Command(subprocess.Popen(["sleep", "60"]))
+    work, seconds = signals.until_end(process, programs.worked(process.pid))
+    assert work < 0.2 < seconds and not process.is_alive()
+
+
+def _begins(run_dir):
+    run_of(run_dir.parent)
+    (run_dir / "summary.json").unlink()
+
+
+def _ends(run_dir):
+    if run_dir.exists():
+        with Run.open(run_dir, RunConfig()) as run:
+            run.finish({"loss": 1.0})
+    else:
+        run_of(run_dir.parent)
+
+
+def _ends_anew(run_dir):
+    shutil.rmtree(run_dir)
+    run_of(run_dir.parent)
+
+
+@pytest.mark.parametrize("first, again, ending", [
+    ((_begins, "exit 5"), _ends, "exit 5"),
+    ((_ends, "exit 0"), _left, "exit 0"),
+    ((_begins, "exit 0"), _ends, "claims to have ended"),
+    ((_begins, "exit 5"), _ends_anew, "begun anew"),
+    ((_ends, "exit 0"), _ends_anew, "begun anew"),
+    ((_begins, "exit 5"), _left, "not equal"),
+])  # fmt: skip
+def test_a_full_disk_costs_nothing_that_was_done(first, again, ending, tmp_path, monkeypatch):
+    expected, run_dir = digest(run_of(tmp_path / "whole")), tmp_path / "a/run"
+    runs = iter([first, (again, "exit 0")])
+
+    def run(*_):
+        does, ends = next(runs)
+        does(run_dir)
+        return Verdict(True, ends)
+
+    monkeypatch.setattr(disk._Disk, "_run", run)
+    program = programs.Program("p", "p", lambda shared, run_dir: None)
+    found = disk._Disk(tmp_path, program, "size", 0)._twice(run_dir, None, lambda: None, expected)
+    assert found.ending == ending and found.ok == ending.startswith("exit"), found
+
+
+TOLD = "error: <World> raised KeyError: 1, at a.py:1 (seed 7, last action 1)"
+
+
+@pytest.mark.parametrize("fault, first, again, ending", [
+    ("raises", (_begins, 6), _ends, "exit 6, then equal"),
+    ("raises", (_begins, 6), _ends_anew, "begun anew"),
+    ("prints", (_begins, 0), _ends, "not equal"),
+    ("ends the process", (_begins, 0), _ends, "equal"),
+    ("ends the process", (_begins, 0), _ends_anew, "begun anew"),
+])  # fmt: skip
+def test_a_world_that_misbehaves_costs_nothing_that_was_done(
+    fault, first, again, ending, tmp_path, monkeypatch
+):
+    expected, run_dir = digest(run_of(tmp_path / "whole")), tmp_path / "run"
+    runs, program = iter([first, (again, 0)]), programs.Program("p", "p", lambda *_: None)
+
+    def end(*_):
+        does, code = next(runs)
+        does(run_dir)
+        programs.log_of(run_dir).write_text(TOLD if code else "")
+        return code
+
+    monkeypatch.setattr(programs, "expected", lambda *_: expected)
+    monkeypatch.setattr(worlds, "finished", lambda *_: None)
+    monkeypatch.setattr(worlds, "start", lambda *_, **__: None)
+    monkeypatch.setattr(worlds, "ended", end)
+    assert worlds.misbehave(program, tmp_path, fault, tmp_path).ending == ending
+
+
+def _nothing(step):
+    """Nobody is told of a step."""
+
+
+@pytest.mark.parametrize("writer, damaged", [
+    ("results", "episodes-1.json"),
+    ("results", "round_2/model.safetensors"),
+    ("lineage", "run/best/state.json"),
+    ("lineage", "run/lineage.jsonl"),
+    ("training", "run/actor/model.safetensors"),
+])  # fmt: skip
+def test_all_that_a_writer_has_announced_is_read(writer, damaged, tmp_path):
+    power.WRITERS[writer].write(tmp_path, _nothing)
+    last = power.WRITERS[writer].read(tmp_path)
+    assert last > 1
+    (tmp_path / damaged).write_bytes(b"[2]")
+    with pytest.raises((DataError, ValueError)):
+        power.WRITERS[writer].read(tmp_path)
+
+
+@pytest.mark.parametrize("file, first", [
+    ("trajectories/0.parquet", "train_mc"),
+    ("pairs/0.parquet", "train_simpo"),
+    ("critic/model.safetensors", "make_preferences"),
+    ("actor/model.safetensors", "evaluate"),
+    ("checkpoints/0.bin", "the report"),
+])  # fmt: skip
+def test_whoever_reads_a_folder_is_asked_about_its_files(file, first, tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "start", lambda program, config: program.script)
+    monkeypatch.setattr(programs, "start_script", lambda *_: "the report")
+    asked = [process for _, process in readers._readers(
+        tmp_path / "run" / file, tmp_path / "run", tmp_path, tmp_path / "reading"
+    )]  # fmt: skip
+    assert asked[0] == first and asked[-1] == "the report"
+
+
+@pytest.mark.parametrize("name, ending", [
+    ("rows.parquet", "believed by the next stage"),
+    ("model.json", "left as it is, its manifest tells"),  # a stage need not read it
+])  # fmt: skip
+def test_a_stage_that_reads_a_damaged_file_in_silence_is_found(name, ending, tmp_path, monkeypatch):
+    place = tmp_path / "reading"
+    monkeypatch.setattr(readers, "_readers", lambda *_: [("the next stage", None)])
+    monkeypatch.setattr(programs, "ended", lambda _: 0)
+    programs.log_of(place).write_text("done")
+    write_with_manifest(tmp_path / name, b"[1]", {})
+    (tmp_path / name).write_bytes(b"[2]")
+    assert readers.told_by_readers(tmp_path / name, tmp_path, tmp_path).ending == ending

@@ -21,7 +21,8 @@ from typing import Any
 from fault_matrix import programs
 from fault_matrix.cases import Case, Verdict
 from fault_matrix.damage import expected_after, left_at, place_of
-from fault_matrix.digests import differing
+from fault_matrix.digests import Digest, differing
+from fault_matrix.done import begun_anew, done, lost
 from fault_matrix.operations import WRITING
 from fault_matrix.programs import PROGRAMS, Program
 
@@ -63,17 +64,38 @@ class _Disk:
         shutil.rmtree(run_dir, ignore_errors=True)
         programs.log_of(run_dir).unlink(missing_ok=True)
         with self._disk(run_dir, share) as (limit, mend):
-            first = self._run(run_dir, limit)
-            if first.ok:
-                mend()
-                again = self._run(run_dir, None)
-                places = differing(self.program.digest(run_dir), expected) if again.ok else []
-                if not again.ok or again.ending == "exit 5":
-                    first = replace(again, ok=False)
-                elif places:
-                    first = Verdict(False, "not equal", ", ".join(places)[:400])
+            found = self._twice(run_dir, limit, mend, expected)
         shutil.rmtree(run_dir, ignore_errors=True)
-        return replace(first, detail=f"{self.kind} {share:.3f}; {first.detail}")
+        return replace(found, detail=f"{self.kind} {share:.3f}; {found.detail}")
+
+    def _twice(
+        self,
+        run_dir: Path,
+        limit: Callable[[], None] | None,
+        mend: Callable[[], None],
+        expected: Digest,
+    ) -> Verdict:
+        """Without room, and with it; who claims to have ended must have done so without."""
+        first = self._run(run_dir, limit)
+        if not first.ok:
+            return first
+        if first.ending == "exit 0" and (wrong := self._unequal(run_dir, expected)):
+            return replace(wrong, ending="claims to have ended")
+        before = done(run_dir)
+        mend()
+        again = self._run(run_dir, None)
+        if again.ending != "exit 0":
+            return replace(again, ok=False)
+        if wrong := self._unequal(run_dir, expected):
+            return wrong
+        if anew := lost(before, done(run_dir)):
+            return begun_anew(anew)
+        return first
+
+    def _unequal(self, run_dir: Path, expected: Digest) -> Verdict | None:
+        """Where a run has ended otherwise than with room, if anywhere."""
+        places = differing(self.program.digest(run_dir), expected)
+        return Verdict(False, "not equal", ", ".join(places)[:400]) if places else None
 
     def _run(self, run_dir: Path, limit: Callable[[], None] | None) -> Verdict:
         config = self.program.config(self.shared, run_dir)

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,13 @@ def lost(before: Done, now: Done) -> list[str]:
 def begun_anew(again: list[str]) -> Verdict:
     """The verdict on a run that has lost something, or does it again."""
     return Verdict(False, "begun anew", ", ".join(again)[:500])
+
+
+def kept(before: Done, run_dir: Path, found: Verdict) -> Verdict:
+    """What a run came to, if it has gone on from what it had done."""
+    if found.ok and (again := lost(before, done(run_dir))):
+        return begun_anew(again)
+    return replace(found, detail=f"{found.detail} left {before}".strip())
 
 
 def _has_gone_on(place: Path, before: Done, now: Done) -> bool:

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from fault_matrix.cases import Case, Verdict, in_turns
-from fault_matrix.done import Done, begun_anew, done, lost
+from fault_matrix.done import done, kept
 from fault_matrix.operations import Operations, recorded
 from fault_matrix.programs import (
     PROGRAMS,
@@ -144,13 +144,6 @@ def to_its_end(program: Program, shared: Path, run_dir: Path, chance: random.Ran
             return verdict(program, shared, run_dir, process.exitcode)
         if not (found := kept(before, run_dir, Verdict(True, "killed again"))).ok:
             return found
-
-
-def kept(before: Done, run_dir: Path, found: Verdict) -> Verdict:
-    """What a run came to, if it has gone on from what it had done."""
-    if found.ok and (again := lost(before, done(run_dir))):
-        return begun_anew(again)
-    return replace(found, detail=f"{found.detail} left {before}".strip())
 
 
 @dataclass

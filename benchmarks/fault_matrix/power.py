@@ -36,8 +36,13 @@ from lactchain.files import (
     seal,
     stand_for,
 )
-from lactchain.manifests import verify_manifest, write_manifest, write_with_manifest
-from lactchain.run import Run, read_metrics
+from lactchain.manifests import (
+    read_with_manifest,
+    verify_manifest,
+    write_manifest,
+    write_with_manifest,
+)
+from lactchain.run import Run, read_metrics, read_summary
 from lactchain.search import runs
 from lactchain.search.agents import AgentSpecies
 from lactchain.search.evolution import Evolution
@@ -246,8 +251,15 @@ def _write_results(folder: Path, announce: Announce) -> None:
 
 
 def _read_results(folder: Path) -> int:
+    """All that came before the newest model is there, too."""
     link = folder / "actor"
-    return verify_manifest(link.resolve())["round"] if link.is_symlink() else 0
+    newest = verify_manifest(link.resolve())["round"] if link.is_symlink() else 0
+    for step in range(1, newest + 1):
+        content, _, is_whole = read_with_manifest(folder / f"episodes-{step}.json")
+        if not is_whole or content != b"[1]":
+            raise ValueError(f"episodes of round {step} were changed")
+        verify_manifest(folder / f"round_{step}")
+    return newest
 
 
 def _write_training(folder: Path, announce: Announce) -> None:
@@ -264,8 +276,11 @@ def _write_training(folder: Path, announce: Announce) -> None:
 
 
 def _read_training(folder: Path) -> int:
-    """As `trainers.base.train` finds out where it goes on."""
+    """As `trainers.base.train` finds out where it goes on; and what it ends with."""
     with Run.of(_training(folder)) as run:
+        if run.finished:
+            read_summary(run.directory)
+            verify_manifest(run.directory / "actor")
         checkpoint = latest_checkpoint(run.path("checkpoints"))
         if checkpoint is None:
             return 0
@@ -304,6 +319,8 @@ def _read_lineage(folder: Path) -> int:
     config = PROGRAMS["search_evolution"].config(folder, folder / "run")
     with Run.of(config) as run:
         if run.finished:
+            read_summary(run.directory)
+            verify_manifest(run.directory / "best")
             return config.evolution.num_generations
         seed, evolution = config.run.seed, config.evolution
         species = AgentSpecies(config.subject, config.environment, config.space, evolution, seed)

@@ -90,10 +90,11 @@ def lose(program: Program, shared: Path, fault: str, rank: int, seed: str, folde
             plans[rank] = partial(_prepare, place, fault, at)
         processes = start_two(program, config, plans)
         seconds = _struck(processes[rank], processes[1 - rank], fault, at, place)
+        codes, said = [process.exitcode for process in processes], _said(run_dir, 1 - rank)
         if (place / STRUCK).exists():
             break
-    codes = [process.exitcode for process in processes]
-    said = _said(run_dir, 1 - rank)
+        if codes != [0, 0]:
+            return Verdict(False, "fails by itself", f"{codes} {said[-400:]}")
     if seconds > WITHIN:
         return Verdict(False, "slow", f"{seconds:.0f} s: {codes} {said[-300:]}")
     if wrong := _wrong(fault, rank, codes, run_dir, _have_met(place)):
@@ -155,7 +156,8 @@ def _wrong(fault: str, rank: int, codes: list[int], run_dir: Path, met: bool) ->
     if code == 143 and fault == "asked":  # both have saved
         return None
     if code == 0:  # its part was done: whoever waits for the other's ends with an error
-        return None
+        is_told = codes[rank] != 0 or (run_dir / "summary.json").exists()
+        return None if is_told else "both claim to have ended"
     if not met:
         return None if code in (6, 143, -signal.SIGTERM) else "other exit codes"
     if code not in (6, 143):

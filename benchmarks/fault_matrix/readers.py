@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,6 +16,11 @@ from lactchain.manifests import (
     read_with_manifest,
     verify_manifest,
 )
+from lactchain.stages.train_mc import TrainMCConfig
+
+REPORT = "the report"
+READ = (".parquet", ".safetensors")
+"""Names of files end so that a stage is bound to read."""
 
 
 def refusal(code: int | None, text: str, file: Path, run_dir: Path) -> Verdict | None:
@@ -62,6 +67,8 @@ def told_by_readers(file: Path, run_dir: Path, shared: Path) -> Verdict:
             return replace(found, ending=f"{found.ending} by {name}")
         if is_named(file, run_dir, text):
             return Verdict(True, f"named by {name}")
+        if name != REPORT and file.suffix in READ:
+            return Verdict(False, f"believed by {name}", last_line(text))
     if _is_found_out(file):
         return Verdict(True, "left as it is, its manifest tells")
     return Verdict(False, "believed", "nobody says that it is damaged")
@@ -72,23 +79,42 @@ def _readers(
 ) -> Iterator[tuple[str, BaseProcess]]:
     """Programs that read a file of a run, each begun when it is asked for."""
     for folder in file.parents:
-        if folder.name in ("actor", "critic", "values") and folder.is_relative_to(run_dir):
-            yield "the next stage", _next_stage(folder, shared, place)
+        if folder.name in NEXT and folder.is_relative_to(run_dir):
+            yield "the next stage", NEXT[folder.name](folder, shared, place)
     page = ("--run_dir", str(run_dir), "--output", f"{place}.html")
-    yield "the report", programs.start_script("report", page, programs.log_of(place))
+    yield REPORT, programs.start_script("report", page, programs.log_of(place))
 
 
-def _next_stage(folder: Path, shared: Path, place: Path) -> BaseProcess:
-    """Has a stage read a trained model."""
-    if folder.name == "critic":
-        stage = programs.stage("make_preferences")
-        return programs.start(stage, replace(stage.config(shared, place), critic=str(folder)))
+def _read_critic(folder: Path, shared: Path, place: Path) -> BaseProcess:
+    stage = programs.stage("make_preferences")
+    return programs.start(stage, replace(stage.config(shared, place), critic=str(folder)))
+
+
+def _read_actor(folder: Path, shared: Path, place: Path) -> BaseProcess:
+    """Whole, or an adapter, or values that guide one."""
     stage = programs.stage("evaluate")
     config = stage.config(shared, place)
     is_adapter = (folder / "adapter_config.json").exists()
     setting = "values" if folder.name == "values" else "adapter" if is_adapter else "model"
     actor = replace(config.actor, **{setting: str(folder)})
     return programs.start(stage, replace(config, actor=actor))
+
+
+def _read_episodes(folder: Path, shared: Path, place: Path) -> BaseProcess:
+    stage = programs.values("train_mc", TrainMCConfig)
+    return programs.start(stage, replace(stage.config(shared, place), trajectories=str(folder)))
+
+
+def _read_pairs(folder: Path, shared: Path, place: Path) -> BaseProcess:
+    stage = programs.stage("train_simpo")
+    return programs.start(stage, replace(stage.config(shared, place), pairs=str(folder)))
+
+
+NEXT: dict[str, Callable[[Path, Path, Path], BaseProcess]] = {
+    "actor": _read_actor, "values": _read_actor, "critic": _read_critic,
+    "trajectories": _read_episodes, "pairs": _read_pairs,
+}  # fmt: skip
+"""Stages that read what others have written, by the name of the folder."""
 
 
 def _is_found_out(file: Path) -> bool:

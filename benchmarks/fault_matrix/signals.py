@@ -44,7 +44,7 @@ TITLE = "SIGTERM and SIGINT at random times"
 SIGNALS = 28
 """Of each program."""
 WITHIN = 10.0
-"""Seconds until a process has ended: of its own work, where others keep the machine busy."""
+"""Seconds until a process has ended, without those that it waited for a processor."""
 LATE = 0.2
 """Which share of its whole work a run may still do that ends though it was asked to stop."""
 SAVING = 0.1
@@ -76,6 +76,7 @@ class Stop:
         code: its exit code.
         asked_at: by `time.monotonic`; None where it had ended before.
         worked: for how many seconds of CPU time it still worked.
+        seconds: how long that took, without waiting for a processor.
         before: what it had done when it was asked.
         began: whether it had begun its run: it held the folder's lock, and could have saved.
         notes: what it told of its progress.
@@ -84,13 +85,15 @@ class Stop:
     code: int | None
     asked_at: float | None
     worked: float
+    seconds: float
     before: Done
     began: bool
     notes: list[Note]
 
     def __str__(self) -> str:
         """For a detail."""
-        return f"exit {self.code} after {self.worked:.2f} s, had {self.before}"
+        after = f"{self.seconds:.2f} s, {self.worked:.2f} s of work"
+        return f"exit {self.code} after {after}, had {self.before}"
 
 
 def stopped(
@@ -155,10 +158,10 @@ def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, note
         asked_at = time.monotonic()
     if asked_at is None:
         before = done(run_dir)
-    seconds = work_until_end(process, worked_before)
+    work, seconds = until_end(process, worked_before)
     lock = run_dir / "lock"
     began = lock.is_file() and lock.read_text().strip() == str(process.pid)
-    return Stop(process.exitcode, asked_at, seconds, before, began, list(notes.read()))
+    return Stop(process.exitcode, asked_at, work, seconds, before, began, list(notes.read()))
 
 
 def _listens(pid: int) -> bool:
@@ -173,7 +176,7 @@ def fault_of(
     stop: Stop, asked: signal.Signals, program: Program, shared: Path, run_dir: Path
 ) -> Verdict | None:
     """What is bad about how a process ended, if anything."""
-    if stop.code is None or stop.worked > WITHIN:
+    if stop.code is None or stop.seconds > WITHIN:
         return Verdict(False, "slow", f"after {asked.name}")
     if stop.code == 0 and stop.asked_at is not None:
         return _deaf(stop, program, shared, run_dir)
@@ -195,11 +198,26 @@ def _deaf(stop: Stop, program: Program, shared: Path, run_dir: Path) -> Verdict 
     return Verdict(False, "deaf", f"went on for {stop.worked:.2f} s: {told}")
 
 
-def work_until_end(process: BaseProcess, worked_before: float) -> float:
-    """How long a process still works; it is killed when that is far too long."""
-    seconds, until = 0.0, time.monotonic() + PATIENCE
-    while process.is_alive() and seconds <= WITHIN and time.monotonic() < until:
-        seconds = max(seconds, worked(process.pid) - worked_before)
+def until_end(process: BaseProcess, worked_before: float) -> tuple[float, float]:
+    """How long a process still works, and lives, but for waiting for a processor.
+
+    It is killed when that is far too long: one that sleeps, or waits for a lock, is slow as well.
+    """
+    work = seconds = waited = 0.0
+    began, waited_before = time.monotonic(), waited_for_processor(process.pid)
+    while process.is_alive() and seconds <= WITHIN and time.monotonic() < began + PATIENCE:
+        work = max(work, worked(process.pid) - worked_before)
+        waited = max(waited, waited_for_processor(process.pid) - waited_before)
+        seconds = time.monotonic() - began - waited
         time.sleep(0.005)
     kill(process)
+    return work, seconds
+
+
+def waited_for_processor(pid: int) -> float:
+    """Seconds that the threads of a process could have worked, had others not been at it."""
+    seconds = 0.0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError, IndexError):
+            seconds += int(file.read_text().split()[1]) / 1e9
     return seconds

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from fault_matrix.cases import Case, Verdict
+from fault_matrix.done import done, kept
 from fault_matrix.misbehaving import MISBEHAVIOUR
 from fault_matrix.programs import (
     PROGRAMS,
@@ -88,8 +89,13 @@ def misbehave(program: Program, shared: Path, fault: str, folder: Path) -> Verdi
     told = log_of(run_dir).read_text(errors="replace")
     if wrong := _wrong(fault, code, told):
         return Verdict(False, wrong, last_line(run_dir))
+    if code == 0 and fault not in ENDS_UNHEARD:
+        first = verdict(program, shared, run_dir, code)
+        if not first.ok:
+            return first
+    before = done(run_dir)
     again = ended(start(program, config), PATIENCE)
-    after = verdict(program, shared, run_dir, again)
+    after = kept(before, run_dir, verdict(program, shared, run_dir, again))
     return after if not after.ok or code == 0 else Verdict(True, f"exit {code}, then equal")
 
 
