@@ -713,6 +713,20 @@ def _ends_anew(run_dir):
     run_of(run_dir.parent)
 
 
+def _without_a_word_on_its_page(run_dir):
+    run_of(run_dir.parent)
+
+
+def _without_its_page(run_dir):
+    run_of(run_dir.parent)
+    programs.log_of(run_dir).write_text(f"{run_dir}: the page is left as it was: no space")
+
+
+def _with_its_page(run_dir):
+    (run_dir / "report.html").write_text("a page")
+    return digest(run_dir)
+
+
 @pytest.mark.parametrize("first, again, ending", [
     ((_begins, "exit 5"), _ends, "exit 5"),
     ((_ends, "exit 0"), _left, "exit 0"),
@@ -720,9 +734,15 @@ def _ends_anew(run_dir):
     ((_begins, "exit 5"), _ends_anew, "begun anew"),
     ((_ends, "exit 0"), _ends_anew, "begun anew"),
     ((_begins, "exit 5"), _left, "not equal"),
+    ((_without_its_page, "exit 0"), _with_its_page, "exit 0"),
+    ((_without_a_word_on_its_page, "exit 0"), _with_its_page, "claims to have ended"),
 ])  # fmt: skip
 def test_a_full_disk_costs_nothing_that_was_done(first, again, ending, tmp_path, monkeypatch):
     expected, run_dir = digest(run_of(tmp_path / "whole")), tmp_path / "a/run"
+    if again is _with_its_page:
+        expected = _with_its_page(tmp_path / "whole/run")
+    (tmp_path / "a").mkdir()
+    programs.log_of(run_dir).touch()
     runs = iter([first, (again, "exit 0")])
 
     def run(*_):
@@ -773,7 +793,6 @@ def _nothing(step):
     ("results", "episodes-1.json"),
     ("results", "round_2/model.safetensors"),
     ("lineage", "run/best/state.json"),
-    ("lineage", "run/lineage.jsonl"),
     ("training", "run/actor/model.safetensors"),
 ])  # fmt: skip
 def test_all_that_a_writer_has_announced_is_read(writer, damaged, tmp_path):
