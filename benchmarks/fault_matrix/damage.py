@@ -120,6 +120,8 @@ class _Damage:
             places = others
         if named:
             places = [place for place in places if place not in OF_WHOLE_RUNS]
+            if file.name == RUN_FILE:  # what a run had read is not known any more
+                places = [place for place in places if run_dir / place != file]
         if places:
             return Verdict(False, "silent", f"{', '.join(places)}; {last_line(text)}"[:400])
         if not is_left:
