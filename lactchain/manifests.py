@@ -68,13 +68,14 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """What names the run in a folder; `DataError` where it is damaged.
+    """What names the run in a folder; `DataError` where it is damaged, or tells of no run.
 
-    Older versions of the project wrote no checksum.
+    Older versions of the project wrote no checksum, and the oldest no name, but always a commit.
     """
     stored = read_json(folder / RUN_FILE)
     facts = {key: value for key, value in stored.items() if key != SEAL}
-    if has_seal(stored) and stored != seal(facts, 0):
+    tells = not facts.keys().isdisjoint(("run_id", "git_commit"))
+    if not tells or (has_seal(stored) and stored != seal(facts, 0)):
         raise DataError(f"{folder / RUN_FILE}: damaged; remove it, the same command writes it anew")
     return facts
 

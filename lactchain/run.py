@@ -147,7 +147,10 @@ class Run(AbstractContextManager["Run"]):
         return read_summary(self.directory)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Writes `summary.json`, which marks the run as complete, and closes the run."""
+        """Writes `summary.json`, which marks the run as complete, and closes the run.
+
+        All processes wait for it: none ends well where the run has not.
+        """
         if distributed.is_main():
             content = to_json(summary, indent=2).encode()
             told = [path for name in TOLD if (path := self.directory / name).is_file()]
@@ -156,6 +159,7 @@ class Run(AbstractContextManager["Run"]):
                     sync_file(path)
             beside = {path.name: describe(path.read_bytes()) for path in told}
             write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
+        distributed.barrier()
         self.close()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:

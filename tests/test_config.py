@@ -303,7 +303,7 @@ def test_a_run_of_an_older_version_may_hold_more_values_than_a_file(tmp_path):
     path = write(tmp_path / "config.yaml", text)
     with pytest.raises(ConfigError, match="expected at most 20,000 values, got more"):
         load(path)
-    write(tmp_path / "environment.json", "{}")
+    write(tmp_path / "environment.json", '{"git_commit": null}')
     assert len(load(path)["training"]["extra"]["x"]) == 50_000
     write(tmp_path / "config.yaml", "x: [" + "1, " * 110_000 + "]")
     with pytest.raises(ConfigError, match="expected at most 100,000 values, got more"):

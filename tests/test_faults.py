@@ -43,6 +43,7 @@ from fault_matrix import (  # noqa: E402
 from fault_matrix.cases import Case, Verdict, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest  # noqa: E402
 from fault_matrix.done import Notes  # noqa: E402
+from fault_matrix.evil import MODULE  # noqa: E402
 
 from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.environments.extractors import JsonList, Rejection  # noqa: E402
@@ -493,6 +494,33 @@ def test_a_file_that_is_damaged_and_that_nobody_tells_of_is_believed(tmp_path, m
     assert readers.told_by_readers(file, tmp_path, tmp_path).ok
     file.with_suffix(".manifest").unlink()
     assert readers.told_by_readers(file, tmp_path, tmp_path).ending == "believed"
+
+
+def test_a_checkpoint_is_read_by_its_stage_alone(tmp_path, monkeypatch):
+    monkeypatch.setitem(readers.NEXT, "critic", lambda folder, *_: folder)
+    monkeypatch.setattr(programs, "start_script", lambda *_: None)
+    for file, folders in (
+        ("critic/critic/model.safetensors", ["critic/critic", "critic"]),
+        ("critic/checkpoints/checkpoint-3/model.safetensors", []),
+    ):
+        found = dict.fromkeys(
+            p for _, p in readers._readers(tmp_path / file, tmp_path, *[tmp_path] * 2)
+        )
+        assert [p for p in found if p] == [tmp_path / folder for folder in folders]
+
+
+@pytest.mark.parametrize("place, of_trap", [
+    ("+.lock.tmp", True),
+    ("+.other.tmp", False),
+    (f"+{MODULE}.py", True),
+    ("manifest.json", True),  # it lists the module
+    ("other/manifest.json", False),
+    ("lock", False),
+])  # fmt: skip
+def test_what_was_laid_beside_a_file_is_no_difference(place, of_trap, tmp_path):
+    assert not malice._is_of_trap(tmp_path / "lock", "manifest.json", tmp_path)
+    (tmp_path / f"{MODULE}.py").touch()
+    assert malice._is_of_trap(tmp_path / "lock", place, tmp_path) == of_trap
 
 
 @pytest.mark.parametrize("file, place, own", [

@@ -53,6 +53,13 @@ def test_modules_that_are_named_are_imported_or_said_to_be_missing(own_world):
         registry.import_modules(["own_word"])
 
 
+def test_a_module_that_ends_the_program_is_named(tmp_path, monkeypatch):
+    (tmp_path / "ends_by_itself.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"--import ends_by_itself: it called sys.exit\(0\)"):
+        registry.import_modules(["ends_by_itself"])
+
+
 def test_a_run_asks_again_for_what_it_has_imported(own_world, tmp_path, caplog):
     world = EnvironmentConfig("own/Taxi-v0")
     config = CollectRolloutsConfig(environment=world)

@@ -257,7 +257,7 @@ def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(
     stored = load(run_dir / "config.yaml")
     assert stored["critic"].pop("checkpoint") is None
     (run_dir / "config.yaml").write_text(to_yaml(stored))
-    (run_dir / "environment.json").write_text("{}")
+    (run_dir / "environment.json").write_text('{"git_commit": null}')
     identity = {**stored, "run": {"seed": 0, "threads": 1}}
     identity["training"] = {k: v for k, v in stored["training"].items() if k not in HARMLESS}
     old_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -309,6 +309,15 @@ def test_a_name_of_another_run_is_refused(run_dir):
     write_run_file(run_dir, {"run_id": "0123", "identity": "4567"})
     with pytest.raises(DataError, match="environment.json: belongs to another run"):
         Run.open(run_dir, Config())
+
+
+def test_what_tells_of_no_run_is_refused_as_its_name_and_not_written_on(run_dir):
+    leave_something(run_dir)
+    for text in ('{"manifest": {"files": {"/etc/passwd": 1}}}', "{}"):
+        (run_dir / "environment.json").write_text(text)
+        with pytest.raises(DataError, match="environment.json: damaged; remove it"):
+            Run.open(run_dir, Config())
+        assert (run_dir / "environment.json").read_text() == text
 
 
 def test_a_run_that_lost_its_name_takes_it_from_what_it_has_written(run_dir):

@@ -37,6 +37,8 @@ KILLS, COMMANDS = 56, 20
 """Of each program: as many at operations and as many at random times; and of whole commands."""
 ANOTHER = 0.3
 """How likely the next attempt is killed, too."""
+FEWER = 5
+"""Operations that a run may do less than another one that nothing disturbs."""
 SYNCED = ("fsync", "torch.save", "safetensors")
 
 
@@ -103,10 +105,17 @@ def spread(items: list, count: int) -> list:
 
 
 def killed_at(program: Program, shared: Path, number: int, torn: bool, folder: Path) -> Verdict:
-    """Killed before an operation, and perhaps again."""
+    """Killed before an operation, and perhaps again.
+
+    A run may do a few operations less than the one in which they were counted.
+    """
     run_dir = folder / "run"
-    before = Operations(str(run_dir), number, torn)
-    code = ended(start(program, program.config(shared, run_dir), before=before))
+    for earlier in range(FEWER):
+        before = Operations(str(run_dir), number - earlier, torn)
+        code = ended(start(program, program.config(shared, run_dir), before=before))
+        if code != 0:
+            break
+        shutil.rmtree(run_dir)
     if code != -signal.SIGKILL:
         return Verdict(False, "not killed", f"exit code {code}")
     return to_its_end(program, shared, run_dir, random.Random(f"{program.name} {number} {torn}"))

@@ -125,14 +125,23 @@ class _Attack:
         text = programs.log_of(run_dir).read_text(errors="replace")
         named = is_named(file, run_dir, beyond_ordinary(self.program, self.shared, MOMENT, text))
         places = differing(self.program.digest(run_dir), expected)
-        places = [p for p in places if "set-aside-" not in p and MODULE not in p]
-        # A manifest that is written anew lists the module that was laid beside the file.
-        places = [place for place in places if run_dir / place != file.parent / MANIFEST]
+        places = [place for place in places if not _is_of_trap(file, place, run_dir)]
         if _identity(file) == laid:
             places = [place for place in places if not is_forgiven(file, file, place, run_dir)]
         if not places or (named and places == ["-report.html"]):  # no page of a damaged run
             return Verdict(True, "named" if named else "did nothing")
         return Verdict(False, "changed the end", ", ".join(places)[:300])
+
+
+def _is_of_trap(file: Path, place: str, run_dir: Path) -> bool:
+    """Whether a place tells of what was laid beside a file, or of what was set aside.
+
+    A manifest that is written anew lists the module that was laid there.
+    """
+    found = run_dir / place.lstrip("+")
+    lists = found == file.parent / MANIFEST and (file.parent / f"{MODULE}.py").exists()
+    is_beside = MODULE in place or found == file.with_name(f".{file.name}.tmp")
+    return lists or is_beside or "set-aside-" in place
 
 
 def _identity(file: Path) -> tuple[int, ...] | None:

@@ -18,6 +18,7 @@ from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import Any
 
 from fault_matrix.cases import Case, Verdict
@@ -25,6 +26,7 @@ from fault_matrix.digests import Digest, differing, whole
 from fault_matrix.done import begun_anew, done, lost
 from fault_matrix.programs import PROGRAMS, Program, kill, log_of, prepare, start, worked
 from lactchain.peers import Peers
+from lactchain.stages.running import run_stage
 
 TITLE = "two processes, one of which is lost"
 NAMES = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
@@ -55,7 +57,7 @@ FAULTS = ("killed", "stopped", "raises", "exits with 0", "ends with 0", "asked")
 CODES = {
     "killed": {-signal.SIGKILL},
     "stopped": {6, 0},  # once it goes on
-    "raises": {1, 3, 5},  # where a file is read or written, it is taken for a fault of that
+    "raises": {1, 3, 5, 6},  # in the midst of a file or a world, it is taken for a fault of that
     "exits with 0": {6},
     "ends with 0": {0},
     "asked": {143, -signal.SIGTERM},
@@ -226,11 +228,21 @@ def _prepare(folder: Path, fault: str | None = None, cpu_seconds: float = 0.0) -
     if fault is not None:
 
         def plant(number: int, frame: Any) -> None:
-            _note_fault(folder)
-            PLANTED[fault](number, frame)
+            if _is_at_work(frame):
+                _note_fault(folder)
+                PLANTED[fault](number, frame)
+            else:  # no code of others runs before
+                signal.setitimer(signal.ITIMER_PROF, 0.01)
 
         signal.signal(signal.SIGPROF, plant)
         signal.setitimer(signal.ITIMER_PROF, max(cpu_seconds, 0.01))
+
+
+def _is_at_work(frame: FrameType | None) -> bool:
+    """Whether a process does what a stage is for."""
+    while frame is not None and frame.f_code is not run_stage.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _said(run_dir: Path, rank: int) -> str:

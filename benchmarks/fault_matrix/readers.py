@@ -77,9 +77,13 @@ def told_by_readers(file: Path, run_dir: Path, shared: Path) -> Verdict:
 def _readers(
     file: Path, run_dir: Path, shared: Path, place: Path
 ) -> Iterator[tuple[str, BaseProcess]]:
-    """Programs that read a file of a run, each begun when it is asked for."""
+    """Programs that read a file of a run, each begun when it is asked for.
+
+    A stage's checkpoints are read by nobody but the stage.
+    """
     for folder in file.parents:
-        if folder.name in NEXT and folder.is_relative_to(run_dir):
+        is_of_next = "checkpoints" not in file.relative_to(folder).parts
+        if folder.name in NEXT and folder.is_relative_to(run_dir) and is_of_next:
             yield "the next stage", NEXT[folder.name](folder, shared, place)
     page = ("--run_dir", str(run_dir), "--output", f"{place}.html")
     yield REPORT, programs.start_script("report", page, programs.log_of(place))

@@ -147,7 +147,7 @@ def stops(
 def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, notes: Notes) -> Stop:
     """Asks a process to stop, unless it has ended; waits for that."""
     if asked == signal.SIGINT:  # whoever starts the processes has them ignore it at first
-        while process.is_alive() and not _listens(process.pid):
+        while process.is_alive() and not _hears(asked, process.pid):
             time.sleep(0.001)
     asked_at, worked_before = None, worked(process.pid)
     with suppress(ProcessLookupError):
@@ -164,11 +164,11 @@ def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, note
     return Stop(process.exitcode, asked_at, work, seconds, before, began, list(notes.read()))
 
 
-def _listens(pid: int) -> bool:
-    """Whether a process has handlers of its own for stops."""
+def _hears(asked: signal.Signals, pid: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
     with suppress(OSError):
         caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
-        return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+        return bool(int(caught[1], 16) >> (asked - 1) & 1)
     return False
 
 
@@ -217,7 +217,7 @@ def until_end(process: BaseProcess, worked_before: float) -> tuple[float, float]
 def waited_for_processor(pid: int) -> float:
     """Seconds that the threads of a process could have worked, had others not been at it."""
     seconds = 0.0
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError, IndexError):
+    with suppress(OSError, IndexError):  # it may end meanwhile
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             seconds += int(file.read_text().split()[1]) / 1e9
     return seconds

@@ -1,7 +1,6 @@
 """An audit hook: what a process does that a file of others may not make it do."""
 
 import os
-import platform
 import resource
 import sys
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_matrix.operations import WRITING
+from lactchain.provenance import describe_environment
 
 STARTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
 CHANGES = (
@@ -39,7 +39,7 @@ class Watch:
         """From now on, for as long as the process lives."""
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         os.environ["TMPDIR"] = str(self.inside)
-        platform.processor()  # asks a command, once
+        describe_environment()  # asks commands, once
         notes = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
         def hear(event: str, args: tuple[Any, ...]) -> None:

@@ -33,13 +33,22 @@ def name_modules(names: Iterable[str]) -> None:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Imports modules that the command line names; `ConfigError` where one is not there."""
+    """Imports modules that the command line names.
+
+    Raises:
+        ConfigError: one is not there, or is a script that ends by itself.
+    """
     name_modules(names)
     for name in names:
         try:
             import_module(name)
         except ImportError as error:
             raise ConfigError(f"--import {name}: {error}; is it on PYTHONPATH?") from error
+        except SystemExit as end:
+            raise ConfigError(
+                f"--import {name}: it called sys.exit({end.code!r}); let it do that only"
+                ' if __name__ == "__main__"'
+            ) from end
 
 
 def modules_of(env_id: str = "") -> list[str]:
