@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from run_setups import Config, start
 
-from lactchain import settings
+from lactchain import distributed, settings
 from lactchain.config import load, parse, to_yaml
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.manifests import verify_manifest, write_manifest, write_run_file
@@ -249,6 +249,13 @@ def test_a_finished_run_says_so_when_it_is_given_again(run_dir, caplog):
     with caplog.at_level(logging.INFO), Run.open(run_dir, Config()) as run:
         assert run.finished
     assert "finished, see summary.json" in caplog.text
+
+
+def test_a_process_waits_with_its_end_until_the_run_has_its_summary(run_dir, monkeypatch):
+    run, seen = Run.open(run_dir, Config()), []
+    monkeypatch.setattr(distributed, "barrier", lambda: seen.append(run.finished))
+    run.finish({})
+    assert seen == [True]
 
 
 def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(run_dir):
