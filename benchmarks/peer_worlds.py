@@ -24,6 +24,8 @@ from lactchain.types import ChainGrammar, Policy, RememberingPolicy
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 UNKNOWN_LAKE = "peer_worlds:peers/UnknownLake-v0"
+CLONED_AT_RANDOM = ("--warm_start.behavior.competent_fraction", "0")
+"""Where a tenth of good chains would make the warm start as good as can be."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ WORLDS = {
         settings={"by_return": {"num_states": 1920}},
     ),
     "slippery_lake": World(
-        tiny("slippery_lake"),
+        (*tiny("slippery_lake"), *CLONED_AT_RANDOM),
         budget=600_000,
         cpu_seconds=150,
         practised_id=UNKNOWN_LAKE,
