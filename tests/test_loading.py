@@ -324,6 +324,14 @@ def test_weights_can_be_read_into_an_adapter_in_use(config, adapter):
     assert torch.equal(model.eval()(IDS).logits, trained(config).eval()(IDS).logits)
 
 
+def test_the_same_adapter_is_the_same_bytes_in_every_process(config, adapter, tmp_path):
+    """Sets of names have another order in each."""
+    save_adapter(load_actor(replace(config, adapter=str(adapter)))[0], tmp_path / "again")
+    for folder in (adapter, tmp_path / "again"):
+        names = json.loads((folder / "adapter_config.json").read_text())["target_modules"]
+        assert names == sorted(names) and len(names) > 5
+
+
 def test_an_adapter_holds_no_base_weights(adapter):
     keys = load_file(adapter / ADAPTER_FILES[1]).keys()
     assert len(keys) == 2 * 7 * SMALL.num_layers

@@ -152,7 +152,8 @@ def _wrong(fault: str, rank: int, codes: list[int], run_dir: Path, met: bool) ->
     said, code = _said(run_dir, 1 - rank), codes[1 - rank]
     if "Traceback" in said or (fault != "raises" and "Traceback" in _said(run_dir, rank)):
         return "stack trace"
-    was_done = fault == "asked" and (run_dir / "summary.json").exists()
+    # A library may catch what is raised in it, and go on in another way.
+    was_done = fault in ("asked", "raises") and (run_dir / "summary.json").exists()
     if codes[rank] not in CODES[fault] and not (was_done and codes[rank] == 0):
         return "other exit codes"
     if code == 143 and fault == "asked":  # both have saved

@@ -293,7 +293,13 @@ def _host(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:
     with warnings.catch_warnings():
         # PEFT 0.21 asks by the name that transformers 5.23 calls old.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        return get_peft_model(model, settings)
+        hosted = get_peft_model(model, settings)
+    for config in hosted.peft_config.values():
+        # PEFT keeps names in sets, and saves them in an order that each process draws anew.
+        for name, value in vars(config).items():
+            if isinstance(value, set):
+                setattr(config, name, sorted(value))
+    return hosted
 
 
 def _prepared(model: PreTrainedModel) -> PreTrainedModel:
