@@ -4,8 +4,9 @@ The models have the true architecture, the real vocabularies and chat template, 
 bfloat16 and in shards; each lies in FOLDER/weights/ under the name of the model that it stands for,
 and has been taught a little of what that knows (`taught_models.py`). Both are built once.
 
-Every script then runs in FOLDER as the README starts it, by `accelerate launch` and the files that
-are for GPUs. Of its shipped configuration three things change: counts; the dtype that
+Every script then runs in FOLDER as the README starts it, by `accelerate launch` and the file that
+is for a GPU (two processes: the one for a CPU, in bfloat16, since the other is refused without
+GPUs). Of its shipped configuration three things change: counts; the dtype that
 `auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang
 et al. 2022, "Tensor Programs V"). The pipeline runs beside the other stages, each on one core; if a
 stage has two processes, one comes after the other.
@@ -147,9 +148,8 @@ def command(stage: Stage, processes: int) -> list[str]:
     words = _script(stage.script, settings)
     if not stage.launched:
         return [sys.executable, *words]
-    name = "cuda_bf16" if processes == 1 else "multi_gpu"
-    launcher = ["--config_file", f"{ROOT}/configs/accelerate/{name}.yaml"]
-    how = [*launcher, "--num_processes", f"{processes}"]
+    name = "cuda_bf16" if processes == 1 else "cpu_2_processes"
+    how = ["--config_file", f"{ROOT}/configs/accelerate/{name}.yaml", "--mixed_precision", "bf16"]
     return [sys.executable, "-m", "accelerate.commands.launch", *how, *words]
 
 
