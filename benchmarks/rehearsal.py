@@ -6,10 +6,10 @@ and has been taught a little of what that knows (`taught_models.py`). Both are b
 
 Every script then runs in FOLDER as the README starts it, by `accelerate launch` and the file that
 is for a GPU (two processes: the one for a CPU, in bfloat16, since the other is refused without
-GPUs). Of its shipped configuration three things change: counts; the dtype that
-`auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks (Yang
-et al. 2022, "Tensor Programs V"). The pipeline runs beside the other stages, each on one core; if a
-stage has two processes, one comes after the other.
+GPUs). Of its shipped configuration few things change: counts, and one weight of a loss; the dtype
+that `auto` chooses on a GPU; and learning rates, which belong to a width, and grow as it shrinks
+(Yang et al. 2022, "Tensor Programs V"). The pipeline runs beside the other stages, each on one
+core; if a stage has two processes, one comes after the other.
 
     python benchmarks/rehearsal.py                     # make rehearsal
     python benchmarks/rehearsal.py --processes 2 --kill
@@ -56,7 +56,7 @@ class Stage:
 
     Attributes:
         script: its stem.
-        counts: what is done less of than the configuration says.
+        counts: what is done less of than the configuration says, and what else differs.
         dtypes: fields that `auto` would set to bfloat16 on a GPU.
         launched: whether it is started by accelerate, on several processes if so asked.
         killed_at: a file in its run; where it appears first the script may be killed.
@@ -109,9 +109,10 @@ STAGES = (
         {
             "num_rounds": 2,
             **{f"critic.{name}": count for name, count in EPISODES.items()},
-            "critic.collect.num_episodes": 960,
+            "critic.collect.num_episodes": 2880,
             "critic.training.num_epochs": 8,
             "simpo.preferences.num_states": 640,
+            "simpo.simpo.nll_weight": 5,  # with 1 this little actor unlearns, and is stopped
             "simpo.training.num_epochs": 2,
             "simpo.training.gradient_accumulation_steps": 4,
             "evaluation.num_samples": 256,
