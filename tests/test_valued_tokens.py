@@ -194,7 +194,7 @@ def test_the_page_shows_of_each_token_the_models_own_values(trained, folder):
         assert numbers_in(visit.text("#token-value")) == pytest.approx(shown[1])
         q_there, v_there, _ = (f"{number:.4g}".replace("-", "−") for number in shown[1])
         here = f"token2Q{q_there}V{v_there}"
-        visit.page.locator(".u-legend", has_text=here).wait_for()  # the legend follows a frame later
+        visit.page.locator(".u-legend", has_text=here).wait_for()  # a frame later
         visit.close()
 
 
