@@ -397,6 +397,10 @@ class SimPOConfig(Bounded):
     keeps small actors from collapsing."""
     preference_weight: NonNegative = 1.0
     """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
+    target_kl: Positive | None = None
+    """How far a training may move the policy: KL(sampling || new), in nats a completion, estimated
+    after each update on 32 of the policy's own completions. The update that would go farther is
+    shortened, and the training ends there. Null: no bound; the distance is measured at the end."""
 
 
 @dataclass(frozen=True)

@@ -232,6 +232,9 @@ class PreferencePair:
     `prompt`, `chosen` and `rejected` are TRL's column names. A prompt is the text of a state, which
     an actor is asked as it is asked anything; or, in data of others, a conversation as it is.
     Values are advantages in return units; returns are what the chains earned in the environment.
+    `sampled` is the policy's own first completion there, whatever it was worth: how much less it
+    says that later on tells how far it has moved. Log-probabilities are those of each token when
+    it was sampled; none in data of others.
     """
 
     prompt: str | Conversation
@@ -239,6 +242,10 @@ class PreferencePair:
     rejected: str
     chosen_token_ids: tuple[int, ...] = ()
     rejected_token_ids: tuple[int, ...] = ()
+    sampled_token_ids: tuple[int, ...] = ()
+    chosen_logprobs: tuple[float, ...] = ()
+    rejected_logprobs: tuple[float, ...] = ()
+    sampled_logprobs: tuple[float, ...] = ()
     chosen_value: float = 0.0
     rejected_value: float = 0.0
     chosen_return: float = 0.0

@@ -22,11 +22,16 @@ from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import Action, PreferencePair
 
 
+def action(text: str) -> Action:
+    """Its token ids are the letters, and the n-th has the log-probability -n."""
+    return Action(text, tuple(map(ord, text)), tuple(-float(n) for n in range(len(text))))
+
+
 def candidates(*completions: tuple[str, float], returns=None, **changes) -> Candidates:
-    """A state whose completions are (text, advantage); token ids are the letters."""
+    """A state whose completions are (text, advantage)."""
     return Candidates(
         observation=changes.pop("observation", "where?"),
-        actions=tuple(Action(text, tuple(map(ord, text))) for text, _ in completions),
+        actions=tuple(action(text) for text, _ in completions),
         advantages=tuple(advantage for _, advantage in completions),
         returns=returns or tuple(10.0 * advantage for _, advantage in completions),
         **changes,
@@ -64,6 +69,10 @@ def test_best_is_chosen_and_worst_rejected():
             rejected="worst",
             chosen_token_ids=tuple(map(ord, "best")),
             rejected_token_ids=tuple(map(ord, "worst")),
+            sampled_token_ids=(ord("b"),),
+            chosen_logprobs=(0.0, -1.0, -2.0, -3.0),
+            rejected_logprobs=(0.0, -1.0, -2.0, -3.0, -4.0),
+            sampled_logprobs=(0.0,),
             chosen_value=0.9,
             rejected_value=-1.0,
             chosen_return=9.0,
@@ -131,14 +140,31 @@ def test_every_chain_ranks_before_every_completion_that_is_none():
     """Taxi: a step costs 1 or 10, saying nothing costs nothing."""
     completions = (("step", -1.0), ("tokens", 0.0), ("drop", -10.0), ("silence", -0.5))
     state = candidates(*completions, is_chain=(True, False, True, False))
-    (pair,), _ = make_pairs([state], min_margin=0.25)
+    pairs, _ = make_pairs([state] * 400, min_margin=0.25)
+    form = [pair for pair in pairs if pair.rejected == "silence"]
+    choice = [pair for pair in pairs if pair.rejected == "drop"]
+    # Two chains wherever two exist, but for a share: half of these completions are none.
+    assert len(pairs) == len(form) + len(choice) and 150 < len(form) < 250
+    pair = form[0]
     # What is none counts as 0.25 less than the worst chain.
-    assert (pair.chosen, pair.rejected) == ("step", "silence")
-    assert (pair.chosen_value, pair.rejected_value) == (-1.0, -10.25)
+    assert (pair.chosen, pair.chosen_value, pair.rejected_value) == ("step", -1.0, -10.25)
     assert (pair.chosen_return, pair.rejected_return) == (-10.0, -5.0)  # as they were
-    by_return = candidates(*completions, is_chain=(True, False, True, False))
-    (pair,), _ = make_pairs([by_return], rank="return", min_margin=0.25)
-    assert (pair.chosen_value, pair.rejected_value) == (-10.0, -100.25)
+    assert (choice[0].chosen, choice[0].rejected_value) == ("step", -10.0)
+    by_return, _ = make_pairs([state] * 400, rank="return", min_margin=0.25)
+    values = {(pair.chosen_value, pair.rejected_value) for pair in by_return}
+    assert values == {(-10.0, -100.25), (-10.0, -100.0)}
+
+
+def test_the_rarer_no_chains_are_the_less_form_is_taught():
+    def form_rate(num_silent: int) -> float:
+        completions = [("best", 1.0), ("worst", 0.0)] * ((16 - num_silent) // 2)
+        completions += [("silence", 0.0)] * num_silent
+        is_chain = tuple(text != "silence" for text, _ in completions)
+        pairs, _ = make_pairs([candidates(*completions, is_chain=is_chain)] * 2000)
+        return sum(pair.rejected == "silence" for pair in pairs) / len(pairs)
+
+    for num_silent in (0, 2, 8):
+        assert form_rate(num_silent) == pytest.approx(num_silent / 16, abs=0.04)
 
 
 def test_a_chain_against_what_is_none_is_a_pair_at_any_margin():
@@ -193,6 +219,13 @@ def test_nothing_left_is_an_error_with_the_counts():
     pairs, dropped = make_pairs(states)
     with pytest.raises(DataError, match="all 3 were dropped: 2 because .*; 1 because .*"):
         require_pairs(pairs, dropped)
+
+
+def test_what_helps_follows_from_the_reason():
+    with pytest.raises(NoPairsError, match="What helps: clone first [^;]*$"):
+        require_pairs([], {"no_chain": 4})
+    with pytest.raises(NoPairsError, match="What helps: lower min_margin; sample more"):
+        require_pairs([], {"margin": 1, "tie": 2})
 
 
 def test_no_states_give_no_pairs():
@@ -264,8 +297,33 @@ def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the
     (text,) = rollouts.observe(states[:1])
     assert still_sure.asked == explorer.asked == [text, text]
     assert too_late.asked == []
-    assert [action.text for action in first.own_actions] == [sure, sure, sure]
-    assert second.own_actions == second.actions
+    assert [action.text for action in first.said] == [sure, sure, sure]
+    assert second.said == second.actions
+
+
+def test_where_completions_are_no_chains_legal_ones_take_the_place_of_all_but_the_first():
+    rollouts = Rollouts(EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2}))
+    states = rollouts.env.view_states()[:3]
+    left, ahead, right = '["turn left"]', '["move forward"]', '["turn right"]'
+    policy = Says(["prose", "prose", "more", "prose", left, "more", "prose", left, ahead])
+    legal, sure = Says([left, right]), Says(["never"])
+    found = sample_candidates(
+        policy,
+        rollouts,
+        states,
+        3,
+        seed=0,
+        critic=None,
+        gamma=0.9,
+        discount_per="action",
+        explorers=[sure],
+        legal=[legal],
+    )
+    said = [[action.text for action in state.actions] for state in found]
+    # The third state has two chains of its own.
+    assert said == [["prose", left, right], ["prose", left, left], ["prose", left, ahead]]
+    assert [action.text for action in found[0].said] == ["prose", "prose", "more"]
+    assert sure.asked == [] and len(legal.asked) == 3
 
 
 def test_explorers_are_asked_until_there_are_two_chains_whatever_their_spelling():
@@ -285,7 +343,7 @@ def test_explorers_are_asked_until_there_are_two_chains_whatever_their_spelling(
         explorers=[silent, explorer],
     )
     assert [action.text for action in only.actions] == [sure, left, left]
-    assert only.explored
+    assert only.said != only.actions
 
 
 def test_what_explorers_say_does_not_count_as_the_policys_own():

@@ -168,8 +168,9 @@ def check_collapse(evaluations: Sequence[Mapping[str, Any]]) -> None:
 
 def no_pairs(error: NoPairsError, evaluations: Sequence[Mapping[str, Any]]) -> CollapseError:
     """What a round ends with that finds nothing to prefer."""
-    mend = "or, if that success is all that you want, set it as target"
-    return _collapse(len(evaluations), "no_pairs", str(error), mend, evaluations)
+    what = "there is nothing to prefer, by the rule no_pairs"
+    mend = "if that success is all that you want, set it as target"
+    return _collapse(len(evaluations), what, str(error), mend, evaluations)
 
 
 def _collapse(

@@ -29,6 +29,7 @@ def sample_candidates(
     gamma: float,
     discount_per: str,
     explorers: Sequence[Policy] = (),
+    legal: Sequence[Policy] = (),
 ) -> list[Candidates]:
     """K completions to each of S states; without a critic they have returns and no advantages.
 
@@ -45,13 +46,18 @@ def sample_candidates(
         gamma, discount_per: of the returns, and of the critic if there is one.
         explorers: policies that are asked in turn, where all completions are one chain so far, for
             all but the first of them: a policy that is sure of itself finds nothing better.
+        legal: policies that say chains alone, asked in turn where completions are no chains and
+            there are no two chains to choose from, for all but the first of those.
     """
     observations = _texts(rollouts, states)
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
-        actions = list(policy.act(repeated, seeds))
-        explored = _explore(rollouts.env, explorers, repeated, seeds, actions, num_candidates)
+        own = policy.act(repeated, seeds)
+        asked = _Asked(rollouts.env, repeated, seeds, list(own), num_candidates)
+        asked.where_silent(legal)
+        asked.where_sure(explorers)
+        actions = asked.actions
     repeated_states = [state for state in states for _ in range(num_candidates)]
     plays = Plays(rollouts, repeated_states, actions, seed)
     returns = _earned(plays.first, gamma, discount_per)
@@ -71,17 +77,18 @@ def sample_candidates(
     if critic is not None and advantages.size == 0:
         with rollouts.measure("score"):
             advantages = _advantages(critic, repeated, plays.first, returns, is_chain)
+    rows = [slice(i * num_candidates, (i + 1) * num_candidates) for i in range(len(states))]
     return [
         Candidates(
             observation=observations[i],
-            actions=tuple(actions[i * num_candidates : (i + 1) * num_candidates]),
+            actions=tuple(actions[rows[i]]),
             returns=tuple(returns.reshape(shape)[i].tolist()),
             advantages=tuple(advantages[i].tolist()),
             is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
             state=state_of(state),
-            explored=i in explored,
+            own_actions=tuple(own[rows[i]]),
         )
         for i, state in enumerate(states)
     ]
@@ -105,43 +112,68 @@ def _texts(rollouts: Rollouts, states: Sequence[State | Question]) -> list[str]:
     ]
 
 
-def _explore(
-    env: LanguageEnv,
-    explorers: Sequence[Policy],
-    observations: Sequence[str],
-    seeds: Sequence[int],
-    actions: list[Action],
-    count: int,
-) -> set[int]:
-    """Asks explorers where `count` completions are one chain; returns the numbers of those states.
+class _Asked:
+    """K completions to each of some states, of which others than the policy may give some.
 
-    Their first completions stay. The next explorer is asked where there are no two chains yet.
+    Attributes:
+        actions: S * K, a state's in a row.
     """
 
-    @cache
-    def chain(text: str) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-        reading = env.read(text)
-        return (reading.actions, reading.utterances) if isinstance(reading, Chain) else None
+    def __init__(
+        self,
+        env: LanguageEnv,
+        observations: Sequence[str],
+        seeds: Sequence[int],
+        actions: list[Action],
+        count: int,
+    ) -> None:
+        self.actions, self._observations, self._seeds = actions, observations, seeds
+        self._states = [range(i, i + count) for i in range(0, len(actions), count)]
 
-    def texts(state: int) -> set[str]:
-        return {action.text for action in actions[state * count : (state + 1) * count]}
+        @cache
+        def chain(text: str) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+            reading = env.read(text)
+            return (reading.actions, reading.utterances) if isinstance(reading, Chain) else None
 
-    states = range(len(actions) // count if explorers else 0)
-    sure = [state for state in states if len({chain(text) or text for text in texts(state)}) == 1]
-    undecided = sure
-    for number, explorer in enumerate(explorers, 1):
-        rows = [state * count + place for state in undecided for place in range(1, count)]
-        if not rows:
-            break
-        found = explorer.act(
-            [observations[row] for row in rows], [derive_seed(seeds[row], number) for row in rows]
+        self._chain = chain
+
+    def where_silent(self, policies: Sequence[Policy]) -> None:
+        """Has all but the first no-chain replaced, in states without two different chains."""
+        silent = [[row for row in rows if self._read(row) is None][1:] for rows in self._states]
+        self._explore(policies, silent, "legal")
+
+    def where_sure(self, policies: Sequence[Policy]) -> None:
+        """Has all but the first completion replaced, in states where all of them read the same."""
+        texts = (
+            {self._read(row) or self.actions[row].text for row in rows} for rows in self._states
         )
-        for row, action in zip(rows, found, strict=True):
-            actions[row] = action
-        undecided = [
-            state for state in undecided if len({chain(text) for text in texts(state)} - {None}) < 2
+        sure = [
+            rows[1:] if len(read) == 1 else []
+            for rows, read in zip(self._states, texts, strict=True)
         ]
-    return set(sure)
+        self._explore(policies, sure)
+
+    def _explore(
+        self, policies: Sequence[Policy], wanted: Sequence[Sequence[int]], *stream: str
+    ) -> None:
+        """Asks policies in turn for rows of each state, until that has two different chains."""
+        for number, policy in enumerate(policies, 1):
+            undecided = zip(self._states, wanted, strict=True)
+            rows = [row for state, some in undecided if self._is_undecided(state) for row in some]
+            if not rows:
+                return
+            found = policy.act(
+                [self._observations[row] for row in rows],
+                [derive_seed(self._seeds[row], number, *stream) for row in rows],
+            )
+            for row, action in zip(rows, found, strict=True):
+                self.actions[row] = action
+
+    def _is_undecided(self, rows: Sequence[int]) -> bool:
+        return len({self._read(row) for row in rows} - {None}) < 2
+
+    def _read(self, row: int) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+        return self._chain(self.actions[row].text)
 
 
 def some_after_completion(

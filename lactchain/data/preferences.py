@@ -2,7 +2,7 @@
 
 `chain_advantages` scores completions by a critic, `make_pairs` turns scored completions into pairs
 and counts what it drops and why, `write_pairs` and `read_pairs` keep them in parquet (schema
-version 1: one row per pair, a column per field of `PreferencePair`, `state` as JSON text).
+version 2: one row per pair, a column per field of `PreferencePair`, `state` as JSON text).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lactchain.data import parquet
 from lactchain.errors import DataError, NoPairsError
 from lactchain.types import Action, PreferencePair
 
-KIND, VERSION = "pairs", 1
+KIND, VERSION = "pairs", 2
 RANKS = ("advantage", "return")
 DROP_REASONS = {
     "non_finite": "a score or a return of the state's completions is NaN or infinite",
@@ -33,6 +33,16 @@ DROP_REASONS = {
     "tie": "the two completions, both chains, score the same",
     "margin": "the two scores lie closer together than min_margin",
 }
+
+
+MENDS = {
+    "non_finite": "train the critic anew, with a lower learning rate",
+    "no_chain": "clone first (warm_start, or train_bc), or set actor.decoding to constrained",
+    "margin": "lower min_margin",
+}
+"""What helps against a reason, where that is not `TRY_OTHERS`."""
+
+TRY_OTHERS = "sample more completions per state, or sample at a higher temperature"
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,8 @@ class Candidates:
         is_chain: whether each completion is a chain; empty where all are.
         advantages: K scores by the critic (`chain_advantages`); empty where there is no critic.
         env_id, seed, state: where it happened; `state` is what JSON can hold.
-        explored: whether explorers gave all but the first, since the policy's own K all read so.
+        own_actions: what the policy itself said, where explorers gave some of the actions; empty
+            where they did not.
     """
 
     observation: str
@@ -58,7 +69,7 @@ class Candidates:
     env_id: str = ""
     seed: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
-    explored: bool = False
+    own_actions: tuple[Action, ...] = ()
 
     def __post_init__(self) -> None:
         num_actions, lengths = len(self.actions), (len(self.advantages), len(self.returns))
@@ -74,9 +85,9 @@ class Candidates:
             )
 
     @property
-    def own_actions(self) -> tuple[Action, ...]:
+    def said(self) -> tuple[Action, ...]:
         """The K completions of the policy itself."""
-        return self.actions[:1] * len(self.actions) if self.explored else self.actions
+        return self.own_actions or self.actions
 
     def scores(self, rank: str) -> tuple[float, ...]:
         """What "advantage" or "return" ranks the completions by (K,).
@@ -128,13 +139,15 @@ def make_pairs(
     rank: str = "advantage",
     min_margin: float = 0.0,
 ) -> tuple[list[PreferencePair], dict[str, int]]:
-    """The best completion to each state against the worst.
+    """The best chain to each state against the worst, or against a completion that is none.
 
     Completions that read the same count as one, with the mean of their scores: in an environment
     with chance that is the better estimate, in any other it changes nothing.
 
-    Saying nothing never pays: whatever a world's rewards are, a completion that is no chain ranks
-    behind every chain, and counts as at most `min_margin` less than the worst one.
+    Two chains teach choice; a chain and what is none teach form, which a policy soon knows. Where
+    there are both, form is taught with the probability that a completion to that state is none.
+    Saying nothing never pays: it ranks behind every chain, and counts as at most `min_margin` less
+    than the worst one.
 
     Args:
         rank: "advantage" ranks by the critic, "return" by what the completions earned.
@@ -150,11 +163,13 @@ def make_pairs(
     """
     pairs: list[PreferencePair] = []
     dropped: Counter[str] = Counter()
-    for state in candidates:
+    for number, state in enumerate(candidates):
         if not np.isfinite([*state.scores(rank), *state.returns]).all():
             dropped["non_finite"] += 1
             continue
         ranked = _ranked_completions(state, rank, min_margin)
+        if has_spread(state, rank, min_margin) and not _shall_teach_form(state, number):
+            ranked = [completion for completion in ranked if completion.is_chain]
         if reason := _reason_to_drop(ranked, min_margin):
             dropped[reason] += 1
         else:
@@ -173,7 +188,7 @@ def is_flat(state: Candidates, rank: str, min_margin: float = 0.0) -> bool:
     """Whether the chains are worth the same; explorers that found no other chain do not tell."""
     completions = _completions(state, rank)
     in_vain = len(completions) > 1 and sum(c.is_chain for c in completions) < 2
-    return not (state.explored and in_vain) and not has_spread(state, rank, min_margin)
+    return not (state.said != state.actions and in_vain) and not has_spread(state, rank, min_margin)
 
 
 def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
@@ -181,10 +196,11 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
     if pairs:
         return
     counts = "; ".join(f"{n} because {DROP_REASONS[reason]}" for reason, n in dropped.items())
+    mends = dict.fromkeys(MENDS.get(reason, TRY_OTHERS) for reason in dropped)
     agree = set(dropped) == {"equal_text"}
     raise NoPairsError(
         f"expected preference pairs, but all {sum(dropped.values())} were dropped: {counts}. "
-        "Sample more completions per state, sample at a higher temperature, or lower min_margin",
+        f"What helps: {'; '.join(mends)}",
         agree,
     )
 
@@ -240,6 +256,12 @@ def _ranked_completions(state: Candidates, rank: str, min_margin: float) -> list
     return sorted(lowered, key=lambda c: (not c.is_chain, -c.score, len(c.action.text)))
 
 
+def _shall_teach_form(state: Candidates, number: int) -> bool:
+    """A coin that lands so as often as a completion to the state is no chain."""
+    coin = np.random.default_rng([state.seed, number]).random()
+    return bool(state.is_chain) and coin > np.mean(state.is_chain)
+
+
 def _completions(state: Candidates, rank: str) -> list[_Completion]:
     """The distinct completions, in the order in which they first occur."""
     places: dict[str, list[int]] = {}
@@ -277,12 +299,18 @@ def _reason_to_drop(ranked: Sequence[_Completion], min_margin: float) -> str | N
 
 
 def _pair(state: Candidates, chosen: _Completion, rejected: _Completion) -> PreferencePair:
+    sampled = state.said[0]
     return PreferencePair(
         prompt=state.observation,
         chosen=chosen.action.text,
         rejected=rejected.action.text,
         chosen_token_ids=chosen.action.token_ids,
         rejected_token_ids=rejected.action.token_ids,
+        sampled_token_ids=sampled.token_ids,
+        # An explorer's are not those of the policy.
+        chosen_logprobs=chosen.action.logprobs if chosen.action in state.said else (),
+        rejected_logprobs=rejected.action.logprobs if rejected.action in state.said else (),
+        sampled_logprobs=sampled.logprobs,
         chosen_value=chosen.score,
         rejected_value=rejected.score,
         chosen_return=chosen.episode_return,
@@ -298,11 +326,13 @@ def _to_table(pairs: Sequence[PreferencePair]) -> pa.Table:
         return [getattr(pair, name) for pair in pairs]
 
     texts = ("prompt", "chosen", "rejected", "env_id")
-    token_ids = ("chosen_token_ids", "rejected_token_ids")
+    token_ids = ("chosen_token_ids", "rejected_token_ids", "sampled_token_ids")
+    logprobs = ("chosen_logprobs", "rejected_logprobs", "sampled_logprobs")
     numbers = ("chosen_value", "rejected_value", "chosen_return", "rejected_return")
     return pa.table(
         {name: parquet.text_column(of(name)) for name in texts}
         | {name: parquet.number_lists(of(name), pa.int32()) for name in token_ids}
+        | {name: parquet.number_lists(of(name), pa.float64()) for name in logprobs}
         | {name: pa.array(of(name), pa.float64()) for name in numbers}
         | {"seed": pa.array(of("seed"), pa.uint64()), "state": _state_column(of("state"))}
     )

@@ -111,7 +111,7 @@ def pairs_into(
         config.preferences,
         seed=config.run.seed,
         folder=run.path("pairs"),
-        explorers=_explorers(actor, config.actor, rollouts.env.grammar),
+        **_explorers(actor, config.actor, rollouts.env.grammar),
         asked=asked,
     )
     run.log_once(figures, step=0)
@@ -120,17 +120,22 @@ def pairs_into(
 
 def _explorers(
     actor: "LanguageActor", config: SamplerConfig, grammar: ChainGrammar
-) -> list["LanguageActor"]:
-    """The actor at higher temperatures; none where it is greedy, since so would they be."""
+) -> dict[str, list["LanguageActor"]]:
+    """The actor at higher temperatures, and bound to legal chains: `explorers` and `legal`.
+
+    None where it is greedy, since so would they be.
+    """
     if not config.temperature:
-        return []
-    own = [replace(config, temperature=factor * config.temperature) for factor in HOTTER]
-    explorers = [actor.with_config(hotter, grammar) for hotter in own]
-    hot = NEARLY_RANDOM * config.temperature
+        return {}
+
+    def heated(factor: float, decoding: str) -> "LanguageActor":
+        hotter = replace(config, decoding=decoding, temperature=factor * config.temperature)
+        return actor.with_config(hotter, grammar)
+
+    explorers, legal = [heated(factor, config.decoding) for factor in HOTTER], []
     with suppress(ConfigError, DataError):  # where legal chains cannot be listed, none is drawn
-        legal = replace(config, decoding="constrained", temperature=hot)
-        explorers.append(actor.with_config(legal, grammar))
-    return explorers
+        legal = [heated(factor, "constrained") for factor in (1.0, NEARLY_RANDOM)]
+    return {"explorers": [*explorers, *legal[1:]], "legal": legal}
 
 
 def make_preferences(
@@ -142,6 +147,7 @@ def make_preferences(
     seed: int = 0,
     folder: str | Path | None = None,
     explorers: Sequence[Policy] = (),
+    legal: Sequence[Policy] = (),
     asked: Sequence[Question] | None = None,
 ) -> tuple[list[PreferencePair], dict[str, float]]:
     """Pairs of any policy's completions, ranked by any critic, and their figures.
@@ -154,6 +160,7 @@ def make_preferences(
         settings: the defaults when None.
         folder: of the files; None: none are kept.
         explorers: asked in turn where the policy's completions are all one chain.
+        legal: asked in turn where they are no chains.
         asked: questions to go round, for the share of the states that follow a completion; None:
             the policy's own completions lead there.
 
@@ -170,6 +177,7 @@ def make_preferences(
                 seed=seed,
                 folder=place,
                 explorers=explorers,
+                legal=legal,
                 asked=asked,
             )
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
@@ -207,9 +215,11 @@ def make_preferences(
             FAR_SIGHTED if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             explorers,
+            legal,
         )
         pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
+        tally["num_form"] += sum(not isinstance(env.read(pair.rejected), Chain) for pair in pairs)
         tally["num_flat"] += sum(is_flat(c, rank, settings.min_margin) for c in candidates)
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
@@ -232,7 +242,7 @@ def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Co
     said = [action.text for c in candidates for action in c.actions]
     read = {text: env.extractor.parse(text) for text in set(said)}
     legal = {text: len(chain.actions) for text, chain in read.items() if isinstance(chain, Chain)}
-    own = [action.text for c in candidates for action in c.own_actions]
+    own = [action.text for c in candidates for action in c.said]
     lengths = [legal[text] for text in own if text in legal]
     return Counter(
         num_completions=len(own),
@@ -254,6 +264,7 @@ def _figures(
         "pairs/num_plays": tally["num_plays"],
         "pairs/plays_per_state": tally["num_plays"] / num_states,
         "pairs/margin": float(np.mean([pair.margin for pair in pairs])),
+        "pairs/form_rate": tally["num_form"] / len(pairs),
         **drops,
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],
         "rollout/chain_length": tally["num_own_actions"] / max(1, tally["num_legal"]),

@@ -56,6 +56,8 @@ class TrainSimPOConfig:
     def __post_init__(self) -> None:
         one = self.pairs is None or self.trajectories is None
         check(one, "trajectories", "null beside `pairs`", self.trajectories)
+        at_one = self.simpo.target_kl is None or self.actor.temperature == 1
+        check(at_one, "actor.temperature", "1 beside simpo.target_kl", self.actor.temperature)
 
 
 def main(config: TrainSimPOConfig) -> dict[str, Any]:
@@ -72,6 +74,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
+    from lactchain.trainers.trust_region import TrustRegion, sampled_rows
 
     env = make_language_env(config.environment)
     if config.pairs is None:
@@ -92,10 +95,15 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
         config.simpo,
         run=run,
     )
+    sampled = sampled_rows(pairs, template, tokenizer)
+    region = TrustRegion(trainer, sampled, config.simpo.target_kl)
+    trainer.add_callback(region)
     train(trainer)
     warn_if_collapsed(run)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
+    if config.actor.temperature == 1:  # that of the policy whose distance is meant
+        summary |= region.distances()
     cards.write(cards.of_simpo, config, run, summary)
     return summary
 

@@ -5,6 +5,7 @@ reads as, and re-tokenising it would train on other tokens than the policy produ
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.models.families import attention_masks, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.models.runtime import evaluating
 from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
 from lactchain.run import Run, read_metrics
 from lactchain.settings import SimPOConfig
@@ -38,8 +40,12 @@ SHARED, CHOSEN, REJECTED, PADDING = range(4)
 
 log = logging.getLogger(__name__)
 
-PreferenceRow = dict[str, list[int]]
-"""`prompt_ids`, `chosen_ids` and `rejected_ids`; completions end with the end-of-sequence token."""
+PreferenceRow = dict[str, Any]
+"""Lists of token ids, by the names of `IDS`; completions end with the end-of-sequence token. And
+perhaps `sampled_logps`, the two log-probabilities under which chosen and rejected were sampled,
+averaged over their tokens; NaN where they are not known."""
+
+IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 
 
 def preference_rows(
@@ -70,13 +76,19 @@ def preference_rows(
             "pairs: row {}, rejected completion".format,
         ),
     }
-    rows = [dict(zip(columns, ids, strict=True)) for ids in zip(*columns.values(), strict=True)]
+    sampled = [[_mean(p.chosen_logprobs), _mean(p.rejected_logprobs)] for p in pairs]
+    columns["sampled_logps"] = sampled
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     reasons = [drop_reason(row, max_length) for row in rows]
     dropped = Counter(reason for reason in reasons if reason is not None)
     kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
     if pairs and not kept:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
     return kept, dropped
+
+
+def _mean(logprobs: Sequence[float]) -> float:
+    return sum(logprobs) / len(logprobs) if logprobs else math.nan
 
 
 def _tokenised(
@@ -125,7 +137,7 @@ class PreferenceCollator:
 
     def __call__(self, rows: Sequence[PreferenceRow]) -> dict[str, Tensor]:
         """The batch of B rows."""
-        longest = 1 + max(sum(map(len, row.values())) for row in rows)
+        longest = 1 + max(sum(len(row[name]) for name in IDS) for row in rows)
         prompts = [row["prompt_ids"] for row in rows]
         before = shared_length(prompts, longest) if self.share else 0
         ids, positions, branches, completions = [], [], [], []
@@ -146,6 +158,8 @@ class PreferenceCollator:
             "branch": pad(branches, PADDING),
             "completion_mask": pad(completions, 0),
         }
+        if "sampled_logps" in rows[0]:
+            batch["sampled_logps"] = torch.tensor([row["sampled_logps"] for row in rows])
         if before:
             batch["prefix_ids"] = torch.tensor(rows[0]["prompt_ids"][:before])
         return batch
@@ -168,7 +182,9 @@ class SimPOTrainer(UpdateMeanTrainer):
 
     Metrics, means over the logging window: `rewards/chosen`, `rewards/rejected`, `rewards/margins`
     (β times average log-probabilities and their difference), `rewards/accuracies`, `logps/chosen`,
-    `logps/rejected` (average per token), `nll_loss`, `lengths/chosen`, `lengths/rejected` (tokens).
+    `logps/rejected` (average per token), `gains/chosen`, `gains/rejected` (by how much these exceed
+    what they were when they were sampled), `nll_loss`, `lengths/chosen`, `lengths/rejected`
+    (tokens).
     """
 
     def __init__(
@@ -199,16 +215,32 @@ class SimPOTrainer(UpdateMeanTrainer):
         )
         self.settings = settings
 
+    @torch.no_grad()
+    def chosen_logprobs(self, rows: Sequence[PreferenceRow]) -> Tensor:
+        """Log-probabilities (B,) of the chosen completions of B rows, summed over their tokens."""
+        batch = self._prepare_inputs(self.data_collator(rows))
+        with evaluating(self.model), self.compute_loss_context_manager():
+            logprobs, branch = completion_logprobs(
+                self.model, **batch, config=self.model.config, dtype=self.model.dtype
+            )
+        return logprobs.double().masked_fill(branch != CHOSEN, 0).sum(dim=1)
+
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B pairs, or their share of an update's, from one forward pass."""
+        batch = {name: tensor for name, tensor in inputs.items() if name != "sampled_logps"}
         logprobs, branch = completion_logprobs(
-            model, **inputs, config=self.model.config, dtype=self.model.dtype
+            model, **batch, config=self.model.config, dtype=self.model.dtype
         )
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
         losses, metrics = self.pair_losses(chosen_logps, rejected_logps)
         nll = -masked_mean(logprobs, chosen)
+        if "sampled_logps" in inputs:
+            gains = torch.stack([chosen_logps, rejected_logps]) - inputs["sampled_logps"].T
+            known = gains.isfinite()
+            gained = {"gains/chosen": gains[0, known[0]], "gains/rejected": gains[1, known[1]]}
+            self.record(**gained)
         self.record(
             **metrics,
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
@@ -276,12 +308,11 @@ def completion_logprobs(
 
 def warn_if_collapsed(run: Run) -> None:
     """Says so when training made the chosen completions much less probable than they were."""
-    key = "logps/chosen"
-    chosen = [record[key] for record in read_metrics(run.directory) if key in record]
-    if len(chosen) > 1 and chosen[-1] < chosen[0] - COLLAPSE_NATS:
+    key = "gains/chosen"
+    gains = [record[key] for record in read_metrics(run.directory) if key in record]
+    if gains and gains[-1] < -COLLAPSE_NATS:
         log.warning(
-            "logps/chosen fell from %.2f to %.2f a token: the actor is collapsing. Lower "
-            "training.learning_rate, or raise simpo.nll_weight",
-            chosen[0],
-            chosen[-1],
+            "what was chosen has become less probable by %.2f nats a token: the actor is collapsing"
+            ". Set simpo.target_kl, lower training.learning_rate, or raise simpo.nll_weight",
+            -gains[-1],
         )

@@ -38,7 +38,7 @@ class WindowedTrainer:
             return {}
         totals = self.accelerator.reduce(torch.stack(list(sums.values()))).tolist()
         prefix = "" if training else "eval_"
-        return {f"{prefix}{name}": s / n for name, (s, n) in zip(sums, totals, strict=True)}
+        return {f"{prefix}{name}": s / n for name, (s, n) in zip(sums, totals, strict=True) if n}
 
     def window(self) -> tuple[Tensor, dict[str, Tensor]]:
         """What the metrics of the logging window are made of so far: its loss, and `_sums`."""

@@ -1,0 +1,142 @@
+"""A training that cannot leave the neighbourhood of the policy that sampled its data.
+
+How far a step moves a policy does not follow from its learning rate: Adam's first updates move
+every weight by about the rate, whatever the gradient. So the distance itself is measured, after
+each update and before it counts.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, TrainerCallback
+
+from lactchain.errors import DataError
+from lactchain.functional.divergences import kl_from_sampler, kl_to_sampler
+from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.types import Action, PreferencePair
+
+if TYPE_CHECKING:
+    from lactchain.trainers.simpo import PreferenceRow, SimPOTrainer
+
+NUM_SAMPLES = 32
+"""Completions by which the distance is measured, at most."""
+
+NUM_HALVINGS = 6
+"""How often the update that went too far is halved, before it is dropped."""
+
+log = logging.getLogger(__name__)
+
+Sampled = tuple[list["PreferenceRow"], list[float]]
+"""Rows of `preference_rows` whose chosen completion is a sample of the policy, and the
+log-probabilities of these samples when they were drawn."""
+
+
+def sampled_rows(
+    pairs: Sequence[PreferencePair], template: PromptTemplate, tokenizer: PreTrainedTokenizerBase
+) -> Sampled:
+    """What the policy itself said to the first of the prompts, one sample each.
+
+    Nothing is known of that in pairs of others.
+    """
+    known = [pair for pair in pairs if pair.sampled_logprobs][:NUM_SAMPLES]
+    actions = [Action("", pair.sampled_token_ids) for pair in known]
+    rows = [
+        {
+            "prompt_ids": prompt,
+            "chosen_ids": said,
+            "rejected_ids": [tokenizer.eos_token_id],
+        }
+        for prompt, said in zip(
+            template.encode_batch([pair.prompt for pair in known]),
+            encode_completions(actions, tokenizer, "pairs: row {}, sampled completion".format),
+            strict=True,
+        )
+    ]
+    return rows, [sum(pair.sampled_logprobs) for pair in known]
+
+
+class TrustRegion(TrainerCallback):
+    """Ends a training at its bound: KL(sampling‖new) ≤ `limit` nats a completion, on `NUM_SAMPLES`.
+
+    The update that would leave the region is halved until it does not, or dropped (the backtracking
+    of Schulman et al. 2015, "TRPO", appendix C), and the training ends there: what follows would
+    only go on.
+
+    Args:
+        limit: None: there is no bound, and nothing is measured on the way.
+
+    Raises:
+        DataError: there is a bound, and nothing to measure the distance by.
+    """
+
+    def __init__(self, trainer: "SimPOTrainer", sampled: Sampled, limit: float | None) -> None:
+        rows, logprobs = sampled
+        if limit is not None and not rows:
+            raise DataError(
+                "pairs: expected the log-probabilities under which the policy sampled, which"
+                " simpo.target_kl is measured by, found none; make the pairs anew by"
+                " make_preferences, or set simpo.target_kl to null"
+            )
+        self._trainer, self._rows, self._limit = trainer, rows, limit
+        self._logprobs = torch.tensor(logprobs)
+        self._trained = [p for p in trainer.model.parameters() if p.requires_grad]
+        self._before: list[Tensor] = []
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """Remembers the weights that an update can be taken back to."""
+        self._remember()
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """Measures the update that was taken, shortens it where it went too far, and ends there."""
+        if self._limit is None:
+            return
+        distance = self._measure()
+        self._trainer.record(kl=torch.tensor(distance))
+        if distance > self._limit:
+            self._shorten()
+            log.info(
+                "update %d of %d: KL(sampling‖new) would be %.3g nats a completion, above"
+                " simpo.target_kl %g: it is cut to %.3g, and the training ends",
+                *(state.global_step, state.max_steps, distance, self._limit, self._measure()),
+            )
+            state.max_steps = state.global_step  # so that a resumed run knows it is finished
+            control.should_log = control.should_save = control.should_training_stop = True
+        self._remember()
+
+    def distances(self) -> dict[str, float]:
+        """`kl_from_sampling`, KL(sampling‖new), and `kl_to_sampling`, in nats a completion.
+
+        Nothing where the pairs hold no samples.
+        """
+        if not self._rows:
+            return {}
+        ratios = self._log_ratios()
+        return {
+            "kl_from_sampling": kl_from_sampler(ratios).mean().item(),
+            "kl_to_sampling": kl_to_sampler(ratios).mean().item(),
+        }
+
+    def _measure(self) -> float:
+        return kl_from_sampler(self._log_ratios()).mean().item()
+
+    def _log_ratios(self) -> Tensor:
+        """Of the samples (B,), how much more probable they became; the same on all processes."""
+        return self._trainer.chosen_logprobs(self._rows).cpu() - self._logprobs
+
+    @torch.no_grad()
+    def _shorten(self) -> None:
+        after = [weight.detach().clone() for weight in self._trained]
+        for halving in range(1, NUM_HALVINGS + 1):
+            for weight, old, new in zip(self._trained, self._before, after, strict=True):
+                weight.copy_(torch.lerp(old, new, 0.5**halving))
+            if self._measure() <= self._limit:
+                return
+        for weight, old in zip(self._trained, self._before, strict=True):
+            weight.copy_(old)
+
+    def _remember(self) -> None:
+        if self._limit is not None:
+            self._before = [weight.detach().clone() for weight in self._trained]
