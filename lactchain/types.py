@@ -242,6 +242,7 @@ class PreferencePair:
     rejected: str
     chosen_token_ids: tuple[int, ...] = ()
     rejected_token_ids: tuple[int, ...] = ()
+    sampled: str = ""
     sampled_token_ids: tuple[int, ...] = ()
     chosen_logprobs: tuple[float, ...] = ()
     rejected_logprobs: tuple[float, ...] = ()

@@ -69,6 +69,7 @@ def test_best_is_chosen_and_worst_rejected():
             rejected="worst",
             chosen_token_ids=tuple(map(ord, "best")),
             rejected_token_ids=tuple(map(ord, "worst")),
+            sampled="b",
             sampled_token_ids=(ord("b"),),
             chosen_logprobs=(0.0, -1.0, -2.0, -3.0),
             rejected_logprobs=(0.0, -1.0, -2.0, -3.0, -4.0),

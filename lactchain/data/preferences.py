@@ -306,6 +306,7 @@ def _pair(state: Candidates, chosen: _Completion, rejected: _Completion) -> Pref
         rejected=rejected.action.text,
         chosen_token_ids=chosen.action.token_ids,
         rejected_token_ids=rejected.action.token_ids,
+        sampled=sampled.text,
         sampled_token_ids=sampled.token_ids,
         # An explorer's are not those of the policy.
         chosen_logprobs=chosen.action.logprobs if chosen.action in state.said else (),
@@ -325,7 +326,7 @@ def _to_table(pairs: Sequence[PreferencePair]) -> pa.Table:
     def of(name: str) -> list[Any]:
         return [getattr(pair, name) for pair in pairs]
 
-    texts = ("prompt", "chosen", "rejected", "env_id")
+    texts = ("prompt", "chosen", "rejected", "sampled", "env_id")
     token_ids = ("chosen_token_ids", "rejected_token_ids", "sampled_token_ids")
     logprobs = ("chosen_logprobs", "rejected_logprobs", "sampled_logprobs")
     numbers = ("chosen_value", "rejected_value", "chosen_return", "rejected_return")

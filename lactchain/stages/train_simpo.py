@@ -8,7 +8,7 @@ completions, ranked by a critic's advantage and not by a reward model; (2) an op
 the chosen completions (CPO's alpha) keeps small actors from collapsing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,14 @@ class TrainSimPOConfig:
     def __post_init__(self) -> None:
         one = self.pairs is None or self.trajectories is None
         check(one, "trajectories", "null beside `pairs`", self.trajectories)
-        at_one = self.simpo.target_kl is None or self.actor.temperature == 1
-        check(at_one, "actor.temperature", "1 beside simpo.target_kl", self.actor.temperature)
+        how = self.actor.decoding, self.actor.temperature
+        measured = self.simpo.target_kl is None or is_plain(self.actor)
+        check(measured, "actor.decoding", "free, at temperature 1, beside simpo.target_kl", how)
+
+
+def is_plain(actor: ActorConfig) -> bool:
+    """Whether completions are sampled from the model itself, as its log-probabilities have it."""
+    return actor.decoding == "free" and actor.temperature == 1
 
 
 def main(config: TrainSimPOConfig) -> dict[str, Any]:
@@ -86,6 +92,9 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     seed_everything(seed, config.run.threads)
     model, tokenizer = load_actor(config.actor, trainable=True)
     template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    if not is_plain(config.actor):  # how probable completions were then says nothing of the model
+        unknown = {"chosen_logprobs": (), "rejected_logprobs": (), "sampled_logprobs": ()}
+        pairs = [replace(pair, **unknown) for pair in pairs]
     rows, dropped = preference_rows(pairs, template, tokenizer, context_length(model.config))
     trainer = SimPOTrainer(
         model,
@@ -102,8 +111,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     warn_if_collapsed(run)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
-    if config.actor.temperature == 1:  # that of the policy whose distance is meant
-        summary |= region.distances()
+    summary |= region.distances()
     cards.write(cards.of_simpo, config, run, summary)
     return summary
 

@@ -42,7 +42,7 @@ def sampled_rows(
     Nothing is known of that in pairs of others.
     """
     known = [pair for pair in pairs if pair.sampled_logprobs][:NUM_SAMPLES]
-    actions = [Action("", pair.sampled_token_ids) for pair in known]
+    actions = [Action(pair.sampled, pair.sampled_token_ids) for pair in known]
     rows = [
         {
             "prompt_ids": prompt,
@@ -94,7 +94,7 @@ class TrustRegion(TrainerCallback):
         if self._limit is None:
             return
         distance = self._measure()
-        self._trainer.record(kl=torch.tensor(distance))
+        self._trainer.record(**{"kl/from_sampling": torch.tensor(distance)})
         if distance > self._limit:
             self._shorten()
             log.info(

@@ -1,0 +1,75 @@
+"""How far a policy has moved is measured, bounded, and the same after a stop."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from script_setups import build_weights, config_of, run_here
+
+from lactchain.data.preferences import read_pairs, write_pairs
+from lactchain.errors import DataError
+from lactchain.functional.divergences import kl_from_sampler, kl_to_sampler
+from lactchain.run import read_metrics
+
+LIMIT = 0.05
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def test_both_divergences_are_those_of_the_distributions():
+    p, q = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.2, 0.2, 0.6]).double()
+    ratios = (q / p).log()
+    from_sampler, to_sampler = (p * ratios.neg()).sum(), (q * ratios).sum()
+    torch.testing.assert_close((p * kl_from_sampler(ratios)).sum(), from_sampler)
+    torch.testing.assert_close((p * kl_to_sampler(ratios)).sum(), to_sampler)
+    assert (kl_from_sampler(ratios) >= 0).all() and (kl_to_sampler(ratios) >= 0).all()
+
+
+def destroying(weights, run_dir, **simpo):
+    """SimPO at a learning rate that destroys any model."""
+    config = config_of("train_simpo", weights, run_dir)
+    training = replace(config.training, learning_rate=0.3, max_steps=6)
+    return replace(
+        config,
+        actor=replace(config.actor, decoding="free"),
+        simpo=replace(config.simpo, **simpo),
+        training=training,
+    )
+
+
+def test_a_step_that_would_destroy_ends_at_the_bound(weights, tmp_path):
+    free = run_here("train_simpo", destroying(weights, tmp_path / "free"))
+    bound = run_here("train_simpo", destroying(weights, tmp_path / "bound", target_kl=LIMIT))
+    assert free["kl_from_sampling"] > 1
+    assert 0 <= bound["kl_from_sampling"] <= LIMIT and bound["kl_to_sampling"] >= 0
+    steps = [record["step"] for record in read_metrics(tmp_path / "bound") if "kl/from_sampling" in record]
+    assert len(steps) == 1 and steps[0] < 6
+
+
+def test_a_training_that_ended_at_its_bound_is_finished(weights, tmp_path):
+    config = destroying(weights, tmp_path / "run", target_kl=LIMIT)
+    first = run_here("train_simpo", config)
+    file = tmp_path / "run/actor/model.safetensors"
+    trained = file.read_bytes()
+    (tmp_path / "run/summary.json").unlink()
+    again = run_here("train_simpo", config)
+    assert file.read_bytes() == trained
+    assert again["kl_from_sampling"] == first["kl_from_sampling"]
+
+
+def test_a_bound_needs_what_the_policy_said(weights, tmp_path):
+    run_here("train_simpo", destroying(weights, tmp_path / "run"))
+    pairs = read_pairs(tmp_path / "run/pairs")
+    assert all(pair.sampled_logprobs and sum(pair.sampled_logprobs) < 0 for pair in pairs)
+    write_pairs(tmp_path / "pairs.parquet", [replace(p, sampled_logprobs=()) for p in pairs])
+    config = destroying(weights, tmp_path / "other", target_kl=LIMIT)
+    with pytest.raises(DataError, match="simpo.target_kl is measured by, found none; make the"):
+        run_here("train_simpo", replace(config, pairs=str(tmp_path / "pairs.parquet")))
+    with pytest.raises(ValueError, match="decoding: expected free, at temperature 1"):
+        replace(config, actor=replace(config.actor, decoding="constrained"))
+    unbound = replace(destroying(weights, tmp_path / "unbound"), pairs=config.pairs)
+    assert not math.isnan(run_here("train_simpo", unbound)["kl_from_sampling"])
