@@ -5,13 +5,20 @@ import pytest
 from lactchain.data.alarms import (
     RULES,
     best_round,
-    check_collapse,
+    collapse,
     fired,
     first_rounds,
+    loss,
     no_pairs,
     warn,
 )
 from lactchain.errors import CollapseError, DataError, NoPairsError
+
+
+def check_collapse(evaluations) -> None:
+    if (error := collapse(evaluations)) is not None:
+        raise error
+
 
 LEARNING = {
     "sampled_invalid_rate": 0.01,
@@ -23,6 +30,7 @@ LEARNING = {
     "loop_rate": 0.1,
     "pairs/no_spread_rate": 0.1,
     "retrieval_skill": 0.6,
+    "success_lost": 0.1,
 }
 ALARMING = {
     "silence": {"sampled_invalid_rate": 0.31},
@@ -33,6 +41,7 @@ ALARMING = {
     "loops": {"loop_rate": 0.51},
     "no_spread": {"pairs/no_spread_rate": 0.91},
     "not_reading": {"retrieval_skill": 0.04},
+    "fell": {"success_lost": 0.51},
 }
 
 
@@ -61,6 +70,33 @@ def test_a_figure_that_was_not_measured_sets_off_nothing():
     assert fired({"rollout/invalid_rate": 0.9}) == {"silence": True}
 
 
+def test_before_the_first_round_form_and_reading_alone_are_judged(caplog):
+    figures = LEARNING | {"retrieval_skill": -0.1, "loop_rate": 1.0, "sampled_invalid_rate": 1.0}
+    assert fired(figures, before=True) == {"silence": True, "not_reading": True}
+    warn(figures, before=True)
+    helps = ("clone first, or longer", "clone longer (warm_start.behavior.num_chains)")
+    assert all(f"What helps: {help}" in caplog.text for help in helps)
+    assert "loops" not in caplog.text
+
+
+def test_a_fall_of_one_round_is_told_if_it_is_not_luck():
+    rounds = course((0.2, 0, 0), (1.0, 0, 0))
+    assert loss(rounds, course((0.188, 0, 0))[0])["success_lost"] == pytest.approx(0.812)
+    assert loss(rounds, course((1.0, 0, 0))[0]) == {"success_lost": 0.0}
+    few = course((0.5, 0, 0), num_episodes=8)[0]
+    assert loss(rounds, few) == {"success_lost": 0.0}
+
+
+def test_sampled_play_has_to_be_lost_too():
+    rounds = course((0.1, -9, 0), (0.6, -2, 0), (0.2, -8, 0), (0.1, -8, 0))
+    for figures, sampled in zip(rounds, (0.2, 0.5, 0.6, 0.6), strict=True):
+        figures["selection/sampled/success_rate"] = sampled
+    check_collapse(rounds)
+    rounds[2]["selection/sampled/success_rate"] = rounds[3]["selection/sampled/success_rate"] = 0.4
+    with pytest.raises(CollapseError, match="rule forgetting"):
+        check_collapse(rounds)
+
+
 def test_the_first_round_of_each_alarm_is_named():
     rounds = [[], ["loops"], ["silence"], ["loops", "silence"]]
     assert first_rounds(rounds) == {"loops": 1, "silence": 2}
@@ -81,7 +117,7 @@ def test_a_run_that_falls_silent_stops_and_says_where_it_was_best():
     with pytest.raises(CollapseError) as stop:
         check_collapse(rounds[:3])
     line = str(stop.value)
-    assert line.startswith("round 2: the run has collapsed, by the rule silence")
+    assert line.startswith("round 2: the run ends, by the rule silence")
     assert "went 0.12, 0.37, 0.90; lower simpo.training.learning_rate" in line
     assert "The best actor is that of round 1, with a success of 0.300" in line
     assert stop.value.exit_code == 7 and "\n" not in line
@@ -145,9 +181,7 @@ def test_where_states_are_held_back_the_practised_ones_decide():
 
 def test_a_round_without_pairs_ends_with_the_reasons_and_the_best_round():
     nothing = NoPairsError("expected preference pairs, but all 8 were dropped")
-    collapse = no_pairs(nothing, course((0.1, 0, 0), (0.4, 0, 0)))
+    end = no_pairs(nothing, course((0.1, 0, 0), (0.4, 0, 0)))
     assert isinstance(nothing, DataError) and nothing.exit_code == 3
-    assert str(collapse).startswith("round 2: the run has collapsed, by the rule no_pairs")
-    assert "all 8 were dropped" in str(collapse) and "round 1, with a success of 0.400" in str(
-        collapse
-    )
+    assert str(end).startswith("round 2: the run ends, by the rule no_pairs")
+    assert "all 8 were dropped" in str(end) and "round 1, with a success of 0.400" in str(end)

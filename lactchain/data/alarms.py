@@ -38,6 +38,7 @@ class Rule:
         threshold: the alarm goes off above it, or below it where `from_below`.
         means: what is the matter.
         mend: what to change.
+        before: what to do where it goes off before the first round; empty: it is not judged there.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Rule:
     means: str
     mend: str
     from_below: bool = False
+    before: str = ""
 
     def judge(self, figures: Mapping[str, Any]) -> tuple[str, float] | None:
         """The figure that is judged, and its value; None where the round has none."""
@@ -65,6 +67,7 @@ RULES = (
         0.3,
         "many completions are no chains",
         "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight, or clone longer",
+        before="clone first, or longer (warm_start), or set actor.decoding to constrained",
     ),
     Rule(
         "single_actions",
@@ -115,26 +118,51 @@ RULES = (
         "a completion fits other states as well as its own: the actor does not read",
         "clone longer, lower simpo.training.learning_rate, raise simpo.simpo.nll_weight",
         from_below=True,
+        before="clone longer (warm_start.behavior.num_chains), and more shortest paths",
+    ),
+    Rule(
+        "fell",
+        ("success_lost",),
+        0.5,
+        "more than half of the success of the best round is lost",
+        "set simpo.simpo.target_kl, and selection, which undoes such a round",
     ),
 )
 
 
-def fired(figures: Mapping[str, Any]) -> dict[str, bool]:
-    """Which alarms the figures of a round set off; of those rules whose figure is among them."""
-    judged = {rule: rule.judge(figures) for rule in RULES}
+def fired(figures: Mapping[str, Any], before: bool = False) -> dict[str, bool]:
+    """Which alarms the figures of a round set off; of those rules whose figure is among them.
+
+    Args:
+        before: the figures are those before the first round, of which not all rules judge.
+    """
+    judged = {rule: rule.judge(figures) for rule in RULES if rule.before or not before}
     return {rule.name: rule.goes_off(found[1]) for rule, found in judged.items() if found}
 
 
-def warn(figures: Mapping[str, Any]) -> None:
+def warn(figures: Mapping[str, Any], before: bool = False) -> None:
     """Says which alarms go off, by which figure, and what to change; rank 0 alone does."""
     for rule in RULES if distributed.is_main() else ():
         found = rule.judge(figures)
-        if found and rule.goes_off(found[1]):
+        if found and rule.goes_off(found[1]) and (rule.before or not before):
             side = "below" if rule.from_below else "above"
+            mend = rule.before if before else rule.mend
             log.warning(
                 "alarm %s: %s is %.3g, %s %g: %s. What helps: %s",
-                *(rule.name, *found, side, rule.threshold, rule.means, rule.mend),
+                *(rule.name, *found, side, rule.threshold, rule.means, mend),
             )
+
+
+def loss(evaluations: Sequence[Mapping[str, Any]], figures: Mapping[str, Any]) -> dict[str, float]:
+    """`success_lost`: which share of the best success so far a round has lost, if it is enough.
+
+    Args:
+        evaluations: of the rounds before.
+    """
+    best = practised(evaluations[best_round(evaluations)], "success_rate")
+    fall = best - practised(figures, "success_rate")
+    enough = fall * practised(figures, "num_episodes") >= EPISODES_LOST
+    return {"success_lost": fall / best if enough else 0.0}
 
 
 def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -148,29 +176,30 @@ def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
     return firsts
 
 
-def check_collapse(evaluations: Sequence[Mapping[str, Any]]) -> None:
-    """Stops a run that unlearns.
+def collapse(evaluations: Sequence[Mapping[str, Any]]) -> CollapseError | None:
+    """What a run is to end with that unlearns; None for one that does not.
 
     Two rules: more than half of the sampled completions are no chains, and ever more of them; or
-    success fell to less than half of the best so far, and the return with it, in two rounds.
+    success fell to less than half of the best so far, and the return with it, in two rounds, and
+    that of sampled play where that is known.
 
     Args:
         evaluations: figures before the first round, and after each.
 
-    Raises:
-        CollapseError: with the rule, its figures, what to change, and the best round.
+    Returns:
+        The rule, its figures, what to change, and the best round.
     """
     for rule in (_falls_silent, _forgets):
         diagnosis = rule(evaluations)
         if diagnosis is not None:
-            raise _collapse(len(evaluations) - 1, *diagnosis, evaluations)
+            return _collapse(len(evaluations) - 1, *diagnosis, evaluations)
+    return None
 
 
 def no_pairs(error: NoPairsError, evaluations: Sequence[Mapping[str, Any]]) -> CollapseError:
     """What a round ends with that finds nothing to prefer."""
-    what = "there is nothing to prefer, by the rule no_pairs"
     mend = "if that success is all that you want, set it as target"
-    return _collapse(len(evaluations), what, str(error), mend, evaluations)
+    return _collapse(len(evaluations), "no_pairs", str(error), mend, evaluations)
 
 
 def _collapse(
@@ -179,7 +208,7 @@ def _collapse(
     best = best_round(evaluations)
     success = practised(evaluations[best], "success_rate")
     return CollapseError(
-        f"round {number}: the run has collapsed, by the rule {rule}: {figures}; {mend}. The best "
+        f"round {number}: the run ends, by the rule {rule}: {figures}; {mend}. The best "
         f"actor is that of round {best}, with a success of {success:.3f}; all rounds are kept, go "
         "on from there in a new folder"
     )
@@ -207,7 +236,9 @@ def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] |
     ):
         return None
     course = ", ".join(f"{practised(e, 'success_rate'):.3f}" for e in evaluations)
-    mend = "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight or num_states"
+    mend = (
+        "set simpo.simpo.target_kl, which bounds the step whatever the learning rate, and selection"
+    )
     return "forgetting", f"success went {course}, and the return fell with it", mend
 
 
@@ -216,7 +247,10 @@ def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     before, after = (practised(of_round, "success_rate") for of_round in (best, figures))
     enough = (before - after) * practised(figures, "num_episodes") >= EPISODES_LOST
     earned = practised(figures, "episode_return")
-    return 2 * after < before and enough and earned < practised(best, "episode_return")
+    drawn = (of_round.get("selection/sampled/success_rate") for of_round in (best, figures))
+    sampled_before, sampled_after = drawn
+    lost_too = sampled_before is None or sampled_after < sampled_before
+    return 2 * after < before and enough and lost_too and earned < practised(best, "episode_return")
 
 
 def best_round(evaluations: Sequence[Mapping[str, Any]]) -> int:

@@ -23,6 +23,16 @@ def share_interval(successes: int, trials: int) -> Interval:
     return tuple(float(np.clip(limit, 0, 1).round(12)) for limit in (middle - half, middle + half))
 
 
+def paired_interval(before: np.ndarray, after: np.ndarray) -> Interval:
+    """Where the mean of `after` less that of `before` lies, of N > 1 things measured twice.
+
+    By the normal approximation to the mean of the differences.
+    """
+    differences = np.subtract(after, before)
+    half = Z * differences.std(ddof=1) / math.sqrt(len(differences))
+    return float(differences.mean() - half), float(differences.mean() + half)
+
+
 def resampled_interval(
     sums: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], seed: int = 0
 ) -> Interval:

@@ -16,6 +16,7 @@ from lactchain.files import stand_for
 from lactchain.manifests import verify_if_described, write_with_manifest
 from lactchain.run import Run
 from lactchain.settings import ActorConfig
+from lactchain.stages.selection import score
 
 if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig
@@ -79,28 +80,77 @@ class RoundResults:
         self._began = time.perf_counter(), time.process_time()
         self._last = time.perf_counter()
 
-    def add(self, figures: dict[str, Any], actor: ActorConfig, critic: str | None) -> None:
+    def add(
+        self,
+        figures: dict[str, Any],
+        actor: ActorConfig,
+        critic: str | None,
+        undone: bool = False,
+    ) -> None:
         """Takes the evaluation of a round, the first being that before all rounds.
 
         The metrics of the pipeline are these figures, over rounds, and the alarms.
 
-        Raises:
-            CollapseError: the run unlearns what it could.
+        Args:
+            undone: whether the run goes on without the round.
         """
         number = len(self.evaluations)
-        metrics = {f"eval/{name}": value for name, value in figures.items()}
-        fired = {}
+        judged = figures
         if number:
-            if distributed.is_main():
-                alarms.warn(figures)
-            fired = alarms.fired(self.actor_summaries[-1] | figures)
-            metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
+            figures = figures | alarms.loss(self.kept, figures)
+            judged = self.actor_summaries[-1] | figures
+        alarms.warn(figures, before=number == 0)
+        fired = alarms.fired(judged, before=number == 0)
+        metrics = {f"eval/{name}": value for name, value in figures.items()}
+        metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         self.run.log_once(metrics, step=number)
-        names = [name for name, is_on in fired.items() if is_on]
-        self.evaluations.append(figures | {"alarms": names})
+        names = [name for name, is_on in fired.items() if is_on] + ["undone"] * undone
+        self.evaluations.append(figures | {"alarms": names, "undone": undone})
         self.models.append((actor, critic))
         self._table.add(self._row(number))
-        alarms.check_collapse(self.evaluations)
+
+    @property
+    def kept(self) -> list[dict[str, Any]]:
+        """The evaluations of rounds that were not undone."""
+        return [figures for figures in self.evaluations if not figures["undone"]]
+
+    @property
+    def num_undone(self) -> int:
+        """Rounds that were undone."""
+        return len(self.evaluations) - len(self.kept)
+
+    @property
+    def best(self) -> int:
+        """The best round of those that count, by the sample for selection; the first of equals."""
+        return max(
+            (number for number, figures in enumerate(self.evaluations) if not figures["undone"]),
+            key=lambda number: score(self.evaluations[number]),
+        )
+
+    def check_collapse(self, rounds_left: int) -> None:
+        """Ends a run that unlearns what it could; one that is over anyway is told of it.
+
+        Raises:
+            CollapseError: it has rounds left.
+        """
+        if (collapse := alarms.collapse(self.kept)) is None:
+            return
+        if rounds_left:
+            raise collapse
+        log.warning("%s", collapse)
+
+    def is_enough(self) -> bool:
+        """Whether there is no use in another round."""
+        return self.target_is_met() or self.stand_still() or self._goes_in_circles()
+
+    def _goes_in_circles(self) -> bool:
+        if self.config.selection is None:
+            return False
+        patience = self.config.selection.patience
+        if not all(figures["undone"] for figures in self.evaluations[-patience:]):
+            return False
+        log.warning("%d rounds in a row were undone: the run ends", patience)
+        return True
 
     def _row(self, number: int) -> dict[str, Any]:
         """What people see of a round."""
@@ -117,8 +167,13 @@ class RoundResults:
     def target_is_met(self) -> bool:
         """Whether the last evaluation meets every figure of the target, if there is one."""
         last, target = self.evaluations[-1], self.config.target
-        return bool(target) and all(
-            _meets(practised(last, name), bound, name in AT_MOST) for name, bound in target.items()
+        return (
+            bool(target)
+            and not last["undone"]
+            and all(
+                _meets(practised(last, name), bound, name in AT_MOST)
+                for name, bound in target.items()
+            )
         )
 
     def stand_still(self) -> bool:
@@ -135,6 +190,8 @@ class RoundResults:
         last = len(self.evaluations) - 1
         if self.target_is_met():
             return last
+        if self.config.selection is not None:
+            return self.best
         return max(range(1, last + 1), key=lambda n: merit(self.evaluations[n]), default=0)
 
     def gather(self, number: int) -> None:

@@ -32,6 +32,7 @@ from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.recording import Recorder
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.running import note_servers
+from lactchain.stages.selection import Selection
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -80,6 +81,7 @@ class Rounds:
         self.encoder = config.critic.config.model
         self.results = RoundResults(config, run)
         self.recorder = Recorder(config, run)
+        self.selection = None if config.selection is None else Selection(config, run)
         self.page = LivePage(run.directory)
         if config.tiny is not None:
             self._build_tiny_models()
@@ -97,10 +99,8 @@ class Rounds:
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
 
-        And what people look at of it: answers, candidates, and what the critic makes of them.
-
-        Raises:
-            CollapseError: the run unlearns what it could.
+        And what people look at of it: answers, candidates, and what the critic makes of them. A
+        round that is worse than the best one is undone.
         """
         if self.actor.served is not None and not self.is_done(number):
             self._sync(number)
@@ -108,8 +108,25 @@ class Rounds:
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
         self.recorder.record(number, self.actor, self.critic)
-        self.results.add(figures, self.actor, self.critic)
+        if self.selection is not None:
+            folder = self._stage(f"round_{number}/selection", number)
+            figures |= self.selection.play(number, greedy, folder)
+        worse = number > 0 and self.selection is not None
+        worse = worse and self.selection.is_worse(number, self.results.best)
+        self.results.add(figures, self.actor, self.critic, undone=worse)
+        if worse:
+            self._undo(number)
         self.results.gather(self.results.chosen())
+
+    def _undo(self, number: int) -> None:
+        """Goes on with the actor of the best round; the critic stays, as it has seen more."""
+        best = self.results.best
+        self.actor, _ = self.results.models[best]
+        log.warning(
+            "round %d is undone, since it is worse than round %d on the sample for selection: the"
+            " run goes on from that one with steps %g times as long",
+            *(number, best, self.config.selection.step_decay),
+        )
 
     def _sync(self, number: int) -> None:
         """Gives the servers the adapter as it stands, and looks whether they compute as it does.
@@ -185,6 +202,8 @@ class Rounds:
         settings = self.config.simpo
         training, simpo = settings.training, settings.simpo
         decay = self.config.learning_rate_decay ** (number - 1)
+        if self.config.selection is not None:
+            decay *= self.config.selection.step_decay**self.results.num_undone
         growth = self.config.nll_weight_growth ** (number - 1)
         return TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),

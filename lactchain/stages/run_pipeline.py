@@ -43,6 +43,7 @@ from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.recording import film_run
 from lactchain.stages.rounds import Rounds, cloning, criticism, evaluation
 from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.selection import SelectionConfig
 from lactchain.stages.sizing import (
     RULES,
     fill,
@@ -93,6 +94,9 @@ class RunPipelineConfig(Bounded):
     critic: CriticStageConfig = CriticStageConfig()
     simpo: ActorStageConfig = ActorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    selection: SelectionConfig | None = None
+    """How rounds are compared, so that one that is worse than the best before it is undone; null:
+    none is undone."""
     num_rounds: AtLeast1 = 4
     """Rounds at most."""
     learning_rate_decay: PositiveShare = 1.0
@@ -151,8 +155,9 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
                 if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
                     break
                 rounds.evaluate(number)
-                if results.target_is_met() or results.stand_still():
+                if results.is_enough():
                     break
+                results.check_collapse(rounds_left=config.num_rounds - number)
                 (step.resumed if repeated else step.at)(number)
     except CollapseError:
         results.gather(alarms.best_round(results.evaluations))
