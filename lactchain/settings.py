@@ -308,8 +308,8 @@ class CriticConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class BriefTrainingConfig(Bounded):
-    """A training of a minute, of which nothing needs to be kept on the way."""
+class TrainingConfig(Bounded):
+    """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
 
     num_epochs: Positive | None = 1.0
     """Passes over the data. Null: follows from the world."""
@@ -318,12 +318,6 @@ class BriefTrainingConfig(Bounded):
     batch_size: AtLeast1 | None = 8
     """Rows per device and forward pass. Null: follows from the world, and from the number of
     processes."""
-
-
-@dataclass(frozen=True)
-class TrainingConfig(BriefTrainingConfig):
-    """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
-
     max_steps: int = -1
     """Optimiser steps, over num_epochs when positive."""
     gradient_accumulation_steps: AtLeast1 = 1

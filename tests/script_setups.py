@@ -30,7 +30,6 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.process import launch
 from lactchain.settings import (
     ActorConfig,
-    BriefTrainingConfig,
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
@@ -130,7 +129,7 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
         "run_pipeline": {
             "tiny": SHAPE,
             "actor": actor,
-            "warm_start": WarmStartConfig(BEHAVIOR, recast(TRAINING, BriefTrainingConfig)),
+            "warm_start": WarmStartConfig(BEHAVIOR, TRAINING),
             "critic": CriticStageConfig(config=critic, collect=COLLECT, training=TRAINING),
             "simpo": ActorStageConfig(preferences=PREFERENCES, training=TRAINING),
             "evaluation": EVALUATION,

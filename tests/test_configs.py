@@ -53,9 +53,9 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
 
 MOST_SETTINGS = {
     "train_critic": 54,
-    "run_pipeline": 95,
-    "train_simpo": 54,
-    "train_bc": 49,
+    "run_pipeline": 106,
+    "train_simpo": 55,
+    "train_bc": 50,
     "evaluate": 39,
     "collect_rollouts": 33,
 }

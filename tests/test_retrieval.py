@@ -8,6 +8,7 @@ from lactchain.environments.language import language_env
 from lactchain.types import Action
 
 ENV = language_env()
+ANSWERED = {"answered_rate": 1.0}
 CHAINS = list(ENV.grammar.completions())
 
 
@@ -35,7 +36,7 @@ def figures(policy, count=BATCH):
 
 def test_a_policy_that_reads_finds_every_state():
     policy = Says(CHAINS.__getitem__, lambda number, text: -float(text != CHAINS[number]))
-    assert figures(policy) == {"retrieval_accuracy": 1.0, "retrieval_skill": 1.0}
+    assert figures(policy) == ANSWERED | {"retrieval_accuracy": 1.0, "retrieval_skill": 1.0}
 
 
 def test_a_policy_that_does_not_read_finds_one_in_a_batch():
@@ -49,16 +50,16 @@ def test_equal_completions_do_not_count_against_a_policy():
     """Two chains, each said in half of the states; the wrong half prefers neither."""
     said = lambda number: CHAINS[number % 2]  # noqa: E731
     reads = Says(said, lambda number, text: -float(text != said(number)))
-    assert figures(reads) == {"retrieval_accuracy": 1.0, "retrieval_skill": 1.0}
+    assert figures(reads) == ANSWERED | {"retrieval_accuracy": 1.0, "retrieval_skill": 1.0}
     # The likeliest state of both chains is the first one: one half of the completions was said
     # there, which is no more than chance.
     found = figures(Says(said, lambda number, text: 0.0))
-    assert found == {"retrieval_accuracy": 0.5, "retrieval_skill": 0.0}
+    assert found == ANSWERED | {"retrieval_accuracy": 0.5, "retrieval_skill": 0.0}
 
 
 def test_a_policy_that_says_one_thing_to_everything_does_not_read():
     found = figures(Says(lambda number: CHAINS[0], lambda number, text: float(number)))
-    assert found == {"retrieval_accuracy": 1.0, "retrieval_skill": 0.0}
+    assert found == ANSWERED | {"retrieval_accuracy": 1.0, "retrieval_skill": 0.0}
 
 
 def test_different_observations_are_asked_once_and_those_without_a_chain_left_out():
@@ -68,4 +69,4 @@ def test_different_observations_are_asked_once_and_those_without_a_chain_left_ou
     texts = [str(n % 200) for n in range(1000)]
     assert retrieval_figures(policy, ENV, texts, seed=0)["retrieval_accuracy"] < 0.2
     assert len(policy.asked) == len(set(policy.asked)) == NUM_STATES
-    assert retrieval_figures(policy, ENV, ["0", "1", "2", "1"], seed=0) == {}
+    assert retrieval_figures(policy, ENV, ["0", "1", "2", "1"], seed=0) == {"answered_rate": 1 / 3}

@@ -30,34 +30,37 @@ def retrieval_figures(
     observations: Sequence[str],
     seed: int,
     at_once: int = NUM_STATES,
+    num_states: int = NUM_STATES,
 ) -> dict[str, float]:
     """How often a completion is more probable to its own state than to others.
 
-    Some `NUM_STATES` different observations are answered, and those whose completion is a chain are
-    compared in batches of `BATCH`. `retrieval_accuracy`: share of the completions that are most
+    Some `num_states` different observations are answered, and those whose completion is a chain are
+    compared in batches of `BATCH`. `answered_rate`: share of the states to which it was one.
+    `retrieval_accuracy`: share of the completions that are most
     probable behind their own prompt, or behind one to which the same was said. `retrieval_skill`:
     how much of the way from chance to 1 that is; about 0 where a policy has stopped reading, as
-    also where it says one thing to everything. Nothing where fewer than two got a chain.
+    also where it says one thing to everything. Neither where fewer than two got a chain.
     The policy samples freely, at most `at_once` completions at once; observations may repeat.
     """
-    texts, actions = _answers(policy, env, observations, seed, at_once)
+    distinct = list(dict.fromkeys(observations))
+    order = np.random.default_rng([seed]).permutation(len(distinct))[:num_states]
+    asked = [distinct[i] for i in order]
+    texts, actions = _answers(policy, env, asked, seed, at_once)
+    answered = {"answered_rate": len(texts) / len(asked)}
     if len(texts) < 2:
-        return {}
+        return answered
     batches = (slice(start, start + BATCH) for start in range(0, len(texts), BATCH))
     outcomes = [_found(policy, texts[batch], actions[batch]) for batch in batches]
     found, chance = zip(*outcomes, strict=True)
     accuracy, by_chance = np.concatenate(found).mean(), np.concatenate(chance).mean()
     skill = (accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
-    return {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}
+    return answered | {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}
 
 
 def _answers(
-    policy: Policy, env: LanguageEnv, observations: Sequence[str], seed: int, at_once: int
+    policy: Policy, env: LanguageEnv, texts: Sequence[str], seed: int, at_once: int
 ) -> tuple[list[str], list[Action]]:
-    """Different observations, drawn by the seed, and the chains that answered them."""
-    distinct = list(dict.fromkeys(observations))
-    order = np.random.default_rng([seed]).permutation(len(distinct))[:NUM_STATES]
-    texts = [distinct[i] for i in order]
+    """Those of some observations that were answered by chains, and these chains."""
     seeds = [derive_seed(seed, "retrieval", i) for i in range(len(texts))]
     actions = ask(policy, texts, seeds, at_once)
     answered = [

@@ -18,9 +18,7 @@ from lactchain.settings import (
     LoraSettings,
     RunConfig,
     TinyModelConfig,
-    TrainingConfig,
     check,
-    recast,
 )
 from lactchain.stages import train_bc
 from lactchain.stages.sizing import require_numbers
@@ -114,7 +112,7 @@ def prepare_warm_actor(config: PrepareWeightsConfig) -> None:
                 environment=config.environment,
                 actor=ActorConfig(model=str(base)),
                 behavior=config.warm_start.behavior,
-                training=recast(config.warm_start.training, TrainingConfig),
+                training=config.warm_start.training,
             )
         )
         shutil.copytree(run_dir / "actor", actor, dirs_exist_ok=True)

@@ -16,7 +16,7 @@ from lactchain.files import stand_for
 from lactchain.manifests import verify_if_described, write_with_manifest
 from lactchain.run import Run
 from lactchain.settings import ActorConfig
-from lactchain.stages.selection import score
+from lactchain.stages.selection import MOST_UNDONE, score
 
 if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig
@@ -146,10 +146,9 @@ class RoundResults:
     def _goes_in_circles(self) -> bool:
         if self.config.selection is None:
             return False
-        patience = self.config.selection.patience
-        if not all(figures["undone"] for figures in self.evaluations[-patience:]):
+        if not all(figures["undone"] for figures in self.evaluations[-MOST_UNDONE:]):
             return False
-        log.warning("%d rounds in a row were undone: the run ends", patience)
+        log.warning("%d rounds in a row were undone: the run ends", MOST_UNDONE)
         return True
 
     def _row(self, number: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,6 @@ from lactchain.settings import (
     PlayerConfig,
     RunConfig,
     SamplerConfig,
-    TrainingConfig,
     recast,
 )
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
@@ -46,7 +46,11 @@ REPEATED = 32
 """So many of the servers' completions are weighed here, before each round's episodes."""
 
 STAGE_KEYS = {
-    "warm_start": {"behavior": "warm_start.behavior", "training": "warm_start.training"},
+    "warm_start": {
+        "behavior": "warm_start.behavior",
+        "training": "warm_start.training",
+        "min_skill": "warm_start.min_skill",
+    },
     "critic": {
         "critic": "critic.config",
         "collect": "critic.collect",
@@ -91,10 +95,11 @@ class Rounds:
         self._lists_outcomes = view.outcomes is not None
 
     def warm_start(self) -> None:
-        """Clones scripted behaviour, with all weights: an adapter comes with the first round."""
+        """Clones scripted behaviour: an adapter where one is to be trained, else all weights."""
         stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
         with full_keys("warm_start"):
             self._take_actor(stage, train_bc.main(stage))
+        self._forget_moments(stage.run)
 
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
@@ -175,6 +180,7 @@ class Rounds:
         )
         with full_keys("critic"):
             self.results.critic_summaries.append(train_critic.main(stage))
+        self._forget_moments(stage.run)
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> bool:
@@ -191,6 +197,7 @@ class Rounds:
         try:
             with full_keys("simpo"):
                 self._take_actor(stage, train_simpo.main(stage))
+            self._forget_moments(stage.run)
             return True
         except NoPairsError as error:
             if error.agree and self.actor.temperature:
@@ -237,6 +244,11 @@ class Rounds:
             self.actor = replace(self.actor, model=str(folder), adapter=None)
         self.results.actor_summaries.append(summary)
 
+    def _forget_moments(self, run: RunConfig) -> None:
+        """Removes the checkpoints of a finished stage, which are several times its weights."""
+        if distributed.is_main() and not self.config.keep_checkpoints:
+            shutil.rmtree(Path(run.run_dir) / "checkpoints", ignore_errors=True)
+
     def _stage(self, name: str, number: int) -> RunConfig:
         """The run folder of a stage that begins; its seed differs from round to round."""
         if distributed.is_main():
@@ -274,9 +286,10 @@ def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
     """The warm start of an actor, without a run folder of its own."""
     return TrainBCConfig(
         environment=config.environment,
-        actor=replace(actor, lora=None),
+        actor=actor,
         behavior=config.warm_start.behavior,
-        training=recast(config.warm_start.training, TrainingConfig),
+        training=config.warm_start.training,
+        min_skill=config.warm_start.min_skill,
     )
 
 

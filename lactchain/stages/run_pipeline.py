@@ -97,6 +97,9 @@ class RunPipelineConfig(Bounded):
     selection: SelectionConfig | None = None
     """How rounds are compared, so that one that is worse than the best before it is undone; null:
     none is undone."""
+    keep_checkpoints: bool = False
+    """Keep the checkpoints of finished stages, with the optimiser's moments; false: their result
+    alone stays."""
     num_rounds: AtLeast1 = 4
     """Rounds at most."""
     learning_rate_decay: PositiveShare = 1.0
@@ -210,7 +213,7 @@ def memory(config: RunPipelineConfig) -> Phases:
     config = sized(config)
     actor, critic = config.actor, config.critic.config
     all_trained = actor.lora is None and actor.adapter is None
-    if actor.dtype == "auto" and (all_trained or config.warm_start is not None):
+    if actor.dtype == "auto" and all_trained:
         actor = replace(actor, dtype="float32")  # as such a training stores it
     trained = actor
     if actor.lora is not None:

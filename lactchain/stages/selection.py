@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from lactchain.run import Run
     from lactchain.stages.run_pipeline import RunPipelineConfig
 
+MOST_UNDONE = 2
+"""Rounds in a row that are undone before the run ends."""
+
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 """How the start states are played, each once: a player that never wanders tells less of what was
 learnt than one that is asked to."""
@@ -38,8 +41,6 @@ class SelectionConfig(Bounded):
     is among those of `evaluation.num_starts`."""
     step_decay: PositiveShare = 0.5
     """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
-    patience: AtLeast1 = 2
-    """Rounds in a row that are undone before the run ends."""
 
 
 class Selection:

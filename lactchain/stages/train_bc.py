@@ -31,7 +31,6 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,
-    BriefTrainingConfig,
     EnvironmentConfig,
     RunConfig,
     TrainingConfig,
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
 
     from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import CloningRow
+    from lactchain.trainers.guards import GuardedTrainer
+    from lactchain.trainers.reading import ReadingCheck
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ class WarmStartConfig:
     """How a base model that knows nothing comes to know the form of a completion."""
 
     behavior: BehaviorConfig = BehaviorConfig()
-    training: BriefTrainingConfig = BriefTrainingConfig()
+    training: TrainingConfig = TrainingConfig()
+    min_skill: Share | None = None
+    """Retrieval skill at which the cloning ends, before all chains are learnt, if nine in ten
+    completions are chains; an actor without it begins no round. Null: it ends when all are learnt,
+    whatever came of it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,9 @@ class TrainBCConfig(Bounded):
     actor: ActorConfig = ActorConfig()
     behavior: BehaviorConfig = BehaviorConfig()
     training: TrainingConfig = TrainingConfig()
+    min_skill: Share | None = None
+    """Retrieval skill at which the cloning ends, before all is learnt, if nine in ten completions
+    are chains; not to reach it is an error. Null: it ends when all is learnt."""
     pairs: str | None = None
     """Folder or file of preference pairs whose chosen completions are cloned instead of scripted
     behaviour; null: scripted behaviour."""
@@ -103,7 +111,11 @@ class TrainBCConfig(Bounded):
 
 
 def main(config: TrainBCConfig) -> dict[str, Any]:
-    """Trains the actor; returns how many completions it learnt."""
+    """Trains the actor; returns how many completions it learnt.
+
+    Raises:
+        ConfigError: it does not read as it was to.
+    """
     return run_stage("Behaviour cloning", config, clone, memory)
 
 
@@ -128,11 +140,51 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
         run=run,
         report_to=config.run.report_to,
     )
+    look = None if config.min_skill is None else reading_check(config, env, trainer)
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
-    summary = {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
+    learnt = round(len(rows) * min(1.0, trainer.state.epoch))
+    summary = {"num_examples": learnt, "num_dropped": sum(dropped.values())}
+    if look is not None:
+        summary |= require_reading(look.figures(), config, learnt)
     cards.write(cards.of_clone, config, run, summary)
     return summary
+
+
+def reading_check(
+    config: TrainBCConfig, env: LanguageEnv, trainer: "GuardedTrainer"
+) -> "ReadingCheck":
+    """What ends the cloning once the actor reads what states show when an episode begins."""
+    from lactchain.data.rollouts import Rollouts
+    from lactchain.trainers.reading import ReadingCheck
+
+    asked = replace(config.actor, decoding="free", temperature=1.0)
+    states = sampled_states(env, len(env.start_states()), config.run.seed)
+    texts = Rollouts(config.environment).observe(states)
+    look = ReadingCheck(trainer, config.min_skill, asked, env, texts, config.run.seed)
+    trainer.add_callback(look)
+    return look
+
+
+def require_reading(
+    figures: dict[str, float], config: TrainBCConfig, learnt: int
+) -> dict[str, float]:
+    """The figures of an actor that reads.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    from lactchain.trainers.reading import MIN_ANSWERED, reads
+
+    if reads(figures, config.min_skill):
+        return figures
+    skill, answered = figures.get("retrieval_skill", 0.0), figures["answered_rate"]
+    raise ConfigError(
+        f"min_skill: expected a retrieval skill of {config.min_skill:g} and {MIN_ANSWERED:g} of the"
+        f" completions to be chains, got {skill:.2f} and {answered:.2f} after {learnt} chains: what"
+        " states say makes too little difference yet; clone longer in a new folder"
+        " (behavior.num_chains, more of them shortest paths by behavior.competent_fraction)"
+    )
 
 
 def rows_to_clone(
