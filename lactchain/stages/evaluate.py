@@ -13,10 +13,12 @@ from typing import Any
 
 from lactchain import distributed
 from lactchain.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.data.episodes import Sample, sampled_starts
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.exact_values import estimate_completion_values
 from lactchain.data.expected_results import expected_figures
-from lactchain.data.retrieval import retrieval_figures
+from lactchain.data.intervals import share_interval
+from lactchain.data.retrieval import NUM_STATES, retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
@@ -40,10 +42,15 @@ class EvaluationConfig(Bounded):
     num_episodes_per_start: AtLeast1 | None = None
     """Episodes from every start state; null: one where the world is known to throw no dice, else
     enough for 500."""
+    num_starts: AtLeast1 | None = None
+    """Start states to play from, the same in all runs; the success then has an interval of 95 %,
+    success_rate_low to success_rate_high. Null: all."""
+    sample: Sample = "reported"
+    """Which of two samples of start states that is: the one that figures are reported of, or the
+    one that a pipeline compares its rounds by."""
     num_samples: AtLeast0 = 10_000
     """Completions sampled freely at temperature 1 in practised states, to measure how many are no
-    chains; 0: none, and no measure either of whether the actor reads (`lactchain.data.retrieval`).
-    """
+    chains, and by 128 of them whether the actor reads (`lactchain.data.retrieval`); 0: neither."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,12 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     # A world with dice shows a greedy actor the same texts over and over.
     player = actor if rollouts.deterministic or not greedy else RememberingPolicy(actor)
     folder = run.path("trajectories")
-    results, summary = evaluate(player, rollouts, seed, per_start, folder)
+    starts = sampled_starts(rollouts.env, config.evaluation.num_starts, config.evaluation.sample)
+    results, summary = evaluate(player, rollouts, seed, per_start, folder, starts)
+    if config.evaluation.num_starts is not None:
+        successes = sum(result.success for result in results)
+        low, high = share_interval(successes, len(results))
+        summary |= {"success_rate_low": low, "success_rate_high": high}
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
@@ -88,7 +100,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         summary["sampled_invalid_rate"] = invalid_rate(samples)
         if distributed.is_main():
             texts = [text for t in read_trajectories(folder) for text in t.observations[:-1]]
-            summary |= retrieval_figures(sampler, rollouts.env, texts, seed, rollouts.num_envs)
+            places, most = rollouts.num_envs, min(num_samples, NUM_STATES)
+            summary |= retrieval_figures(sampler, rollouts.env, texts, seed, places, most)
     if greedy and distributed.is_main():
         # The actor itself, asked in one order: what it remembers depends on who played what.
         summary |= expected_figures(actor, rollouts.env, rollouts.num_envs)

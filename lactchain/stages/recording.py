@@ -20,7 +20,7 @@ import numpy as np
 from lactchain import distributed
 from lactchain.config import load
 from lactchain.data.candidates import Judge, is_known
-from lactchain.data.episodes import Episode
+from lactchain.data.episodes import Episode, sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import best_values
 from lactchain.data.films import Frame, film, write_gif
@@ -107,8 +107,9 @@ class Recorder:
 
     @cached_property
     def starts(self) -> list[State]:
-        """All start states."""
-        return self.rollouts.env.start_states()
+        """All start states that are evaluated."""
+        evaluation = self.config.evaluation
+        return sampled_starts(self.rollouts.env, evaluation.num_starts, evaluation.sample)
 
     @cached_property
     def asked(self) -> list[int]:
