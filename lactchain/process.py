@@ -215,11 +215,23 @@ def _request_stop(number: int, _: FrameType | None) -> None:
 
 
 def seed_everything(seed: int, threads: int | None = None) -> None:
-    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split."""
+    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split.
+
+    Args:
+        threads: None: as many as the cores that this process may use.
+    """
     import torch
 
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads or num_cores())
+
+
+def num_cores() -> int:
+    """Cores that this process may use, its share where a launcher has started several."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -65,8 +65,9 @@ class RunConfig(Bounded):
     resume: Literal["auto", "never", "must"] = "auto"
     """auto: continue where the folder stands; never: refuse a folder that holds a run; must:
     refuse a folder that holds none."""
-    threads: AtLeast1 = 1
-    """CPU threads of each process. Resuming is bit-exact for one thread."""
+    threads: AtLeast1 | None = 1
+    """CPU threads of each process. Null: as many as there are cores for it, which pays for models
+    that are not tiny. Resuming is bit-exact for one thread."""
     timeout_minutes: Positive = 30.0
     """How long one of several processes waits for the others: longer than it takes to load a model,
     to write a result, or to make one file of episodes or pairs."""
