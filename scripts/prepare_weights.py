@@ -1,6 +1,7 @@
-"""Builds the tiny models and downloads the large ones: every other script finds its weights here.
+"""Builds the tiny models and fetches the others: every other script finds its weights here.
 
 python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_tiny.yaml
+python scripts/prepare_weights.py --config configs/prepare_weights/smollm2.yaml
 python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_mistral7b.yaml
 """
 

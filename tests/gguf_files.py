@@ -1,4 +1,4 @@
-"""A tiny Llama as a GGUF file, written by llama.cpp's own package, with the model it was made of."""
+"""A tiny Llama as a GGUF file, written and the model that it is made of."""
 
 import json
 from pathlib import Path
@@ -62,6 +62,7 @@ def write_gguf(
     architecture: str = "llama",
     chat_template: str | None = CHAT_TEMPLATE,
     pre: str = "gpt-2",
+    eos: str = END,
 ) -> None:
     """As llama.cpp's converter does: rows of queries and keys pair neighbours, not halves."""
     shape, writer = model.config, gguf.GGUFWriter(file, architecture)
@@ -77,7 +78,7 @@ def write_gguf(
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_vocab_size(shape.vocab_size)
     if tokenizer is not None:
-        _add_tokenizer(writer, tokenizer, pre)
+        _add_tokenizer(writer, tokenizer, pre, eos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
     for name, weight in model.state_dict().items():
@@ -89,7 +90,9 @@ def write_gguf(
     writer.close()
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, pre: str) -> None:
+def _add_tokenizer(
+    writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, pre: str, eos: str
+) -> None:
     vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     backend = tokenizer.backend_tokenizer.to_str()
@@ -100,7 +103,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, 
     writer.add_token_types([control if t in (UNKNOWN, START, END) else normal for t in vocabulary])
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_bos_token_id(vocabulary.index(START))
-    writer.add_eos_token_id(vocabulary.index(END))
+    writer.add_eos_token_id(vocabulary.index(eos))
     writer.add_unk_token_id(vocabulary.index(UNKNOWN))
     writer.add_add_bos_token(False)
 

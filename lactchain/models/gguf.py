@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 def convert_gguf(file: Path, folder: Path) -> dict[str, Any]:
     """Writes the causal language model in a GGUF file as a folder, and says what is not kept.
 
+    Args:
+        file: is there.
+
     Returns:
         Of the file: the `licence` that it states, or None; `quantisation`, the type of most
         weights.
@@ -82,18 +85,18 @@ def _read(file: Path) -> tuple[dict[str, Any], list[Any]]:
         raise ConfigError(f"{file}: GGUF files need the package gguf: pip install -e '.[gguf]'")
     from gguf import GGUFReader
 
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; correct the path of this GGUF file")
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise DataError(f"{file}: expected a GGUF file, got another; take the .gguf itself")
     try:
         reader = GGUFReader(file)
+        fields = reader.fields.items()
+        facts = {name: f.contents() if len(f.types) == 1 else None for name, f in fields}
     except (ValueError, LookupError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split())
         raise DataError(
-            f"{file}: damaged or cut short, not all of a GGUF file ({error}); copy it again"
+            f"{file}: damaged or cut short, not all of a GGUF file ({reason}); copy it again"
         ) from error
-    facts = {name: f.contents() if len(f.types) == 1 else None for name, f in reader.fields.items()}
     return facts, reader.tensors
 
 
