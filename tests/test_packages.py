@@ -97,12 +97,13 @@ def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer
 
 
 def test_a_folder_in_a_package_is_copied_with_its_licence(offer, prepare, contents):
-    folder = prepare(offer("carrier/m"))
+    folder = prepare(offer("carrier/m", **{"carrier/m/.hidden": "x"}))
     for name, content in contents.items():
         if name.startswith("carrier/m/"):
             assert (folder / name.removeprefix("carrier/m/")).read_bytes() == content
     assert (folder / "LICENSE").read_text() == "as is"
     assert not (folder / "__init__.py").exists()
+    assert not (folder / ".hidden").exists()  # no manifest lists such a file
     assert verify_manifest(folder)["licence"] == "apache-2.0"  # the model's, not the package's
 
 

@@ -56,7 +56,8 @@ def unpack(wheel: Path, path: str, folder: Path) -> str:
         DataError: there is no such file, one leads out of the folder, or they are too large.
     """
     with zipfile.ZipFile(wheel) as archive:
-        inside = {e: PurePosixPath(e.filename) for e in archive.infolist() if not e.is_dir()}
+        files = [entry for entry in archive.infolist() if not entry.is_dir()]
+        inside = {e: p for e in files if not (p := PurePosixPath(e.filename)).name.startswith(".")}
         wanted = {e: p.relative_to(path) for e, p in inside.items() if p.is_relative_to(path)}
         size = sum(entry.file_size for entry in wanted)
         if not wanted:
