@@ -110,7 +110,8 @@ class EnvironmentConfig(Bounded):
     """Arguments of the environment, such as {size: 6}."""
     template: str | None = None
     """Text block of a state, with the fields of the environment's view in braces; null: the
-    view's own; brief: its shortest, for models that pay for every token."""
+    view's own; brief: its shortest, for models that pay for every token; relative: where the goal
+    is as seen from the agent, in words, for models that read."""
     action_names: list[str] | None = None
     """The words of the actions, in the order of their numbers; null: the view's own."""
     extractor: Literal["json_list", "json_object", "code_block", "utterance"] = "json_list"

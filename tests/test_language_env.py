@@ -225,6 +225,38 @@ def test_the_words_can_be_changed():
 
 
 @pytest.mark.parametrize(
+    ("goal", "orientation", "told"),
+    [
+        ((3, 1), 3, "The goal is 2 right and 1 up. You face left."),
+        ((0, 3), 0, "The goal is 1 left and 1 down. You face up."),
+        ((1, 2), 2, "The goal is 0 right and 0 down. You face down."),
+        ((1, 0), 1, "The goal is 0 right and 2 up. You face right."),
+    ],
+)
+def test_the_relative_template_says_where_the_goal_is_from_here(goal, orientation, told):
+    env = language_env(template="relative")
+    state = {"orientation": orientation, "goal_x": goal[0], "goal_y": goal[1]}
+    if goal == (1, 2):  # the agent stands on it only when the episode is over
+        env.reset(options={"state": {"x": 1, "y": 1} | state})
+        assert env.step('["move forward"]')[0] == told
+    else:
+        assert env.reset(options={"state": {"x": 1, "y": 2} | state})[0] == told
+
+
+def test_the_relative_template_tells_of_a_bump():
+    env = language_env(template="relative")
+    env.reset(options={"state": {"x": 0, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}})
+    said = "The goal is 1 right and 0 down. You face up. You bumped into the edge of the map or a"
+    assert env.step('["move forward"]')[0] == f"{said} wall."
+
+
+def test_a_world_without_a_relative_template_says_so_in_one_line():
+    with pytest.raises(ConfigError, match="has no template 'relative'; take brief") as error:
+        language_env("FrozenLake-v1", template="relative")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     "text", ["", "\x00", "\ud800", '["\ud800"]', "</s>", "[" * 100_000, "\x1b[31m", "💥" * 999]
 )
 def test_any_text_is_a_legal_step(text):

@@ -27,8 +27,8 @@ from lactchain.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
-BRIEF = "brief"
-"""The template that stands for the view's shortest."""
+BRIEF, RELATIVE = "brief", "relative"
+"""Templates by name: the view's shortest, and the one that says in words where the goal is."""
 
 _TOLD_BY_READERS = (
     "executed", "rewards", "bumped", "positions", "invalid_action", "invalid_reason", "unheard",
@@ -109,8 +109,12 @@ class LanguageEnv(gym.Env[str, str]):
         max_text_length: int = 4096,
     ) -> None:
         view = view or shipped_view(env.unwrapped)
-        if template == BRIEF:
-            template = view.brief
+        if template == RELATIVE and view.relative is None:
+            raise ConfigError(
+                f"environment.template: {env.unwrapped} has no template {RELATIVE!r}; take {BRIEF},"
+                " null, or a text of your own"
+            )
+        template = {BRIEF: view.brief, RELATIVE: view.relative}.get(template, template)
         self.env = env
         self._own_template = view.template
         self.view = dataclasses.replace(

@@ -75,6 +75,8 @@ class TextView:
         max_chains: completions after which an episode is truncated, where no other number is given.
         brief: the shortest template that tells the states apart, for models that pay for every
             token; None: there is no shorter one.
+        relative: a template for models that read, which tells in words where the goal is, as seen
+            from the agent; None: there is none.
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
         policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
             that configurations use; each is made of a `LanguageEnv`.
@@ -103,6 +105,7 @@ class TextView:
     ending: Callable[[gym.Env], str | None] | None = None
     max_chains: int = 16
     brief: str | None = None
+    relative: str | None = None
     rare_words: str = ""
     policies: Mapping[str, Callable[[Any], Policy]] = field(default_factory=dict)
     competent: str | None = None
