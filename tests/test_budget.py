@@ -20,6 +20,7 @@ from lactchain.data.exact_values import exact_policy
 from lactchain.errors import ConfigError
 from lactchain.models import specs
 from lactchain.models.headed import HeadedModel
+from lactchain.progress import under_way
 from lactchain.settings import ActorConfig, LoraSettings, TrainingConfig
 from lactchain.stages import play, search, train_critic, train_ilql, train_mc, train_simpo
 from lactchain.stages.play import PlayConfig
@@ -66,6 +67,11 @@ def test_what_cannot_fit_is_refused_before_it_is_loaded(script, weights, tmp_pat
         run_here(script, config)
     assert "lower " in str(got.value) and "\n" not in str(got.value)
     assert not any((tmp_path / "run").glob("*.parquet")) and got.value.exit_code == 2
+
+
+def test_a_part_of_another_stage_is_not_estimated_again(weights, tmp_path, large):
+    with under_way("a pipeline, estimated as a whole"):
+        assert run_here("evaluate", config_of("evaluate", weights, tmp_path / "run"))
 
 
 def test_players_and_values_are_estimated_as_well(weights, tmp_path, large):

@@ -246,8 +246,10 @@ def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
 def test_completions_take_what_was_estimated(num_candidates, encoder):
     rows, prefix, prompt, completion = 16, 20, 40, 40
     lengths = TextLengths(prefix, prompt, completion, columns=2048)
-    estimate = rollout_memory(ACTOR, lengths, rows, rows // num_candidates)
-    model = model_of(ACTOR, encoder).requires_grad_(False).eval()
+    # Deep: passes are estimated through two layers, the cache and the prefix through all.
+    actor = replace(ACTOR, shape=MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 6})))
+    estimate = rollout_memory(actor, lengths, rows, rows // num_candidates)
+    model = model_of(actor, encoder).requires_grad_(False).eval()
     with Allocations(*model.parameters(), *model.buffers()) as counter:
         decoder = Decoder(model, 9999, [1] * prefix, completion)
         prompts = [[1] * prefix + [row // num_candidates + 2] * prompt for row in range(rows)]

@@ -184,6 +184,10 @@ def rollout_memory(
         block = torch.zeros(rows, 1, dtype=torch.long)
         trunk = CascadeTrunk(model, shared, CHUNK_TOKENS[device().type])
         prefix_bytes = counter.live
+        # Without gradients a layer leaves nothing but its part of the cache, which has all of them:
+        # a pass through two peaks where one through all would.
+        decoder = model.get_decoder()
+        layers, decoder.layers = decoder.layers, decoder.layers[:2]
         with use_cascade(model):
             room = min(lengths.completion, COLUMNS)
             cache, _, _ = trunk.read([[*shared, *[0] * lengths.prompt]] * distinct, (), room)
@@ -196,6 +200,7 @@ def rollout_memory(
                     -1, dtype=torch.float64
                 )
         cache.select(block[: rows * 3 // 4, 0])
+        decoder.layers = layers
         held, logits = prefix_bytes + cache.columns.nbytes, counter.wide_peak
     passing = max(0, counter.peak - held - logits)
     return _weights(spec, model) + MemoryEstimate(cache=held, logits=logits, passing=passing)

@@ -39,7 +39,8 @@ def run_stage(
         title: of the table of figures, and on the live line.
         config: of the stage, with its folder in `run`.
         work: makes the summary, and everything else in the folder.
-        memory: the phases that are estimated first, and printed instead of all work in a dry run.
+        memory: the phases that are estimated first, and printed instead of all work in a dry run; a
+            stage that is part of another one is estimated with that.
         report: whether a page is written of the finished folder.
         fills_nulls: whether the work puts numbers in the place of nulls (`stages.sizing`).
         closing: prints what people see at the end; None: the figures.
@@ -59,11 +60,12 @@ def run_stage(
         from lactchain.budget import print_budget
 
         return print_budget(memory(config))
+    alone = nothing_under_way()  # of a part the outer stage's estimate tells
     with Run.of(config) as run, under_way(title):
         if run.finished:
             summary = run.summary
         else:
-            if memory is not None:
+            if memory is not None and alone:
                 from lactchain.budget import check_budget
 
                 check_budget(config, memory)
@@ -73,7 +75,7 @@ def run_stage(
             run.finish(summary)
         if report and distributed.is_main() and not _tells_the_end(run.directory):
             write_page(run.directory)
-    if nothing_under_way():
+    if alone:
         (closing or partial(show_figures, title))(config, summary)
     return summary
 
