@@ -20,13 +20,15 @@ from script_setups import (
 from training_setups import exit_codes, logs
 
 from lactchain.config import dump
+from lactchain.config import load as read_config
 from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
-from lactchain.errors import CollapseError
+from lactchain.errors import CollapseError, ConfigError
 from lactchain.manifests import read_run_file, write_run_file
 from lactchain.run import read_metrics
 from lactchain.settings import RunConfig
 from lactchain.stages import round_results
+from lactchain.stages.selection import SelectionConfig
 from lactchain.stages.train_bc import WarmStartConfig
 
 
@@ -168,3 +170,44 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     assert together.keys() == read_summary(tmp_path / "alone").keys()
     assert (tmp_path / "run-1.log").read_text() == ""
     assert log.count("over shortest") == 1 and (tmp_path / "run/report.html").is_file()
+
+
+def test_an_actor_that_answers_in_no_chains_is_refused_before_anything_is_paid_for(
+    weights, tmp_path
+):
+    config = config_of("run_pipeline", weights, tmp_path / "run", warm_start=None)
+    config = replace(config, actor=replace(config.actor, decoding="free"))
+    with pytest.raises(ConfigError, match=r"of 32 free completions .* clone first"):
+        run_here("run_pipeline", config)
+    assert not list((tmp_path / "run").glob("round_*"))
+
+
+def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weights, tmp_path):
+    """A warm start that reads, and steps that destroy any model."""
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    behavior = replace(BEHAVIOR, num_chains=4096, competent_fraction=1.0)
+    cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
+    destroying = replace(config.simpo, training=replace(TRAINING, learning_rate=0.3))
+    config = replace(
+        config,
+        actor=replace(config.actor, decoding="free"),
+        warm_start=WarmStartConfig(behavior, cloning),
+        simpo=destroying,
+        evaluation=replace(config.evaluation, num_starts=24),
+        selection=SelectionConfig(num_starts=24),
+        num_rounds=4,
+    )
+    summary = run_here("run_pipeline", config)
+    assert (summary["num_rounds"], summary["round"]) == (2, 0)
+    assert summary["alarms"]["undone"] == 1
+    assert (tmp_path / "run/actor").resolve() == (tmp_path / "run/warm_start/actor").resolve()
+    first, second = (
+        read_config(tmp_path / f"run/round_{number}/simpo/config.yaml") for number in (1, 2)
+    )
+    assert second["actor"]["model"] == first["actor"]["model"]  # it went on from the same one
+    assert second["training"]["learning_rate"] == first["training"]["learning_rate"] / 2
+    assert not list((tmp_path / "run").rglob("checkpoint-*"))
+    written = read_summary(tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    run_here("run_pipeline", config)
+    assert read_summary(tmp_path / "run") == written

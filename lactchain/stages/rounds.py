@@ -14,6 +14,7 @@ from lactchain import distributed
 from lactchain.data import alarms
 from lactchain.data.episodes import sampled_states
 from lactchain.data.rollouts import Rollouts
+from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig
 
 SEEDS_PER_ROUND = 1000
+
+ASKED = 32
+"""So many completions are asked for before anything is paid for."""
 
 REPEATED = 32
 """So many of the servers' completions are weighed here, before each round's episodes."""
@@ -100,6 +104,32 @@ class Rounds:
         with full_keys("warm_start"):
             self._take_actor(stage, train_bc.main(stage))
         self._forget_moments(stage.run)
+
+    def require_chains(self) -> None:
+        """Asks an actor that was not cloned for some completions, before anything is paid for.
+
+        Raises:
+            ConfigError: hardly any is a chain, so that free completions have nothing to compare.
+        """
+        from lactchain.models.runtime import free_memory
+        from lactchain.serving.policy import served_or_here
+
+        if self.actor.decoding != "free" or self.is_done(0):
+            return
+        rollouts, seed = Rollouts(self.config.environment), self.config.run.seed
+        found = None
+        if distributed.is_main():
+            asked = replace(self.actor, temperature=1.0)
+            actor = served_or_here(asked, rollouts.env.grammar)
+            samples = sample_completions(actor, rollouts, ASKED, derive_seed(seed, "asked"))
+            found = round(ASKED * invalid_rate(samples))
+            free_memory()
+        if (silent := distributed.of_main(found)) > alarms.MOSTLY_SILENT * ASKED:
+            raise ConfigError(
+                f"warm_start: expected an actor that answers in chains, but {silent} of {ASKED}"
+                f" free completions of {self.actor.model} are none; clone first (warm_start, as"
+                " configs/run_pipeline/smollm2.yaml does), or set actor.decoding to constrained"
+            )
 
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.

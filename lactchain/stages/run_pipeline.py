@@ -148,6 +148,8 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     results = rounds.results
     if config.warm_start is not None:
         rounds.warm_start()
+    else:
+        rounds.require_chains()
     try:
         rounds.evaluate(0)
         with under_way("round", config.num_rounds, most=True) as step:
