@@ -299,8 +299,12 @@ class CriticConfig(ModelConfig):
     discount_per: Literal["action", "chain"] = "action"
     """What one factor of gamma stands for: a primitive action (semi-Markov return), or a whole
     chain as in the founding document."""
-    pooling: Literal["last", "mean"] = "last"
-    """Token whose embedding is read: the last one, as SFR-Embedding-Mistral, or the mean."""
+    frozen: bool = False
+    """Leave the encoder as it is: the head that is solved for on its features is all that is new,
+    and no gradient step is taken."""
+    pooling: Literal["last", "mean"] | None = None
+    """Token whose embedding is read: the last one, as SFR-Embedding-Mistral, or the mean. Null: as
+    the encoder's folder says (`modules.json`), the last where it says nothing."""
     instruction: str | None = None
     """Task that the encoder is told before each text, as SFR-Embedding-Mistral was trained:
     `Instruct: {instruction}`, a line break, `Query: {text}`; null: none."""

@@ -67,6 +67,12 @@ class StateValues:
         variance = np.var(self.exact)
         return float(1 - np.mean(np.square(self._errors)) / variance) if variance else math.nan
 
+    @property
+    def rho(self) -> float:
+        """Spearman's rank correlation of both; NaN where one of them does not vary."""
+        with np.errstate(invalid="ignore"):
+            return float(np.corrcoef(_ranks(self.critic), _ranks(self.exact))[0, 1])
+
     def where(self, chosen: Sequence[bool]) -> "StateValues":
         """The values of some of the states; N flags say which."""
         columns = {"states": self.states, "critic": self.critic, "exact": self.exact}
@@ -172,6 +178,12 @@ def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:
 def read_episodes(path: str | Path) -> list[EpisodeResult]:
     """Reads what `write_episodes` wrote."""
     return _read(path, lambda fields: [EpisodeResult(**episode) for episode in fields["episodes"]])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """Ranks of N values from 1; those that are equal share their mean rank."""
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    return (sizes.cumsum() - (sizes - 1) / 2)[group]
 
 
 def _as_tuple(value: Any) -> Any:

@@ -10,6 +10,7 @@ Interval = tuple[float, float]
 Z = 1.959963984540054
 """Quantile .975 of the normal distribution."""
 NUM_RESAMPLES = 1000
+NUM_HALVES = 200
 
 
 def share_interval(successes: int, trials: int) -> Interval:
@@ -74,3 +75,36 @@ def rmse(sums: np.ndarray) -> np.ndarray:
     """Root of the mean squared error, of sums (4, B) as `error_sums` has them."""
     count, _, _, errors = sums
     return np.sqrt(errors / count)
+
+
+def explained_share(values: np.ndarray, groups: np.ndarray) -> float:
+    """Share of the variance of N values that their groups explain: the ceiling of any R2 by these.
+
+    One-way analysis of variance: what is left is the mean square within groups (Fisher 1925). NaN
+    where no group has two values, or the values do not vary.
+
+    Args:
+        groups: (N,) numbers from 0.
+    """
+    sizes = np.bincount(groups)
+    with np.errstate(all="ignore"):
+        means = np.bincount(groups, values) / sizes
+        within = np.square(values - means[groups]).sum() / (len(values) - np.count_nonzero(sizes))
+        return float(1 - within / values.var())
+
+
+def explained_share_interval(
+    values: np.ndarray, groups: np.ndarray, units: np.ndarray, seed: int = 0
+) -> Interval:
+    """Where that share lies, by halves of the units (N,), such as episodes, that were drawn.
+
+    Half a sample varies about the whole as the whole does about the truth, and holds no value
+    twice, as a bootstrap's does, which would pass for values that agree. Source: Hartigan 1969,
+    "Using subsample values as typical values".
+    """
+    draws, found = np.random.default_rng(seed), []
+    for _ in range(NUM_HALVES):
+        half = (draws.permutation(units.max() + 1) % 2 == 0)[units]
+        found.append(explained_share(values[half], groups[half]))
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)

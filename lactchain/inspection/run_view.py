@@ -39,7 +39,7 @@ from lactchain.types import PreferencePair, Trajectory
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-FIRST_ROUND = ("critic_r2", "critic_rmse", "rollouts_per_second")
+FIRST_ROUND = ("critic_r2", "critic_rmse", "critic_rho", "rollouts_per_second")
 """Figures in the summary of a pipeline that its first round has measured."""
 
 

@@ -10,27 +10,32 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_versioned_json
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder
+from lactchain.models.pooling import pool, resolve_pooling
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
-from lactchain.models.weight_files import verify_manifest_if_any
+from lactchain.models.sharding import put
+from lactchain.models.weight_files import read_tensors, verify_manifest_if_any
 from lactchain.settings import CriticConfig
 
 MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_length")
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
+HEAD = "score.weight"
+"""Its name in the encoder."""
 
 
 class EmbeddingCritic(HeadedModel):
     """V(s), or Q(s, chain), by a linear head in float32 on the last real token of an encoder.
 
     A causal encoder's last token has seen the whole text (SFR-Embedding-Mistral pools the same
-    way); `pooling: mean` is for encoders that were trained so, such as most BERTs. With actions the
-    text read is the observation, a line break, and the chain. An instruction stands before it as
-    SFR-Embedding-Mistral has it: `Instruct: {task}`, a line break, `Query: {text}`.
+    way); others were trained to pool the mean, as most BERTs, and their folders say so
+    (`resolve_pooling`). With actions the text read is the observation, a line break, and the chain.
+    An instruction stands before it as SFR-Embedding-Mistral has it: `Instruct: {task}`, a line
+    break, `Query: {text}`.
 
     Attributes:
         trunk: the encoder with its head `score`.
@@ -39,8 +44,8 @@ class EmbeddingCritic(HeadedModel):
         mode: what the values are of: "value", of states, or "action_value", of chains in them.
         gamma: the discount that the values are under.
         discount_per: what one factor of `gamma` stands for: an "action" or a "chain".
-        value_scale: the head's output times this is the value, so that a head that was made for
-            numbers around 1 also serves returns of 100.
+        value_scale, value_offset: the head's output times the one and plus the other is the value,
+            so that a head that was made for numbers around 0 and 1 also serves returns of 100.
     """
 
     config_file = "critic_config.json"
@@ -51,6 +56,7 @@ class EmbeddingCritic(HeadedModel):
         tokenizer: PreTrainedTokenizerBase,
         settings: CriticConfig,
         value_scale: float = 1.0,
+        value_offset: float = 0.0,
     ) -> None:
         if not value_scale > 0:
             raise ValueError(f"value_scale: expected a positive number, got {value_scale}")
@@ -59,7 +65,7 @@ class EmbeddingCritic(HeadedModel):
         self.settings = settings
         self.mode, self.gamma = settings.mode, settings.gamma
         self.discount_per = settings.discount_per
-        self.value_scale = value_scale
+        self.value_scale, self.value_offset = value_scale, value_offset
 
     @classmethod
     def from_config(
@@ -68,15 +74,19 @@ class EmbeddingCritic(HeadedModel):
         """The critic of `config.checkpoint`, or a new one whose values are all 0.
 
         Args:
-            trainable: keep gradients: of adapter and head, or of all weights without an adapter.
+            trainable: keep gradients: of adapter and head, or of all weights without an adapter;
+                of nothing where it is to stay frozen.
             value_scale: of a new critic; a checkpoint has its own.
 
         Raises:
-            ConfigError: the checkpoint's values mean something else than the configuration says.
+            ConfigError: the checkpoint's values mean something else than the configuration says;
+                or as `resolve_pooling`.
             DataError: weights or adapter are missing, damaged, or do not belong together.
         """
+        trainable = trainable and not config.frozen
         if config.checkpoint is not None:
             return cls._from_checkpoint(config, trainable)
+        config = replace(config, pooling=resolve_pooling(config))
         all_trained = trainable and config.lora is None
         model, tokenizer = load_encoder(config, all_trained=all_trained)
         if trainable and config.lora is not None:
@@ -107,7 +117,8 @@ class EmbeddingCritic(HeadedModel):
         file, names = directory / cls.config_file, {*MEANING, "model", "value_scale"}
         mend = "expected a folder that a critic saved"
         stored = read_versioned_json(file, cls.schema_version, names - {"instruction"}, mend)
-        return {"instruction": None} | stored  # critics older than instructions have none
+        # Critics older than these have none.
+        return {"instruction": None, "value_offset": 0.0} | stored
 
     @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
@@ -116,42 +127,84 @@ class EmbeddingCritic(HeadedModel):
         stored = cls.read_meaning(directory)
         quantised = config.bits is not None and "dtype" in stored
         trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}
+        config = replace(config, pooling=config.pooling or stored["pooling"])
         for name in (*MEANING, "dtype") if quantised else MEANING:
             if trained[name] != getattr(config, name):
                 raise ConfigError(
                     f"critic.{name}: expected {trained[name]!r}, as {directory} was trained with, "
                     f"got {getattr(config, name)!r}"
                 )
-        adapted = is_adapted(directory)
+        adapted, whole = is_adapted(directory), (directory / "config.json").is_file()
         all_trained = trainable and not adapted
         if not all_trained:
             config = at_stored_precision(config, stored)
-        base = config if adapted else replace(config, model=str(directory))
-        model, tokenizer = load_encoder(base, new_head=adapted, all_trained=all_trained)
+        base = replace(config, model=str(directory)) if whole else config
+        model, tokenizer = load_encoder(base, new_head=not whole, all_trained=all_trained)
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)
         elif not trainable:
             model.requires_grad_(False)
-        return cls(model, tokenizer, config, stored["value_scale"]).train(trainable)
+        units = stored["value_scale"], stored["value_offset"]
+        if adapted or whole:
+            return cls(model, tokenizer, config, *units).train(trainable)
+        config = replace(config, checkpoint=None, frozen=not trainable)  # a head of the base
+        critic = cls(model, tokenizer, config, *units)
+        critic._load_head(directory)
+        return critic.train(trainable)
 
     def _meaning(self) -> dict[str, Any]:
         stored = {name: getattr(self.settings, name) for name in ("model", *MEANING)}
-        return {**stored, **self.precision, "value_scale": self.value_scale}
+        units = {"value_scale": self.value_scale, "value_offset": self.value_offset}
+        return {**stored, **self.precision, **units}
+
+    @property
+    def _is_head_alone(self) -> bool:
+        """Whether all but the head is the base, and need not be saved."""
+        return self.settings.frozen and self.settings.checkpoint is None
+
+    def _write_trunk(self, directory: Path, state: dict[str, torch.Tensor] | None) -> None:
+        if not self._is_head_alone:
+            super()._write_trunk(directory, state)
+
+    def _beside_trunk(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {HEAD: state[f"trunk.{HEAD}"]} if self._is_head_alone and state else {}
+
+    def _load_head(self, directory: Path) -> None:
+        file = directory / self.heads_file
+        stored, own = read_tensors(file, str(self.device)), self.base.score.weight
+        if HEAD not in stored or stored[HEAD].shape != own.shape:
+            raise DataError(f"{file}: {HEAD} is missing or of another shape")
+        put(own, stored[HEAD])
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this critic, to go on training where it stood."""
         super().load_weights(directory)
-        self.value_scale = self.read_meaning(Path(directory))["value_scale"]
+        stored = self.read_meaning(Path(directory))
+        self.value_scale, self.value_offset = stored["value_scale"], stored["value_offset"]
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Values (B,) in return units of B texts (B, L), padded on either side."""
+    def set_head(self, weight: torch.Tensor, offset: float) -> None:
+        """Makes the value of features (B, D) their product with `weight` (D,), plus `offset`."""
+        put(self.base.score.weight, weight[None] / self.value_scale)
+        self.value_offset = offset
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, as_features: bool = False
+    ) -> torch.Tensor:
+        """Values (B,) in return units of B texts (B, L), padded on either side.
+
+        Args:
+            as_features: give what the head reads instead, (B, D). Sharded weights are gathered for
+                a forward pass alone, so that it has to be one.
+        """
         # The classifier's own forward pools by the pad token's id, which may be the id of the end
         # of sequence, and multiplies every token by the head.
         hidden = self.base.base_model(
             input_ids=input_ids, attention_mask=attention_mask, use_cache=False
         ).last_hidden_state
         pooled = pool(hidden, attention_mask, self.settings.pooling)
-        return self.value_scale * self.base.score(pooled).squeeze(-1)
+        if as_features:
+            return pooled
+        return self.value_offset + self.value_scale * self.base.score(pooled).squeeze(-1)
 
     def values(
         self,
@@ -222,17 +275,9 @@ def check_critic(config: CriticConfig) -> None:
     A trained one has passed.
 
     Raises:
-        DataError, ConfigError: as `check_encoder`.
+        DataError, ConfigError: as `check_encoder` and `resolve_pooling`.
     """
     if config.checkpoint is None:
         check_encoder(config)
-
-
-def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """One embedding (B, D) per row of `hidden` (B, L, D): its last real token, or their mean."""
-    if pooling == "last":
-        positions = torch.arange(hidden.shape[1], device=hidden.device)
-        last = (positions * attention_mask).argmax(dim=1)
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
-    weights = attention_mask.unsqueeze(-1).to(torch.float32)
-    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+        if config.pooling is None:
+            resolve_pooling(config)

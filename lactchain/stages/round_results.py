@@ -234,6 +234,7 @@ class RoundResults:
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
             "critic_r2": first.get("critic_r2"),
             "critic_rmse": first.get("critic_rmse"),
+            "critic_rho": first.get("critic_rho"),
             "num_pairs": sum(stage.get("num_pairs", 0) for stage in stages),
             "num_cloned_chains": sum(stage.get("num_examples", 0) for stage in stages),
             # Actions that were played to learn from; evaluations do not count, for any agent.

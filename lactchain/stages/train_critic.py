@@ -70,17 +70,15 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     """Episodes, then the regression on their returns, then the comparison with exact values."""
     from lactchain.models.critic import check_critic
     from lactchain.stages import cards
-    from lactchain.trainers.base import save_result, train
+    from lactchain.trainers.base import save_result
 
     check_critic(config.critic)
     trajectories, summary = _episodes(config, run)
     seed_everything(config.run.seed, config.run.threads)
     trainer = critic_trainer(config, trajectories, run)
-    train(trainer)
+    summary |= _fit(config.critic, trainer)
     if trainer.eval_dataset is not None:
-        summary |= trainer.evaluate()
-        for name, statistic in (("r2", r2), ("rmse", rmse)):
-            summary[f"eval_{name}_interval"] = resampled_interval(trainer.eval_sums, statistic)
+        summary |= _evaluate(trainer)
     save_result(trainer, run.path("critic"))
     del trainer  # the actor and the trained critic come in its place
     summary |= measure_values(config, run)
@@ -121,6 +119,32 @@ def critic_trainer(
     )
 
 
+def _fit(settings: CriticConfig, trainer: "CriticTrainer") -> dict[str, float]:
+    """Solves for the head before the gradient steps and behind them."""
+    from lactchain.trainers.base import train
+
+    found = trainer.solve()
+    figures = {"head_r2": found.r2}
+    if not settings.frozen:
+        train(trainer)
+        found = trainer.solve()
+    return figures | {"calibration_slope": found.slope}
+
+
+def _evaluate(trainer: "CriticTrainer") -> dict[str, Any]:
+    """R2 and RMSE of held-out returns with their intervals, and R2 beside its ceiling."""
+    figures: dict[str, Any] = trainer.evaluate()
+    for name, statistic in (("r2", r2), ("rmse", rmse)):
+        figures[f"eval_{name}_interval"] = resampled_interval(trainer.eval_sums, statistic)
+    ceiling, interval = trainer.ceiling()
+    share = figures["eval_r2"] / ceiling if interval[0] > 0 else None
+    return figures | {
+        "eval_r2_ceiling": ceiling,
+        "eval_r2_ceiling_interval": interval,
+        "eval_r2_over_ceiling": share,
+    }
+
+
 def compares_with_exact(config: TrainCriticConfig, env: LanguageEnv) -> bool:
     """Whether true values are asked for, and can be computed: of states, and chains alone.
 
@@ -132,7 +156,7 @@ def compares_with_exact(config: TrainCriticConfig, env: LanguageEnv) -> bool:
 
 
 def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
-    """Writes `values.json` and returns `critic_r2`, `critic_rmse`; nothing if not computable.
+    """Writes `values.json` and returns the figures of the critic; nothing if not computable.
 
     Nothing else should be in memory: neither the trainer nor the critic in training. The processes
     share the enumeration of the actor's completions out. Rank 0 alone measures the critic that the
@@ -156,8 +180,11 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
 
 
 def critic_figures(values: StateValues, env: LanguageEnv) -> dict[str, float]:
-    """`critic_r2` and `critic_rmse`; where states are held back, those of each part as well."""
-    figures = {"critic_r2": values.r2, "critic_rmse": values.rmse}
+    """`critic_r2`, `critic_rmse` and `critic_rho`.
+
+    Where states are held back, the first two of each part as well.
+    """
+    figures = {"critic_r2": values.r2, "critic_rmse": values.rmse, "critic_rho": values.rho}
     for name, kind in PARTS.items() if env.held_back else ():
         part = values.where([(state in env.held_back) == kind for state in values.states])
         figures |= {f"{name}/critic_r2": part.r2, f"{name}/critic_rmse": part.rmse}
@@ -175,7 +202,8 @@ def memory(config: TrainCriticConfig) -> Phases:
         yield from collect_rollouts.memory(config)
     length = critic_length(config.environment, config.critic)
     batch = PassSize(config.training.batch_size, length, loss="critic")
-    spec = critic_spec(config.critic, training=True)
-    yield training_phase("critic", spec, batch, config.training, config.critic)
+    if not config.critic.frozen:
+        spec = critic_spec(config.critic, training=True)
+        yield training_phase("critic", spec, batch, config.training, config.critic)
     if compares_with_exact(config, make_language_env(config.environment)):
         yield enumeration(config.actor, config.critic)

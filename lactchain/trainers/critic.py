@@ -19,16 +19,26 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import DataCollatorWithPadding, TrainingArguments
 
-from lactchain.data.intervals import error_sums
+from lactchain import distributed
+from lactchain.data.intervals import (
+    Interval,
+    error_sums,
+    explained_share,
+    explained_share_interval,
+)
 from lactchain.errors import DataError
 from lactchain.files import disk_errors
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.trainers.base import HeadedTrainer
+from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds, Solution
 from lactchain.trainers.guards import readable
 from lactchain.types import Trajectory
 
 TARGETS_FILE = "targets.safetensors"
+MOST_RENEWALS, SETTLED = 30, 1e-3
+"""Bootstrapped targets are solved for so often at most, until no value moves by this share of their
+spread."""
 
 
 class EpisodeTable:
@@ -43,6 +53,7 @@ class EpisodeTable:
     Attributes:
         inputs: token ids of the U different texts.
         row_inputs: which input each row reads, (N,).
+        row_episodes: which episode each row is of, (N,).
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], critic: EmbeddingCritic) -> None:
@@ -58,6 +69,7 @@ class EpisodeTable:
         self._final = torch.tensor([column["final"] for column in columns])
         self._is_cut = torch.tensor([column["is_cut"] for column in columns])
         self.row_inputs = pad_sequence([column["inputs"] for column in columns])[self._is_row]
+        self.row_episodes = self._is_row.nonzero()[:, 1]
         self.inputs = critic.tokenize(list(texts))
 
     def __len__(self) -> int:
@@ -232,15 +244,45 @@ class CriticTrainer(HeadedTrainer):
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
         if epoch == self._targets_epoch:
             return
-        if self.table.needs_values:
-            self.train_dataset.renew(self.table.targets(self.values(self.table.inputs)))
-        elif self._targets_epoch < 0:
-            self.train_dataset.renew(self.table.targets(torch.zeros(len(self.table.inputs))))
+        if self.table.needs_values or self._targets_epoch < 0:
+            self.train_dataset.renew(self._targets(self.table))
         self._targets_epoch = epoch
 
-    @torch.no_grad()
+    def _targets(self, table: EpisodeTable) -> Tensor:
+        """The targets of a table's rows (N,) by the critic as it is, if they ask for it."""
+        asked = table.needs_values
+        return table.targets(self.values(table.inputs) if asked else torch.zeros(len(table.inputs)))
+
+    def solve(self) -> Solution:
+        """Solves for the head on the trunk as it is, and puts it into the critic.
+
+        Where targets depend on the critic, they are renewed by the values of each solution: what
+        comes of it depends on trunk and episodes alone. All processes get the head of the first.
+        """
+        features = self._outputs(self.table.inputs, as_features=True)
+        found = distributed.of_main(self._solution(features) if distributed.is_main() else None)
+        self.critic.set_head(found.weight, found.offset)
+        return found
+
+    def _solution(self, features: Tensor) -> Solution:
+        table, values = self.table, torch.zeros(len(features))
+        folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
+        for _ in range(MOST_RENEWALS if table.needs_values else 1):
+            targets, before = table.targets(values), values
+            found = folds.solve(targets)
+            # What is bootstrapped from was perhaps never answered, and is a guess without bounds.
+            values = found.values(features).clamp(targets.min(), targets.max())
+            if (values - before).abs().max() <= SETTLED * values.std():
+                break
+        return found
+
     def values(self, inputs: Sequence[Sequence[int]]) -> Tensor:
         """Values (U,) of U tokenised texts on the CPU, shared out among the processes."""
+        return self._outputs(inputs)
+
+    @torch.no_grad()
+    def _outputs(self, inputs: Sequence[Sequence[int]], **asked: bool) -> Tensor:
+        """What the critic gives for U tokenised texts, (U,) or (U, D)."""
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]))
         loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])
         self.model.eval()
@@ -248,10 +290,9 @@ class CriticTrainer(HeadedTrainer):
         with torch.random.fork_rng(devices=[]):  # see `GuardedTrainer.evaluate`
             for batch in loader:
                 self.stop_if_asked()
-                found.append(self.accelerator.gather_for_metrics(self.model(**batch)))
-        values = torch.empty(len(inputs))
-        values[order] = torch.cat(found).float().cpu()
-        return values
+                found.append(self.accelerator.gather_for_metrics(self.model(**batch, **asked)))
+        outputs = torch.cat(found).float().cpu()
+        return outputs[torch.tensor(order).argsort()]
 
     def evaluate(
         self,
@@ -269,6 +310,22 @@ class CriticTrainer(HeadedTrainer):
             self.args, self.state, self.control, metrics
         )
         return metrics
+
+    def ceiling(self) -> tuple[float, Interval]:
+        """R2 of returns that no critic of these texts exceeds, over all episodes; its interval.
+
+        See `explained_share`.
+        """
+        texts: dict[tuple[int, ...], int] = {}
+        returns, groups, units, num_episodes = [], [], [], 0
+        for table in (self.table, self.eval_dataset):
+            returns.append(self._targets(table))
+            numbers = [texts.setdefault(tuple(ids), len(texts)) for ids in table.inputs]
+            groups.append(torch.tensor(numbers)[table.row_inputs])
+            units.append(table.row_episodes + num_episodes)
+            num_episodes = int(units[-1].max()) + 1
+        columns = [torch.cat(parts).numpy() for parts in (returns, groups, units)]
+        return explained_share(*columns[:2]), explained_share_interval(*columns)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
