@@ -52,8 +52,8 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
 
 
 MOST_SETTINGS = {
-    "train_critic": 54,
-    "run_pipeline": 108,
+    "train_critic": 55,
+    "run_pipeline": 109,
     "train_simpo": 55,
     "train_bc": 50,
     "evaluate": 41,
