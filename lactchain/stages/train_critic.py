@@ -1,5 +1,8 @@
 """Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns.
 
+The head is solved for in closed form on the encoder as it stands, then both take gradient steps,
+then the head is solved for again; with `critic.frozen` the first of the three is all.
+
 Reads the actor's and the encoder's weights, and --trajectories if given; else the actor plays its
 own episodes into RUN/trajectories/. Writes RUN/checkpoints/, RUN/critic/, and, where the actor's
 chains can be enumerated, RUN/policy/, how probable each is in each state, and RUN/values.json: the
@@ -10,8 +13,9 @@ epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by d
 limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
@@ -39,6 +43,7 @@ from lactchain.types import Trajectory
 if TYPE_CHECKING:
     from lactchain.trainers.critic import CriticTrainer
 
+log = logging.getLogger(__name__)
 
 EVAL_FRACTION = 0.1
 """Share of the episodes that are held out, on which R2 and RMSE are measured."""
@@ -76,7 +81,8 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     trajectories, summary = _episodes(config, run)
     seed_everything(config.run.seed, config.run.threads)
     trainer = critic_trainer(config, trajectories, run)
-    summary |= _fit(config.critic, trainer)
+    trainer, figures = _fit(config, trainer, trajectories, run)
+    summary |= figures
     if trainer.eval_dataset is not None:
         summary |= _evaluate(trainer)
     save_result(trainer, run.path("critic"))
@@ -119,16 +125,37 @@ def critic_trainer(
     )
 
 
-def _fit(settings: CriticConfig, trainer: "CriticTrainer") -> dict[str, float]:
-    """Solves for the head before the gradient steps and behind them."""
+def _fit(
+    config: TrainCriticConfig,
+    trainer: "CriticTrainer",
+    trajectories: Sequence[Trajectory],
+    run: Run,
+) -> tuple["CriticTrainer", dict[str, float]]:
+    """The trainer of the fitted critic, whose head is solved for before and behind gradient steps.
+
+    They are taken back where the folds are predicted worse behind them. That is a guard against
+    steps that destroy, and no proof of gain: the steps have seen the folds.
+    """
     from lactchain.trainers.base import train
 
-    found = trainer.solve()
-    figures = {"head_r2": found.r2}
-    if not settings.frozen:
+    found = first = trainer.solve()
+    if not config.critic.frozen:
         train(trainer)
         found = trainer.solve()
-    return figures | {"calibration_slope": found.slope}
+    if found.r2 < first.r2:
+        log.warning(
+            "critic: the steps are taken back: the R2 of folds fell from %.3f to %.3f",
+            first.r2,
+            found.r2,
+        )
+        frozen = replace(config, critic=replace(config.critic, frozen=True))
+        trainer = critic_trainer(frozen, trajectories, run)
+        found = trainer.solve()
+    return trainer, {
+        "solved_r2": first.r2,
+        "fold_r2": found.r2,
+        "calibration_slope": found.slope,
+    }
 
 
 def _evaluate(trainer: "CriticTrainer") -> dict[str, Any]:
