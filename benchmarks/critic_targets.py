@@ -2,8 +2,8 @@
 
     python benchmarks/critic_targets.py --encoder weights/minilm --chains 500 2000 8000
 
-V* and V^π of the 4x4 grid, in words that say where the goal is as seen from the agent. The player is
-a mixture of shortest and random chains, so that its V^π is known exactly. One row a fit: a head
+V* and V^π of the 4x4 grid, in words that say where the goal is as seen from the agent. The player
+is a mixture of shortest and random chains, so that its V^π is known exactly. One row a fit: a head
 solved for in closed form on the frozen encoder, and, with --updates, the trainer's gradient steps.
 """
 
