@@ -20,6 +20,7 @@ from lactchain.data.questions import Question, hides
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
+from lactchain.functional.ties import levelled
 from lactchain.types import Action, Trajectory
 
 PLAYS_PER_COMPLETION = 16
@@ -154,8 +155,10 @@ class _Contest:
 
     def halve(self, scores: Mapping[Key, float]) -> None:
         half = math.ceil(len(self.best) / 2)
-        self.best = sorted(self.best, key=lambda key: -scores[key])[:half]
-        self.worst = sorted(self.worst, key=lambda key: scores[key])[:half]
+        left = dict.fromkeys(self.best + self.worst)
+        level = dict(zip(left, levelled(np.array([scores[key] for key in left])), strict=True))
+        self.best = sorted(self.best, key=lambda key: (-level[key], len(key[1])))[:half]
+        self.worst = sorted(self.worst, key=lambda key: (level[key], -len(key[1])))[:half]
 
 
 def _differ(one: Trajectory, other: Trajectory) -> bool:

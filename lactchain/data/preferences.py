@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from lactchain.data import parquet
 from lactchain.errors import DataError, NoPairsError
+from lactchain.functional.ties import levelled
 from lactchain.types import Action, PreferencePair
 
 KIND, VERSION = "pairs", 2
@@ -268,15 +269,16 @@ def _completions(state: Candidates, rank: str) -> list[_Completion]:
     for index, action in enumerate(state.actions):
         places.setdefault(action.text, []).append(index)
     scores, returns = np.array(state.scores(rank)), np.array(state.returns)
+    means = levelled(np.array([scores[same].mean() for same in places.values()]))
     is_chain = state.is_chain or (True,) * len(state.actions)
     return [
         _Completion(
             state.actions[same[0]],
-            float(scores[same].mean()),
+            float(mean),
             float(returns[same].mean()),
             is_chain[same[0]],
         )
-        for same in places.values()
+        for same, mean in zip(places.values(), means, strict=True)
     ]
 
 

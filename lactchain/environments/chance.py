@@ -21,6 +21,7 @@ from lactchain.environments.exact import (
     pad_chains,
     policy_values,
 )
+from lactchain.functional.ties import is_greatest
 
 _remembered = lru_cache(maxsize=8)
 _PER_STATE = ("probability", "reward", "terminal", "goal")
@@ -67,8 +68,8 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first of the best chains (N,), by values (S,), and whether it beats the chosen one."""
     q = chain_values(model, values, max_chain_length, gamma, discount_per)[:, model.non_terminal]
-    nearly = q.max(axis=0) - 1e-9 * max(1.0, np.abs(q).max())
-    return (q >= nearly).argmax(axis=0), q[chosen, np.arange(q.shape[1])] < nearly
+    best = is_greatest(q, axis=0, tolerance=1e-9)
+    return best.argmax(axis=0), ~best[chosen, np.arange(q.shape[1])]
 
 
 @_remembered

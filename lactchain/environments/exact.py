@@ -19,6 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from lactchain.functional.ties import is_greatest
+
 DiscountPer = Literal["action", "chain"]
 FAR_SIGHTED = 0.99
 """Discount of an action, where no critic brings its own."""
@@ -312,7 +314,7 @@ def solution_lengths(model: TabularModel, gamma: float, longest: int = 1000) -> 
     values = np.zeros(len(model.terminal))
     values[model.non_terminal] = optimal_values(model, gamma)
     targets = model.probability * (model.reward + gamma * values[model.next_state])
-    best = targets.sum(axis=2).argmax(axis=1)
+    best = is_greatest(targets.sum(axis=2), tolerance=1e-9).argmax(axis=1)
     rows = np.arange(len(best))
     successors, shares = model.next_state[rows, best], model.probability[rows, best]
     lengths = np.zeros(len(best))

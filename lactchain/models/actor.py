@@ -1,6 +1,5 @@
 """The language model as a policy: observations in, completions out."""
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -12,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json
+from lactchain.functional.ties import best_of
 from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
@@ -28,9 +28,6 @@ POLICY_FILE = "policy.json"
 
 ELSEWHERE = ("model", "adapter", "lora", "served")
 """Fields of `ActorConfig` that are not stored with trained weights."""
-
-EQUAL = 1e-5
-"""Scores are equal within this share of the greatest, or of 1: rounding is no preference."""
 
 Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
@@ -141,8 +138,9 @@ class LanguageActor:
         else:
             texts = [candidate.text for candidate in candidates]
             scores = np.asarray(self._scorer(repeated, texts))
-        answers = [candidates[i : i + count] for i in range(0, len(candidates), count)]
-        return list(map(best_of, answers, scores.reshape(-1, count)))
+        lengths = np.array([len(candidate.text) for candidate in candidates])
+        best = best_of(scores.reshape(-1, count), lengths.reshape(-1, count))
+        return [candidates[row * count + place] for row, place in enumerate(best)]
 
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """All C legal completions, and how probable each is for each of B observations, (B, C).
@@ -198,8 +196,10 @@ class LanguageActor:
         new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
         if new:
             self._prompts(new)  # refuses what does not fit
-            best = [best_of(self.ranking.actions, row) for row in self.ranking.scores(new)]
-            self._ranked |= dict(zip(new, best, strict=True))
+            lengths = np.array([len(action.text) for action in self.ranking.actions])
+            best = best_of(self.ranking.scores(new), lengths)
+            completions = [self.ranking.actions[number] for number in best]
+            self._ranked |= dict(zip(new, completions, strict=True))
         return [self._ranked[text] for text in observations]
 
     def _action(self, row: Completion) -> Action:
@@ -219,16 +219,6 @@ def policy_file(config: ActorConfig, grammar: ChainGrammar) -> dict[str, str]:
     asked = {name: value for name, value in asdict(config).items() if name not in ELSEWHERE}
     stored = {"schema_version": 1, "actor": asked, "grammar": asdict(grammar)}
     return {POLICY_FILE: json.dumps(stored, indent=1) + "\n"}
-
-
-def best_of(actions: Sequence[Action], scores: np.ndarray) -> Action:
-    """The action of the greatest score (C,); among equals the shortest text, then the first.
-
-    Those that begin alike may be worth the same; the last bits of their scores depend on the
-    processor and on the batch.
-    """
-    equal = np.isclose(scores, scores.max(), rtol=EQUAL, atol=EQUAL, equal_nan=True)
-    return min(itertools.compress(actions, equal), key=lambda action: len(action.text))
 
 
 def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:

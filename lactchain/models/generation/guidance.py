@@ -115,7 +115,9 @@ class CompletionRanking:
         ]
         columns = sorted({token for row in ids for token in row})
         self._columns = torch.tensor(columns, device=values.target.trunk.device)
-        self._first_tokens = torch.tensor([row[0] for row in ids], device=self._columns.device)
+        # One number for all that begin alike: computed again it would differ in its last bit.
+        first, self._first = np.unique([row[0] for row in ids], return_inverse=True)
+        self._first_tokens = torch.from_numpy(first).to(self._columns.device)
         self._tree = token_tree(ids, columns)
         gamma = values.target.meaning.gamma
         self._discounts = np.array([gamma ** (len(row) - 1) for row in ids], dtype=np.float32)
@@ -151,7 +153,7 @@ class CompletionRanking:
     def _advantages(self, observations: Sequence[str]) -> np.ndarray:
         target, online = self._trunks
         if self._values.ranking.by == "first":
-            q = self._at_prompts(observations, target, self._first_q)
+            q = self._at_prompts(observations, target, self._first_q)[:, self._first]
             return q - self.state_values(observations)[:, None]
         if self._values.ranking.by == "last":
             last = self._weigh(observations, target, self._q, lambda _, step: step)

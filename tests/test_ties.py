@@ -1,0 +1,49 @@
+"""Equals are told apart by rule, the shortest first, whatever the last bits of their scores are."""
+
+import numpy as np
+import pytest
+
+from lactchain.data.preferences import Candidates, has_spread, make_pairs
+from lactchain.functional.ties import best_of, is_greatest, levelled
+from lactchain.types import Action
+
+ROUNDING = 3e-7
+
+
+@pytest.mark.parametrize("rounding", [0.0, ROUNDING, -ROUNDING])
+def test_the_best_is_the_greatest_and_of_equals_the_shortest_and_of_those_the_first(rounding):
+    lengths = np.array([9, 4, 4, 1])
+    scores = np.array([[2.0 + rounding, 2.0, 2.0 + rounding, 1.0], [1.0, 1.0, 1.1, 1.0]])
+    assert best_of(scores, lengths).tolist() == [1, 2]
+    assert best_of(scores, np.stack([lengths[::-1], lengths])).tolist() == [0, 2]
+    assert best_of(1000 * scores, lengths).tolist() == [1, 2]
+
+
+def test_candidates_without_any_probability_are_equals():
+    assert best_of(np.full((1, 3), -np.inf), np.array([3, 2, 2])).tolist() == [1]
+
+
+def test_the_tolerance_is_a_share_of_the_greatest():
+    assert is_greatest(np.array([1e6, 1e6 - 1, 1e6 - 20])).tolist() == [True, True, False]
+    assert is_greatest(np.array([[0.0], [-1e-8]]), axis=0, tolerance=1e-9).tolist() == [
+        [True],
+        [False],
+    ]
+
+
+def test_equal_scores_become_the_same_number_and_others_stay():
+    scores = np.array([0.5, 1.0, 0.5 + ROUNDING, -3.0, np.nan, 1.0 - ROUNDING])
+    expected = [0.5 + ROUNDING, 1.0, 0.5 + ROUNDING, -3.0, np.nan, 1.0]
+    np.testing.assert_array_equal(levelled(scores), expected)
+    assert levelled(np.array([])).size == 0
+
+
+def test_a_pair_does_not_depend_on_the_last_bit_of_a_mean():
+    texts, scores = ("goal and on",) * 3 + ("goal", "nowhere"), (0.1,) * 4 + (0.0,)
+    assert np.mean(scores[:3]) > scores[3]  # by rounding
+    actions = tuple(map(Action, texts))
+    (pair,), _ = make_pairs([Candidates("where?", actions, scores, scores)])
+    assert (pair.chosen, pair.rejected) == ("goal", "nowhere")
+    equals = Candidates("where?", actions[:4], scores[:4], scores[:4])
+    assert make_pairs([equals]) == ([], {"tie": 1})
+    assert not has_spread(equals, "advantage")
