@@ -12,10 +12,10 @@ from lactchain.models.actor import LanguageActor
 from lactchain.settings import ActorConfig
 from lactchain.trainers.guards import GuardedTrainer
 
-NUM_LOOKS = 12
+NUM_LOOKS = 8
 """How often one looks, over a whole training: a look costs as much as some updates."""
 
-NUM_STATES = 48
+NUM_STATES = 32
 """States that are asked each time."""
 
 MIN_ANSWERED = 0.9
