@@ -17,7 +17,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import disk_errors, sha256
-from lactchain.manifests import MANIFEST, verify_manifest, write_manifest
+from lactchain.manifests import MANIFEST, read_manifest, verify_manifest, write_manifest
 from lactchain.models.adapters import base_checksum
 from lactchain.models.gguf import convert_gguf
 from lactchain.models.model_cards import header_of
@@ -130,6 +130,22 @@ def prepare(
                 "another folder"
             )
         log.info("%s: already there, and whole", folder)
+
+
+def described(model: str) -> dict[str, Any]:
+    """Where the weights in a folder come from, which sums they have, and what was lost on the way.
+
+    Nothing of models that nobody has packaged, converted or downloaded here.
+    """
+    file = Path(model) / MANIFEST
+    recorded = read_manifest(file) if file.is_file() else {}
+    source = recorded.get("made_from", {})
+    if source.keys().isdisjoint(("package", "gguf", "hub")):
+        return {}
+    files = recorded["files"].items()
+    sums = {name: facts["sha256"] for name, facts in files if name.endswith(".safetensors")}
+    kept = {name: recorded[name] for name in ("quantisation",) if name in recorded}
+    return {"made_from": source, **kept, "sha256": sums}
 
 
 def corpus(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lactchain import distributed
 from lactchain.console import GrowingTable
 from lactchain.data import alarms
+from lactchain.data.base_models import described
 from lactchain.data.evaluations import AGAIN, PARTS, practised
 from lactchain.files import stand_for
 from lactchain.manifests import verify_if_described, write_with_manifest
@@ -248,6 +249,10 @@ class RoundResults:
             "round": chosen,
             "actor": {"model": actor.model, "adapter": actor.adapter},
             "critic": critic,
+            "bases": {
+                "actor": described(self.config.actor.model),
+                "critic": described(self.config.critic.config.model),
+            },
             "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
                 {"round": number} | _figures_of_round(figures)
