@@ -29,8 +29,7 @@ from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments import extractors
 from lactchain.errors import LactChainError
-from lactchain.models.memory import memory_table
-from lactchain.settings import EnvironmentConfig, LoraSettings
+from lactchain.settings import EnvironmentConfig
 from lactchain.stages.round_results import RoundResults
 from lactchain.strategies import STRATEGIES
 
@@ -244,11 +243,6 @@ def test_decoding_modes_are_those_that_there_are():
     modes = re.findall(r"^- `(\w+)`:", PROMPTS.sections["Decoding"], re.MULTILINE)
     hints = typing.get_type_hints(lactchain.ActorConfig)
     assert modes == list(typing.get_args(hints["decoding"]))
-
-
-def test_memory_is_what_the_dry_run_prints():
-    rows = BY_PATH["docs/large_models.md"].table("Memory", "GiB")
-    assert rows == [list(row.values()) for row in memory_table(LoraSettings())]
 
 
 # --- code ----------------------------------------------------------------------------------------

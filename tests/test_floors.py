@@ -148,7 +148,7 @@ def test_the_best_play_of_wordle_earns_what_the_search_says():
 
 def test_wordle_policies_are_ordered_by_what_they_know():
     best, informed, consistent, mixed, random = (
-        returns(WORDLE, make, games(600)).mean()
+        returns(WORDLE, make, games(300)).mean()
         for make in (
             BestWords,
             lambda env: ConsistentWords(env, informed=True),

@@ -31,6 +31,7 @@ from lactchain.models.meta_models import (
     ModelSpec,
     PassSize,
     TextLengths,
+    at_depth,
     in_training,
 )
 from lactchain.models.values import ValueMeaning, ValueModel
@@ -41,13 +42,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402
 
 SHAPE = MistralConfig(
-    hidden_size=128, intermediate_size=448, num_hidden_layers=6, num_attention_heads=4,
+    hidden_size=128, intermediate_size=448, num_hidden_layers=3, num_attention_heads=4,
     num_key_value_heads=1, head_dim=32, vocab_size=2048, sliding_window=None, pad_token_id=0,
 )  # fmt: skip
 LORA = LoraSettings(r=8)
 PROMPT, COMPLETION, ROWS = 60, 12, 4
 ACTOR = ModelSpec(SHAPE, lora=LORA)
-CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 6), "SEQ_CLS", lora=LORA)
+CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 3), "SEQ_CLS", lora=LORA)
 
 
 def slow(value):
@@ -59,7 +60,7 @@ def slow(value):
 def encoder(tmp_path_factory) -> str:
     """The folder of the critic's base."""
     folder = tmp_path_factory.mktemp("encoder")
-    random_models.build_encoder(folder, hidden_size=128, num_layers=6)
+    random_models.build_encoder(folder, hidden_size=128, num_layers=3)
     return str(folder)
 
 
@@ -284,7 +285,8 @@ def test_deep_models_are_estimated_from_few_of_their_layers():
 
 def test_processes_share_what_lasts():
     batch = PassSize(8, 256, 80)
-    spec = ModelSpec(SHAPES["mistralai/Mistral-7B-Instruct-v0.3"], lora=LoraSettings())
+    seven_billion = ModelSpec(SHAPES["mistralai/Mistral-7B-Instruct-v0.3"], lora=LoraSettings())
+    spec = at_depth(seven_billion, 2)
     alone = training_memory(spec, batch)
     ddp = training_memory(spec, batch, sharing=Sharing(8, "ddp"))
     assert ddp.total == alone.total + alone.gradients

@@ -104,8 +104,8 @@ def test_the_completions_in_the_middle_are_played_less_often_than_both_ends():
 
 
 def test_halving_finds_both_ends_more_often_than_equally_many_plays_for_all():
-    """Noise of its own for each play; 100 states with sixteen completions each."""
-    rng, num_states, num_arms = np.random.default_rng(0), 100, 16
+    """Noise of its own for each play; 40 states with sixteen completions each."""
+    rng, num_states, num_arms = np.random.default_rng(0), 40, 16
     arms = np.linspace(0, 1, num_arms)
     states = [{"seen": 0, "copy": copy} for copy in range(num_states) for _ in range(num_arms)]
     actions = [Action(f'["ticket {number}"]') for number in range(num_arms)] * num_states

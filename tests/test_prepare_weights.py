@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from pages import BY_PATH
 from safetensors.torch import load_file
 
 from lactchain import process
@@ -240,9 +241,12 @@ def test_lora_trains_a_fraction_and_the_head_of_the_critic():
     assert 3.6e9 < quantised.weights < 4.8e9  # embeddings and output layer stay as they are
 
 
-def test_a_dry_run_prints_the_memory_and_makes_nothing(config, capsys, monkeypatch):
+def test_a_dry_run_prints_the_memory_that_the_docs_tell_and_makes_nothing(
+    config, capsys, monkeypatch
+):
     monkeypatch.setattr(process, "_dry_run", True)
     main(config)
-    printed = capsys.readouterr().out
-    assert "7.25 B" in printed and "critic, LoRA 16" in printed
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    printed = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert printed == BY_PATH["docs/large_models.md"].table("Memory", "GiB")
     assert not Path(config.folder).exists()
