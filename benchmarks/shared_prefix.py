@@ -7,23 +7,44 @@ repeats, and the median of the ratios within a repeat. The losses of the first s
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefix.py
     OMP_NUM_THREADS=1 python benchmarks/shared_prefix.py --shared 100 --repeats 20
+
+With the folder of a model: SimPO with an adapter of rank 16 on 8 pairs (prompts of 86 tokens, of
+which 49 are shared; completions of 19 and 13), float32, and TRL's CPOTrainer on the same rows.
+
+    OMP_NUM_THREADS=1 python benchmarks/shared_prefix.py --model MODEL --repeats 3
 """
 
 import argparse
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import (
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from lactchain.functional.policy_losses import simpo_loss
+from lactchain.functional.tokens import masked_mean
+from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
 from lactchain.models.shared_prefix import can_read_once
 from lactchain.models.tiny import build_tiny_tokenizer
+from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.trainers.behavior_cloning import IGNORED, CompletionCollator, as_one_sequence
-from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs
+from lactchain.trainers.simpo import (
+    CHOSEN,
+    PADDING,
+    REJECTED,
+    PreferenceCollator,
+    completion_logprobs,
+)
 
 SHAPES = {
     "tiny": {
@@ -51,8 +72,12 @@ def main() -> None:
         "--shared", type=int, default=130, help="tokens that all prompts begin with"
     )
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--model", help="folder of a model, to compare with TRL's trainer")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.model:
+        compare_with_trl(options.model, options.repeats)
+        return
     for shape, sizes in SHAPES.items():
         for name, make in (("cloning", cloning_step), ("SimPO", simpo_step)):
             compare(f"{shape}, {name}", make(model_of(sizes), options), options.repeats)
@@ -117,8 +142,71 @@ def simpo_step(model: MistralForCausalLM, options: argparse.Namespace) -> Step:
     return trained(model, loss)
 
 
+def compare_with_trl(folder: str, repeats: int) -> None:
+    """Prints what an update takes by TRL, by whole rows, and with what is shared read once."""
+    actor = ActorConfig(folder, lora=LoraSettings(), dtype="float32")
+    model, tokenizer = load_actor(actor, trainable=True)
+    can_read_once(model)
+    options = argparse.Namespace(rows=8, tokens=86, shared=49)
+    names, draw = ("prompt_ids", "chosen_ids", "rejected_ids"), random.Random(1)
+    said = [[draw.choices(range(3, 300), k=length) for length in (19, 13)] for _ in range(8)]
+    prompts = prompts_of(options, 0)
+    rows = [
+        dict(zip(names, (prompt, *both), strict=True))
+        for prompt, both in zip(prompts, said, strict=True)
+    ]
+    ways = {
+        "TRL": trained(model, lambda _: by_trl(rows)),
+        "whole rows": trained(model, lambda _: by_us(model, rows, False)),
+        "once": trained(model, lambda _: by_us(model, rows, True)),
+    }
+    by_trl = trl_loss(model, tokenizer)
+    print({name: round(step(True).item(), 5) for name, step in ways.items()})
+    seconds = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, step in ways.items():
+            seconds[name].append(cpu_seconds(step, True))
+    for name, taken in seconds.items():
+        ratio = statistics.median(a / b for a, b in zip(seconds["TRL"], taken, strict=True))
+        print(f"{name:14} {statistics.median(taken):.2f} s  TRL takes {ratio:.2f} times as long")
+
+
+def by_us(model: PreTrainedModel, rows: list[dict[str, list[int]]], once: bool) -> Tensor:
+    batch = PreferenceCollator(0, once)(rows)
+    logprobs, branch = completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)
+    chosen, rejected = (masked_mean(logprobs, branch == side, dim=1) for side in (CHOSEN, REJECTED))
+    return simpo_loss(chosen, rejected, 2.0, 0.5)[0].mean()
+
+
+def trl_loss(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Callable[..., Tensor]:
+    """The loss of pairs by TRL's trainer of the same loss, without an NLL term."""
+    from datasets import Dataset
+    from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+    texts = Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        args = CPOConfig(
+            folder, loss_type="simpo", cpo_alpha=0.0, beta=2.0, simpo_gamma=0.5,
+            use_cpu=True, report_to=[], gradient_checkpointing=False, bf16=False,
+        )  # fmt: skip
+        trainer = CPOTrainer(model, args=args, train_dataset=texts, processing_class=tokenizer)
+
+    def loss(rows: list[dict[str, list[int]]]) -> Tensor:
+        batch = {}
+        for side in ("chosen", "rejected"):
+            ids = [row["prompt_ids"] + row[f"{side}_ids"] for row in rows]
+            labels = [[IGNORED] * len(row["prompt_ids"]) + row[f"{side}_ids"] for row in rows]
+            batch[f"{side}_input_ids"] = torch.tensor(ids)
+            batch[f"{side}_labels"] = torch.tensor(labels)
+            batch[f"{side}_attention_mask"] = torch.ones_like(batch[f"{side}_input_ids"])
+        return trainer.compute_loss(trainer.model, batch)
+
+    return loss
+
+
 def trained(model: MistralForCausalLM, loss_of: Callable[[bool], Tensor]) -> Step:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=1e-9)
 
     def step(once: bool) -> Tensor:
         loss = loss_of(once)

@@ -129,10 +129,12 @@ def test_weights_of_16_bits_give_the_loss_that_rounding_allows(kind, weights, ru
         assert (found[name] - gradient).norm() < 0.05 * gradient.norm() + 1e-3, name
 
 
-def test_only_a_beginning_that_is_half_of_the_longest_row_is_read_apart():
+def test_a_beginning_is_read_apart_where_that_saves_a_quarter_of_the_tokens():
     prompts = [[1, 2, 3, 4, 5], [1, 2, 3, 6], [1, 2, 3, 4]]
-    assert shared_length(prompts, longest=6) == 3
-    assert shared_length(prompts, longest=7) == 0
+    assert shared_length(prompts, longest=8) == 3  # 6 of 24
+    assert shared_length(prompts, longest=9) == 0  # 6 of 27
+    assert shared_length(prompts[:2], longest=6) == 3  # 3 of 12
+    assert shared_length(prompts[:2], longest=7) == 0
     assert shared_length([[1, 2, 3, 4]], longest=5) == 0  # of one row nothing is saved
 
 

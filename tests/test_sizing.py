@@ -15,6 +15,7 @@ from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
 from lactchain.manifests import write_with_manifest
+from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages import play, prepare_weights, run_pipeline
@@ -166,6 +167,21 @@ def test_the_words_of_the_longest_chain_of_a_maze_find_room():
     tokenizer = build_tiny_tokenizer(corpus(filled.environment), preset().tiny.vocab_size)
     longest = env.grammar.render([0] * env.grammar.max_chain_length)
     assert len(tokenizer(longest)["input_ids"]) < filled.actor.max_new_tokens
+
+
+def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(tmp_path):
+    weights = build_weights(tmp_path)
+    given = with_value(
+        replace(preset(), tiny=None), "environment.action_names", ["go on, straight on", "about"]
+    )
+    filled = [
+        fill(with_value(given, "actor.model", model), measure_world(GRID), 1)[0].actor
+        for model in (str(weights / "actor"), str(tmp_path / "none"))
+    ]
+    tokenizer = load_own_tokenizer(filled[0])
+    chain = "[" + ", ".join(['"go on, straight on"'] * 9) + "]"
+    assert filled[0].max_new_tokens == 1 + len(tokenizer.tokenize(chain))
+    assert filled[0].max_new_tokens > 25 == filled[1].max_new_tokens
 
 
 def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():

@@ -15,10 +15,11 @@ from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import check_encoder, load_own_tokenizer
 from lactchain.models.meta_models import TextLengths, at_depth, build
 from lactchain.models.places import resolve_weights
-from lactchain.models.prompting import PromptTemplate
+from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.specs import critic_spec, shape_of
 from lactchain.settings import CriticConfig, EnvironmentConfig, PlayerConfig
 from lactchain.strategies import resolve_strategy
+from lactchain.types import Action
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,6 +58,16 @@ def find_tokenizer(actor: PlayerConfig) -> PreTrainedTokenizerBase | None:
     except DataError:
         return None
     return load_own_tokenizer(actor)
+
+
+def chain_length(environment: EnvironmentConfig, actor: PlayerConfig) -> int | None:
+    """Tokens of the longest chain and its end, by an actor's own tokenizer; None: not known."""
+    grammar, tokenizer = make_language_env(environment).grammar, find_tokenizer(actor)
+    if tokenizer is None or not grammar.action_names:
+        return None
+    names = range(len(grammar.action_names))
+    chains = [Action(grammar.render([name] * grammar.max_chain_length)) for name in names]
+    return max(map(len, encode_completions(chains, tokenizer)))
 
 
 def critic_length(environment: EnvironmentConfig, critic: CriticConfig) -> int:

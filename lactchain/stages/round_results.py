@@ -216,7 +216,10 @@ class RoundResults:
             stand_for(self.run.path(name), f"{source}/{name}" if there else None)
 
     def summary(self) -> dict[str, Any]:
-        """What `summary.json` holds: the figures before and after, and those of every round."""
+        """What `summary.json` holds: the figures before and after, and those of every round.
+
+        All processes ask for it together.
+        """
         chosen = self.chosen()
         before, after = self.evaluations[0], self.evaluations[chosen]
         first = self.critic_summaries[0]
@@ -241,9 +244,9 @@ class RoundResults:
             # Actions that were played to learn from; evaluations do not count, for any agent.
             "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
             "rollouts_per_second": first.get("time/chains_per_second"),
-            # Since the run began or went on; of this process and its threads.
+            # Since the run began or went on; the latter of all processes and their threads.
             "wall_seconds": time.perf_counter() - wall_start,
-            "time/cpu_seconds": time.process_time() - cpu_start,
+            "time/cpu_seconds": distributed.total(time.process_time() - cpu_start),
             "num_rounds": len(self.evaluations) - 1,
             "target_met": self.target_is_met(),
             "round": chosen,

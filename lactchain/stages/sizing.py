@@ -1,8 +1,8 @@
 """Settings of a pipeline that follow from its world: what is measured of it, and the rules.
 
 A setting that is null is given its value by the rule of `RULES` that bears its name. Rules see a
-`WorldSize` alone, and each says why; so the same preset plays every world. `run_pipeline` prints
-what was set, and keeps it in RUN/sizes.json.
+`WorldSize` alone (one of them also how the actor writes), and each says why; so the same preset
+plays every world. `run_pipeline` prints what was set, and keeps it in RUN/sizes.json.
 """
 
 from __future__ import annotations
@@ -218,6 +218,16 @@ def rows_of_simpo(world: WorldSize) -> int:
     return _clamped(ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200)
 
 
+def room_for_a_chain(config: Any) -> int:
+    """Tokens of the longest chain; the words of tiny models that a run builds are tokens."""
+    if config.tiny is None:
+        from lactchain.data.token_counts import chain_length
+
+        if (known := chain_length(config.environment, config.actor)) is not None:
+            return known
+    return 2 * config.environment.max_chain_length + 7
+
+
 RULES = (
     Rule(
         "environment.max_chain_length",
@@ -245,8 +255,9 @@ RULES = (
     ),
     Rule(
         "actor.max_new_tokens",
-        lambda world, config, _: 2 * config.environment.max_chain_length + 7,
-        "two tokens for each action of the longest chain, and the brackets",
+        lambda world, config, _: room_for_a_chain(config),
+        "the longest chain and its end, by the tokenizer of a model that is there; else two tokens"
+        " for each action, and the brackets",
     ),
     Rule(
         "warm_start.training.batch_size",
