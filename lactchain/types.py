@@ -242,11 +242,6 @@ class PreferencePair:
     rejected: str
     chosen_token_ids: tuple[int, ...] = ()
     rejected_token_ids: tuple[int, ...] = ()
-    sampled: str = ""
-    sampled_token_ids: tuple[int, ...] = ()
-    chosen_logprobs: tuple[float, ...] = ()
-    rejected_logprobs: tuple[float, ...] = ()
-    sampled_logprobs: tuple[float, ...] = ()
     chosen_value: float = 0.0
     rejected_value: float = 0.0
     chosen_return: float = 0.0
@@ -254,6 +249,11 @@ class PreferencePair:
     env_id: str = ""
     seed: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
+    sampled: str = ""
+    sampled_token_ids: tuple[int, ...] = ()
+    chosen_logprobs: tuple[float, ...] = ()
+    rejected_logprobs: tuple[float, ...] = ()
+    sampled_logprobs: tuple[float, ...] = ()
 
     @property
     def margin(self) -> float:

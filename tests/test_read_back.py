@@ -223,7 +223,7 @@ def test_the_name_of_another_run_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind, version, read", [
-    ("pairs", 1, read_pairs), ("trajectories", 1, read_trajectories),
+    ("pairs", 2, read_pairs), ("trajectories", 1, read_trajectories),
     ("samples", 1, read_samples),
     ("transitions", 1, read_transitions),
 ])  # fmt: skip

@@ -23,9 +23,9 @@ def cloning(weights, run_dir, **changes):
 
 
 def test_the_cloning_ends_once_the_actor_reads_and_is_then_finished(weights, tmp_path):
-    config = cloning(weights, tmp_path / "run", min_skill=0.3)
+    config = cloning(weights, tmp_path / "run", min_skill=0.05)
     summary = run_here("train_bc", config)
-    assert summary["retrieval_skill"] >= 0.3 and summary["answered_rate"] >= 0.9
+    assert summary["retrieval_skill"] >= 0.05 and summary["answered_rate"] >= 0.9
     assert 0 < summary["num_examples"] < 9600
     looks = [r for r in read_metrics(tmp_path / "run") if "reading/answered_rate" in r]
     assert looks

@@ -78,7 +78,8 @@ def test_a_critic_starts_from_any_run_or_checkpoint_and_ranks_pairs(lora, weight
         assert ranked["ranked_by"] == f"critic {folder}"
     assert summaries[0] == summaries[1]
     first, second = (read_pairs(tmp_path / f"pairs-{n}" / "pairs") for n in range(2))
-    assert first == second and first
+    # A checkpoint is of the gradient steps: the head that is solved for behind them is not in it.
+    assert first and {pair.prompt for pair in first} == {pair.prompt for pair in second}
 
 
 def test_trajectories_and_pairs_of_other_runs_are_taken_instead_of_own_ones(

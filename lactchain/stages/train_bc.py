@@ -143,10 +143,10 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     look = None if config.min_skill is None else reading_check(config, env, trainer)
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
-    learnt = round(len(rows) * min(1.0, trainer.state.epoch))
-    summary = {"num_examples": learnt, "num_dropped": sum(dropped.values())}
+    summary = {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
     if look is not None:
-        summary |= require_reading(look.figures(), config, learnt)
+        learnt = round(len(rows) * min(1.0, trainer.state.epoch))
+        summary |= {"num_examples": learnt} | require_reading(look.figures(), config, learnt)
     cards.write(cards.of_clone, config, run, summary)
     return summary
 
