@@ -315,6 +315,17 @@ def test_the_critic_is_measured_on_both_parts():
     assert math.isnan(StateValues(({}, {}), (0.0, 1.0), (2.0, 2.0), 0.9).r2)
 
 
+@pytest.mark.parametrize(
+    ("drawn", "said"), [(None, "Each of the 2 start states"), (2, "2 episodes from 2 start states")]
+)
+def test_the_report_does_not_take_a_sample_of_start_states_for_all(tmp_path, drawn, said):
+    results = [EpisodeResult({"x": n}, n == 0, num_chains=1, num_actions=2) for n in range(2)]
+    write_run(tmp_path / "run", {"evaluation": {"num_starts": drawn}}, 1)
+    write_episodes(tmp_path / "run" / "episodes.json", results)
+    (sentence,) = summarise(open_run(tmp_path / "run")).sentences[-1:]
+    assert sentence.startswith(said) and ("95" in sentence) == (drawn is not None)
+
+
 def test_the_report_has_a_row_for_each_part(tmp_path):
     results = [
         EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2),

@@ -118,7 +118,7 @@ def test_a_pipelines_actor_has_its_figures_exactly_or_with_intervals(runs):
 
 def test_figures_of_a_world_with_dice_have_intervals_and_those_of_others_are_exact():
     grid = [EpisodeResult({"x": n}, n < 3, 2, 6, shortest=3, held_back=n == 0) for n in range(4)]
-    exact = {found.metric_type: found for found in success_figures(GRID, grid * 2)}
+    exact = {found.metric_type: found for found in success_figures(GRID, grid * 2, exactly=True)}
     assert not any("interval_95" in found.metric_args for found in exact.values())
     assert {
         name: (found.metric_value, found.metric_args["of"]) for name, found in exact.items()
@@ -133,9 +133,20 @@ def test_figures_of_a_world_with_dice_have_intervals_and_those_of_others_are_exa
     }
     lake = EnvironmentConfig("FrozenLake-v1")
     slippery = [EpisodeResult({"cell": 0}, n < 3, 2, 6) for n in range(4)]
-    drawn = {found.metric_type: found for found in success_figures(lake, slippery)}
+    drawn = {found.metric_type: found for found in success_figures(lake, slippery, exactly=False)}
     args = {"of": "4 episodes", "interval_95": list(share_interval(3, 4))}
     assert drawn["success_rate"].metric_args == args
+
+
+def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all(runs):
+    config = config_of("run_pipeline", runs / "weights", runs / "pipeline", num_rounds=1)
+    sampled = replace(config, evaluation=replace(config.evaluation, num_starts=24))
+    with Run.of(config) as run:
+        card = cards.of_pipeline(sampled, run, run.summary)
+    figures = {found.metric_type: found.metric_args for found in card.figures}
+    assert "interval_95" in figures["success_rate"]
+    assert "from a sample of 24 start states" in card.about_figures
+    assert "every start state" not in card.about_figures
 
 
 def test_a_critics_figures_lie_in_their_intervals(runs):

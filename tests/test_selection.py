@@ -1,14 +1,19 @@
 """Rounds are compared by pairs on a sample of their own; one that is worse is undone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from script_setups import build_weights, config_of, run_here
 
 from lactchain.data.episodes import sampled_starts
-from lactchain.data.evaluations import EpisodeResult, write_episodes
-from lactchain.data.intervals import paired_interval
+from lactchain.data.evaluations import EpisodeResult, read_episodes, write_episodes
+from lactchain.data.intervals import paired_interval, share_interval
+from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import language_env
 from lactchain.run import Run
-from lactchain.settings import RunConfig
+from lactchain.settings import EnvironmentConfig, HeldBackConfig, RunConfig
+from lactchain.stages.evaluate import EvaluationConfig, enough_per_start
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.selection import Selection, score
 
@@ -27,6 +32,31 @@ def test_the_two_samples_of_start_states_are_the_same_in_all_runs_and_share_none
     assert reported == sampled_starts(language_env(), 96)
     assert reported != env.start_states()[:96]  # neither corner of the list
     assert sampled_starts(env, None) == sampled_starts(env, 5000) == env.start_states()
+
+
+@pytest.mark.parametrize("by", [[], ["goal_x", "goal_y"]])
+@pytest.mark.parametrize("count", [96, 240])
+def test_a_sample_holds_as_many_held_back_states_as_their_share_is(by, count):
+    env = language_env(held_back=HeldBackConfig(0.2, by))
+    share = np.mean([state in env.held_back for state in env.start_states()])
+    for name in ("reported", "selection"):
+        held = sum(state in env.held_back for state in sampled_starts(env, count, name))
+        assert abs(held - share * count) <= 1
+
+
+def test_the_interval_of_a_sample_goes_by_its_starts_however_often_they_are_played(tmp_path):
+    config = config_of("evaluate", build_weights(tmp_path), tmp_path / "run")
+    sample = EvaluationConfig(num_starts=12, num_episodes_per_start=4, num_samples=0)
+    summary = run_here("evaluate", replace(config, evaluation=sample))
+    found = summary["success_rate_low"], summary["success_rate_high"]
+    assert found == pytest.approx(share_interval(12 * summary["success_rate"], 12))
+    assert len(read_episodes(tmp_path / "run/episodes.json")) == 48
+
+
+def test_a_sample_of_a_world_with_dice_is_played_as_often_as_all_its_starts():
+    rollouts = Rollouts(EnvironmentConfig("FrozenLake-v1"), num_envs=1)
+    assert enough_per_start(rollouts, len(rollouts.env.start_states())) == 46  # of 11: 506 episodes
+    assert enough_per_start(rollouts, 5) == 100
 
 
 def results(successes, num_chains=1):

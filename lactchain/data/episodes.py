@@ -124,13 +124,18 @@ def sampled_starts(env: LanguageEnv, count: int | None, sample: Sample = "report
     """Some states in which an episode can begin, the same in all runs; all of them for None.
 
     They are drawn by rank of a hash: the first ones are reported of, and rounds are compared by the
-    last ones. These are others, while there are twice as many.
+    last ones. These are others, while there are twice as many. In both, as many are held back from
+    practice as among all, to within one.
     """
     starts = env.start_states()
     if count is None or count >= len(starts):
         return starts
-    ranks = [derive_seed(json.dumps(state, sort_keys=True)) for state in starts]
-    order = np.argsort(ranks, kind="stable")
+    ranks = np.array([derive_seed(json.dumps(state, sort_keys=True)) for state in starts])
+    held = np.array([state in env.held_back for state in starts])
+    places = np.empty(len(starts))  # in [0, 1], of each among its like
+    for part in (held, ~held):
+        places[part] = (ranks[part].argsort().argsort() + 0.5) / max(1, part.sum())
+    order = np.argsort(places, kind="stable")
     chosen = order[:count] if sample == "reported" else order[-count:]
     return [starts[i] for i in sorted(chosen)]
 

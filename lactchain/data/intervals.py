@@ -13,7 +13,7 @@ NUM_RESAMPLES = 1000
 NUM_HALVES = 200
 
 
-def share_interval(successes: int, trials: int) -> Interval:
+def share_interval(successes: float, trials: int) -> Interval:
     """Where a share lies of which `trials` > 0 independent trials were drawn.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".

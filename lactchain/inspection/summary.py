@@ -205,7 +205,8 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
     starts = len({key(result.state) for result in last})
     solved = _share([result.success for result in last])
     played, is_luck = _how_played(view)
-    if starts == len(last) and not (is_luck or _throws_dice(view)):
+    drawn = (view.config.get("evaluation") or {}).get("num_starts")
+    if starts == len(last) and not (drawn or is_luck or _throws_dice(view)):
         whole = f"Each of the {starts:,} start states" if starts > 1 else "The one start state"
         return f"{whole} was played once{played}.{one_seed}"
     low, high = solved.interval

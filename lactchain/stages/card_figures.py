@@ -31,13 +31,13 @@ def throws_no_dice(environment: EnvironmentConfig) -> bool:
 
 
 def success_figures(
-    environment: EnvironmentConfig, results: list[EpisodeResult]
+    environment: EnvironmentConfig, results: list[EpisodeResult], exactly: bool
 ) -> Iterator[EvalResult]:
     """Figures of N > 0 greedy episodes; where states are held back, those of each part as well.
 
-    Where nothing was drawn, they are of all start states, exactly, and have no interval.
+    Args:
+        exactly: nothing was drawn: they are of all start states, and have no interval.
     """
-    exactly = throws_no_dice(environment)
     for part, episodes in {"": results, **by_part(results)}.items():
         of, behind = f"{len(episodes):,} episodes", f"_{part}" if part else ""
         if exactly:

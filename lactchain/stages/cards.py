@@ -90,13 +90,16 @@ def of_pipeline(config: RunPipelineConfig, run: Run, summary: Summary) -> Card:
         count, told = summary["num_cloned_chains"], scripted(config.warm_start.behavior)
         data = f"A warm start on {count:,} completions: {told}. {data}"
     base = run.path("base/actor") if config.tiny is not None else config.actor.model
+    drawn, episodes = config.evaluation.num_starts, read_episodes(run.path("episodes.json"))
+    exactly = drawn is None and throws_no_dice(config.environment)
     figures = [
-        *success_figures(config.environment, read_episodes(run.path("episodes.json"))),
+        *success_figures(config.environment, episodes, exactly),
         *invalid_figures(config, summary["invalid_rate_after"]),
     ]
-    how_sure = WITHOUT_DICE if throws_no_dice(config.environment) else WITH_DICE
+    how_sure = WITHOUT_DICE if exactly else WITH_DICE
+    starts = "every start state" if drawn is None else f"a sample of {drawn:,} start states"
     about = (
-        "Greedy, free decoding from every start state; invalid completions are counted among "
+        f"Greedy, free decoding from {starts}; invalid completions are counted among "
         "sampled ones. Before the first round the success rate was "
         f"{summary['success_rate_before']:.4g}. {how_sure} {OTHER_SEEDS}"
     )

@@ -75,16 +75,17 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     seed, num_samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
     actor = served_or_here(config.actor, rollouts.env.grammar)
-    per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts)
     greedy = config.actor.temperature == 0
     # A world with dice shows a greedy actor the same texts over and over.
     player = actor if rollouts.deterministic or not greedy else RememberingPolicy(actor)
     folder = run.path("trajectories")
     starts = sampled_starts(rollouts.env, config.evaluation.num_starts, config.evaluation.sample)
+    per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts, len(starts))
     results, summary = evaluate(player, rollouts, seed, per_start, folder, starts)
     if config.evaluation.num_starts is not None:
         successes = sum(result.success for result in results)
-        low, high = share_interval(successes, len(results))
+        # Starts are what was drawn: episodes from the same one are not independent of each other.
+        low, high = share_interval(successes / per_start, len(starts))
         summary |= {"success_rate_low": low, "success_rate_high": high}
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
@@ -110,9 +111,9 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     return summary
 
 
-def enough_per_start(rollouts: Rollouts) -> int:
+def enough_per_start(rollouts: Rollouts, num_starts: int) -> int:
     """One episode where it tells all that there is to know; else so many that luck evens out."""
-    return 1 if rollouts.deterministic else -(-EPISODES // len(rollouts.env.start_states()))
+    return 1 if rollouts.deterministic else -(-EPISODES // num_starts)
 
 
 def memory(config: EvaluateConfig) -> Phases:

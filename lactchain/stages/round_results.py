@@ -43,6 +43,8 @@ FIGURES_OF_CHANCE = (
 )
 """Of worlds with chance alone; see `expected_figures`."""
 
+INTERVAL_OF_A_SAMPLE = ("success_rate_low", "success_rate_high")
+
 SHOWN = {
     "success": "success_rate",
     "in two": "success_within_2_chains",
@@ -230,6 +232,7 @@ class RoundResults:
             "seed": self.config.run.seed,
             "success_rate_before": before["success_rate"],
             "success_rate_after": after["success_rate"],
+            **_present(after, INTERVAL_OF_A_SAMPLE),
             **_present(after, FIGURES_OF_CHANCE),
             "success_within_2_chains": after["success_within_2_chains"],
             "mean_chain_length": after["mean_chain_length"],
