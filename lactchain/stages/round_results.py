@@ -217,6 +217,11 @@ class RoundResults:
             there = (self.run.directory / source / name).is_dir()  # else it was given, or is none
             stand_for(self.run.path(name), f"{source}/{name}" if there else None)
 
+    def _bases(self) -> dict[str, Any]:
+        """Where the weights come from that actor and critic began with; see `described`."""
+        models = {"actor": self.config.actor.model, "critic": self.config.critic.config.model}
+        return {name: described(model) for name, model in models.items()}
+
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds: the figures before and after, and those of every round.
 
@@ -255,10 +260,7 @@ class RoundResults:
             "round": chosen,
             "actor": {"model": actor.model, "adapter": actor.adapter},
             "critic": critic,
-            "bases": {
-                "actor": described(self.config.actor.model),
-                "critic": described(self.config.critic.config.model),
-            },
+            "bases": self._bases(),
             "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
                 {"round": number} | _figures_of_round(figures)
