@@ -142,7 +142,8 @@ def measure(
     """
     rollouts = Rollouts(config, num_envs=512)
     player = policy if rollouts.deterministic else RememberingPolicy(policy)
-    _, played = evaluate(player, rollouts, 0, num_games or enough_per_start(rollouts))
+    num_starts = len(rollouts.env.start_states())
+    _, played = evaluate(player, rollouts, 0, num_games or enough_per_start(rollouts, num_starts))
     exact = expected_figures(policy, rollouts.env)
     return {
         "success": exact.get("expected_success", played["success_rate"]),

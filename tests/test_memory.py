@@ -42,13 +42,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402
 
 SHAPE = MistralConfig(
-    hidden_size=128, intermediate_size=448, num_hidden_layers=3, num_attention_heads=4,
+    hidden_size=128, intermediate_size=448, num_hidden_layers=6, num_attention_heads=4,
     num_key_value_heads=1, head_dim=32, vocab_size=2048, sliding_window=None, pad_token_id=0,
 )  # fmt: skip
 LORA = LoraSettings(r=8)
 PROMPT, COMPLETION, ROWS = 60, 12, 4
 ACTOR = ModelSpec(SHAPE, lora=LORA)
-CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 3), "SEQ_CLS", lora=LORA)
+CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 6), "SEQ_CLS", lora=LORA)
 
 
 def slow(value):
@@ -60,7 +60,7 @@ def slow(value):
 def encoder(tmp_path_factory) -> str:
     """The folder of the critic's base."""
     folder = tmp_path_factory.mktemp("encoder")
-    random_models.build_encoder(folder, hidden_size=128, num_layers=3)
+    random_models.build_encoder(folder, hidden_size=128, num_layers=6)
     return str(folder)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from lactchain import distributed
 from lactchain.console import GrowingTable
 from lactchain.data import alarms
-from lactchain.data.base_models import described
 from lactchain.data.evaluations import AGAIN, PARTS, practised
 from lactchain.files import stand_for
 from lactchain.manifests import verify_if_described, write_with_manifest
@@ -219,6 +218,8 @@ class RoundResults:
 
     def _bases(self) -> dict[str, Any]:
         """Where the weights come from that actor and critic began with; see `described`."""
+        from lactchain.data.base_models import described
+
         models = {"actor": self.config.actor.model, "critic": self.config.critic.config.model}
         return {name: described(model) for name, model in models.items()}
 
