@@ -182,12 +182,23 @@ def test_an_actor_that_answers_in_no_chains_is_refused_before_anything_is_paid_f
     assert not list((tmp_path / "run").glob("round_*"))
 
 
+def test_a_bound_that_cannot_be_measured_is_refused_with_the_settings(weights, tmp_path):
+    config = config_of("run_pipeline", weights, tmp_path / "run")
+    bound = replace(config.simpo, simpo=replace(config.simpo.simpo, target_kl=0.5))
+    with pytest.raises(ValueError, match="decoding: expected free.* beside simpo.simpo.target_kl"):
+        replace(config, simpo=bound)
+
+
 def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weights, tmp_path):
     """A warm start that reads, and steps that destroy any model."""
     config = config_of("run_pipeline", weights, tmp_path / "run")
     behavior = replace(BEHAVIOR, num_chains=4096, competent_fraction=1.0)
     cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
-    destroying = replace(config.simpo, training=replace(TRAINING, learning_rate=0.3))
+    destroying = replace(
+        config.simpo,
+        training=replace(TRAINING, learning_rate=0.3),
+        simpo=replace(config.simpo.simpo, target_kl=1e6),
+    )
     config = replace(
         config,
         actor=replace(config.actor, decoding="free"),
@@ -206,6 +217,7 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     )
     assert second["actor"]["model"] == first["actor"]["model"]  # it went on from the same one
     assert second["training"]["learning_rate"] == first["training"]["learning_rate"] / 2
+    assert second["simpo"]["target_kl"] == first["simpo"]["target_kl"] / 2 == 5e5
     assert not list((tmp_path / "run").rglob("checkpoint-*"))
     written = read_summary(tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()

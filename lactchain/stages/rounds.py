@@ -236,11 +236,11 @@ class Rounds:
             raise alarms.no_pairs(error, self.results.evaluations) from error
 
     def _improvement(self, number: int) -> TrainSimPOConfig:
-        settings = self.config.simpo
+        settings, selection = self.config.simpo, self.config.selection
         training, simpo = settings.training, settings.simpo
-        decay = self.config.learning_rate_decay ** (number - 1)
-        if self.config.selection is not None:
-            decay *= self.config.selection.step_decay**self.results.num_undone
+        shorter = 1.0 if selection is None else selection.step_decay**self.results.num_undone
+        decay = self.config.learning_rate_decay ** (number - 1) * shorter
+        bound = None if simpo.target_kl is None else simpo.target_kl * shorter
         growth = self.config.nll_weight_growth ** (number - 1)
         return TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo", number),
@@ -249,7 +249,7 @@ class Rounds:
             critic=self.critic if settings.preferences.rank_by == "advantage" else None,
             trajectories=self._episodes(number),
             preferences=settings.preferences,
-            simpo=replace(simpo, nll_weight=simpo.nll_weight * growth),
+            simpo=replace(simpo, nll_weight=simpo.nll_weight * growth, target_kl=bound),
             training=replace(training, learning_rate=training.learning_rate * decay),
         )
 

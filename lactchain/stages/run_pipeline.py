@@ -53,7 +53,7 @@ from lactchain.stages.sizing import (
     with_values,
 )
 from lactchain.stages.train_bc import WarmStartConfig
-from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.stages.train_simpo import TrainSimPOConfig, check_bound
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,7 @@ class RunPipelineConfig(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_bound("simpo.simpo.target_kl", self.simpo.simpo, self.actor)
         if (served := self.actor.served) is None:
             return
         why = "null where servers generate, since they have their model before the run"

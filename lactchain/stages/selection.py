@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from lactchain.bounds import AtLeast1, Bounded, PositiveShare
+from lactchain.bounds import Bound, Bounded, PositiveShare
 from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
 from lactchain.data.intervals import paired_interval
 from lactchain.settings import GuidedActorConfig, RunConfig
@@ -36,9 +36,9 @@ learnt than one that is asked to."""
 class SelectionConfig(Bounded):
     """How rounds are compared, and what follows where one is worse: it is undone."""
 
-    num_starts: AtLeast1 = 96
-    """Start states that rounds are compared on, each played greedily and by sampling; none of them
-    is among those of `evaluation.num_starts`."""
+    num_starts: Annotated[int, Bound(at_least=2)] = 96
+    """Start states that rounds are compared on, each played greedily and by sampling; others than
+    those of `evaluation.num_starts`, while there are enough."""
     step_decay: PositiveShare = 0.5
     """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
 

@@ -56,9 +56,14 @@ class TrainSimPOConfig:
     def __post_init__(self) -> None:
         one = self.pairs is None or self.trajectories is None
         check(one, "trajectories", "null beside `pairs`", self.trajectories)
-        how = self.actor.decoding, self.actor.temperature
-        measured = self.simpo.target_kl is None or is_plain(self.actor)
-        check(measured, "actor.decoding", "free, at temperature 1, beside simpo.target_kl", how)
+        check_bound("simpo.target_kl", self.simpo, self.actor)
+
+
+def check_bound(name: str, simpo: SimPOConfig, actor: ActorConfig) -> None:
+    """Raises `ValueError` for a bound on the distance of a policy that cannot be measured."""
+    how = actor.decoding, actor.temperature
+    measured = simpo.target_kl is None or is_plain(actor)
+    check(measured, "actor.decoding", f"free, at temperature 1, beside {name}", how)
 
 
 def is_plain(actor: ActorConfig) -> bool:
