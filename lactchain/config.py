@@ -22,7 +22,6 @@ import jsonargparse
 import yaml
 
 from lactchain.errors import ConfigError
-from lactchain.renamed_settings import refuse_renamed, renamed
 from lactchain.yaml_texts import check_value, in_short, load, read_text, to_yaml
 
 Config = TypeVar("Config")
@@ -65,7 +64,6 @@ def parse(
     known = set(_keys(config_class))
     for path in _config_files(argv):
         found = dict(_flatten(load(path)))
-        refuse_renamed(path, found.keys() - known)
         _check(found.items(), known)
         in_files |= found
     _check(_typed(argv), known)
@@ -119,15 +117,6 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
     pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in flat_a | flat_b}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def without(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a nested mapping that another one has not; null stands for any part."""
-    for name, value in a.items():
-        if name not in b:
-            yield f"{prefix}{name}"
-        elif isinstance(value, Mapping) and isinstance(b[name], Mapping):
-            yield from without(value, b[name], f"{prefix}{name}.")
 
 
 def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
@@ -286,8 +275,6 @@ def _explain(message: str, config_class: type) -> str:
         group = re.search(r"Group '([^']+)'", message)
         parents = [path] if path else [group[1]] if group else []
         key = ".".join([*parents, unknown[1]])
-        if word := renamed(key):
-            return f"{key}: {word}"
         near = _near(key, list(_keys(config_class)))
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)

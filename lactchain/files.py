@@ -210,26 +210,16 @@ def seal(record: Mapping[str, Any], number: int, run_id: str = "") -> dict[str, 
     return {**record, SEAL: digest}
 
 
-def has_seal(record: Mapping[str, Any]) -> bool:
-    """Whether a record was sealed, be the name of the seal itself damaged."""
-    texts = (value for value in record.values() if isinstance(value, str))
-    return SEAL in record or any(re.fullmatch("[0-9a-f]{64}", text) for text in texts)
-
-
 def read_sealed_lines(path: str | Path, run_id: str = "") -> list[dict[str, Any]]:
     """The records of a file of sealed ones; a last line that a crash has cut is left out.
-
-    Those of older versions of the project have no seals, or such as name no run.
 
     Raises:
         DataError: a line was changed, is not in its place, or is another run's.
     """
     lines = read_json_lines(path)
     records = [{key: value for key, value in line.items() if key != SEAL} for line in lines]
-    sealed = any(map(has_seal, lines))
     for number, (line, record) in enumerate(zip(lines, records, strict=True)):
-        seals = [seal(record, number, run_id), seal(record, number)]
-        if sealed and line not in seals:
+        if line != seal(record, number, run_id):
             raise DataError(
                 f"{path}: line {number + 1} is damaged, or was written for another place; remove"
                 " it and all after it, what they tell is done again"

@@ -53,7 +53,7 @@ def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: 
     for key in recorded.keys() & found.keys():
         before = {name: recorded[key][name] for name in _read_of(key, recorded[key])}
         names = sorted(before, key=lambda name: (PurePath(name).name != MANIFEST, name))
-        if name := next((n for n in names if _differ(before[n], found[key].get(n))), None):
+        if name := next((n for n in names if before[n] != found[key].get(n)), None):
             refuse_unless_inexact(
                 f"{run}: {name} of {key} is not as it was when this run began; put it back, "
                 "or give another run.run_dir to begin anew"
@@ -64,11 +64,6 @@ def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: 
                 f"{run}: {name} of {key} was not there when this run began; remove it, "
                 "or give another run.run_dir to begin anew"
             )
-
-
-def _differ(before: str, now: str | None) -> bool:
-    """Older versions took no long checksum from a manifest, which is compared itself."""
-    return now is None or (before != now and len(before) >= len(now))
 
 
 def _counted(key: str, added: Iterable[str]) -> list[str]:

@@ -28,7 +28,6 @@ from lactchain.files import (
     SEAL,
     atomic_write,
     disk_errors,
-    has_seal,
     read_json,
     seal,
     sha256,
@@ -68,25 +67,18 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """What names the run in a folder; `DataError` where it is damaged, or tells of no run.
-
-    Older versions of the project wrote no checksum, and the oldest no name, but always a commit.
-    """
+    """What names the run in a folder; `DataError` where it is damaged."""
     stored = read_json(folder / RUN_FILE)
     facts = {key: value for key, value in stored.items() if key != SEAL}
-    tells = not facts.keys().isdisjoint(("run_id", "git_commit"))
-    if not tells or (has_seal(stored) and stored != seal(facts, 0)):
+    if stored != seal(facts, 0):
         raise DataError(f"{folder / RUN_FILE}: damaged; remove it, the same command writes it anew")
     return facts
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
-    """What tells that a folder or file was written elsewhere; None where it belongs here.
-
-    Older versions of the project did not record all of it.
-    """
+    """What tells that a folder or file was written elsewhere; None where it belongs here."""
     for key, expected in origin(path).items():
-        found = manifest.get(key, expected)
+        found = manifest.get(key)
         if found != expected and not (key == "run_id" and _is_of_a_stage(path, found)):
             return f"{key}: expected {expected!r}, got {found!r}"
     return None
@@ -131,7 +123,7 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     manifest = read_manifest(directory / MANIFEST)
     _check_origin(directory, manifest)
     recorded = manifest["files"]
-    for name in sorted(recorded.keys() - {CARD}):  # older versions listed it
+    for name in sorted(recorded):
         _verify_file(directory / name, recorded[name])
     for path in sorted(directory.rglob("*")):
         is_folder = path.is_dir() and not path.is_symlink()
@@ -168,23 +160,21 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
 
 
 def verify_if_described(path: str | Path, mend: str) -> None:
-    """Raises `DataError` if a file is not as the manifest beside it says, or that is missing.
+    """Raises `DataError` if a file of a run is not as the manifest beside it says, or has none.
 
-    Runs of older versions of the project have some without; `mend` tells how to come by another
-    file.
+    Outside of runs a file may be without; `mend` tells how to come by another file.
     """
     beside = manifest_beside(path)
     if beside.is_file():
         if not read_with_manifest(path)[2]:
             raise DataError(f"{path}: damaged; {mend}")
-    elif Path(path).is_file() and describes_all(Path(path)):
+    elif Path(path).is_file() and in_a_run(Path(path)):
         raise DataError(f"{beside}: missing, nothing vouches for {Path(path).name}; {mend}")
 
 
-def describes_all(path: Path) -> bool:
-    """Whether a file or folder lies in a run of a version that describes all that it writes."""
-    run = next((p for p in path.resolve().parents if (p / RUN_FILE).is_file()), None)
-    return run is not None and "config" in read_run_file(run)
+def in_a_run(path: Path) -> bool:
+    """Whether a file or folder lies in that of a run, which vouches for all that it writes."""
+    return any((parent / RUN_FILE).is_file() for parent in path.resolve().parents)
 
 
 def manifest_beside(path: str | Path) -> Path:

@@ -31,9 +31,7 @@ def result_of(path: str | Path, name: str) -> Path:
     if not is_run(path):
         return path
     of_stages = [follow(path / part).resolve().parent / name for part in ("critic", "actor")]
-    noted = _noted(path, name)  # by pipelines of older versions
-    places = [follow(path / name), *of_stages, *([Path(noted)] if noted else [])]
-    found = next((place for place in places if place.is_dir()), None)
+    found = next((p for p in (follow(path / name), *of_stages) if p.is_dir()), None)
     if found is None:
         raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
     return found
@@ -55,11 +53,3 @@ def base_of(adapter: Path) -> str:
             "whole"
         )
     return record["base"]
-
-
-def _noted(run: Path, name: str) -> str | None:
-    file = run / "summary.json"
-    noted = read_json(file).get(name) if file.is_file() else None
-    if isinstance(noted, dict):
-        return noted.get("adapter") or noted.get("model")
-    return noted if isinstance(noted, str) else None

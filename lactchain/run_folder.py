@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lactchain import distributed
-from lactchain.config import differences, load, to_yaml, without
+from lactchain.config import differences, load, to_yaml
 from lactchain.environments.registry import not_imported
 from lactchain.errors import ConfigError, DataError, DiskError, LactChainError
 from lactchain.files import atomic_write, disk_errors, make_folder, whole_lines
@@ -26,7 +26,6 @@ from lactchain.manifests import (
 )
 from lactchain.progress import nothing_under_way
 from lactchain.provenance import describe_environment
-from lactchain.renamed_settings import refuse_renamed
 from lactchain.same_run import HARMLESS, check_changes, identity_of, redact, without_moved
 
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
@@ -183,8 +182,8 @@ def _foreign_kind(path: Path, inside: Path) -> str | None:
 def run_id_of(directory: Path, settings: Mapping[str, Any]) -> str:
     """The id that a folder's run has had from the start; of a new one, that of its settings.
 
-    A newer version of the project may know more settings, with null for what was before. Where
-    `environment.json` was lost, what the run has written tells its id, if all of it tells the same.
+    Where `environment.json` was lost, what the run has written tells its id, if all of it tells the
+    same.
     """
     environment, stored = directory / RUN_FILE, directory / "config.yaml"
     run_id = read_run_file(directory).get("run_id") if environment.is_file() else None
@@ -210,7 +209,7 @@ def _ids_in_manifests(directory: Path) -> set[str]:
 def _check_own(
     directory: Path, before: Mapping[str, Any], of_this_run: Iterable[Mapping[str, Any]]
 ) -> None:
-    """Refuses the name of another run; older versions of the project did not write whose it is.
+    """Refuses the name of another run.
 
     Settings of this run are those in the folder, and those of the command: a kill may have come
     between the two files.
@@ -283,7 +282,6 @@ def _check_folder(directory: Path, settings: Mapping[str, Any], resume: str) -> 
         raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(foreign)[:3]}")
     if stored.exists():
         before = redact(load(stored))
-        refuse_renamed(stored, without(before, settings))
         changed = differences(before, settings)
         check_changes(directory, without_moved(directory, before, changed))
     return False

@@ -3,18 +3,14 @@
 `DataError` says which folder has nothing of the kind, or what in it is damaged.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lactchain.baselines import training
-from lactchain.config import load
-from lactchain.environments.language import make_language_env
-from lactchain.models.actor import POLICY_FILE, LanguageActor, at_weights
+from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
 from lactchain.results import result_of
-from lactchain.settings import EnvironmentConfig, GuidedActorConfig, known_fields
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
@@ -27,17 +23,7 @@ def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
     Raises:
         DataError: there is none, it is damaged, or nothing says how it is asked.
     """
-    folder = result_of(path, "actor")
-    runs = [parent for parent in list(folder.parents)[:2] if (parent / "config.yaml").is_file()]
-    if (folder / POLICY_FILE).is_file() or not runs:
-        return LanguageActor.load(folder, **changes)
-    # Older than that file: the configuration of the run that made it says the same.
-    config = load(runs[0] / "config.yaml")
-    asked = known_fields(GuidedActorConfig, config.get("actor") or {})
-    world = known_fields(EnvironmentConfig, config.get("environment") or {})
-    actor = at_weights(GuidedActorConfig(**asked), folder)
-    grammar = make_language_env(EnvironmentConfig(**world)).grammar
-    return LanguageActor.from_config(replace(actor, **changes), grammar)
+    return LanguageActor.load(result_of(path, "actor"), **changes)
 
 
 def load_critic(path: str | Path) -> EmbeddingCritic:

@@ -52,7 +52,7 @@ def recast(config: Any, config_class: type[Config], **changes: Any) -> Config:
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some values that a config class has fields for; those of older versions go."""
+    """Those of some values that a config class has fields for."""
     return {item.name: values[item.name] for item in fields(config_class) if item.name in values}
 
 

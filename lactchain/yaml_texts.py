@@ -13,12 +13,9 @@ from typing import Any
 import yaml
 
 from lactchain.errors import ConfigError
-from lactchain.manifests import RUN_FILE
 
 MOST_CHARACTERS, MOST_VALUES, MOST_LEVELS = 500_000, 20_000, 50
 CLASS = "class_path"
-MOST_STORED = 100_000
-"""Values in the `config.yaml` of a run, which older versions wrote."""
 MOST_SHOWN = 600
 """Characters of what somebody gave, in a line that says what is wrong with it."""
 
@@ -37,8 +34,6 @@ class Unreadable(yaml.YAMLError):
 class _Loader(yaml.SafeLoader):
     """Reads 1e-5 as a number, as jsonargparse does and PyYAML does not; stops at too much."""
 
-    most_values = MOST_VALUES
-
     def __init__(self, text: str) -> None:
         if len(text) > MOST_CHARACTERS:
             raise TooMuch(MOST_CHARACTERS, "characters", f"{len(text):,}")
@@ -48,8 +43,8 @@ class _Loader(yaml.SafeLoader):
     def compose_document(self) -> yaml.Node:
         """The values of a document, which are few enough with all aliases written out, too."""
         node = super().compose_document()
-        if (size := _size(node, {})) > self.most_values:
-            raise TooMuch(self.most_values, "values", f"{size:,}")
+        if (size := _size(node, {})) > MOST_VALUES:
+            raise TooMuch(MOST_VALUES, "values", f"{size:,}")
         return node
 
     def construct_document(self, node: yaml.Node) -> Any:
@@ -63,17 +58,13 @@ class _Loader(yaml.SafeLoader):
         """The next value, with all that is in it."""
         self._values += 1
         self._levels += 1
-        if self._values > self.most_values:
-            raise TooMuch(self.most_values, "values")
+        if self._values > MOST_VALUES:
+            raise TooMuch(MOST_VALUES, "values")
         if self._levels > MOST_LEVELS:
             raise TooMuch(MOST_LEVELS, "levels")
         node = super().compose_node(parent, index)
         self._levels -= 1
         return node
-
-
-class _StoredLoader(_Loader):
-    most_values = MOST_STORED
 
 
 def _size(node: yaml.Node, known: dict[int, int], level: int = 1) -> int:
@@ -110,10 +101,8 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
 def load(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file; `ConfigError` where there is none."""
     shown = in_short(str(path))
-    is_stored = Path(path).with_name(RUN_FILE).is_file()
-    loader = _StoredLoader if is_stored else _Loader
     try:
-        loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
+        loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(f"{shown}: expected a YAML file, got {error.strerror}") from error
     except TooMuch as error:

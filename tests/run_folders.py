@@ -22,6 +22,7 @@ from lactchain.environments.exact import shortest_paths as path_lengths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
+from lactchain.manifests import write_run_file, write_with_manifest
 from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action, Trajectory
 from lactchain.worlds.wordle.policies import ConsistentWords
@@ -82,7 +83,7 @@ def write_run(
     """The files that every run has; curves that fall and rise."""
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    (directory / "environment.json").write_text(json.dumps({"device": "cpu", "git_commit": "abc"}))
+    write_run_file(directory, {"device": "cpu", "git_commit": "abc"})
     records = (
         {
             "step": 10 * n,
@@ -97,7 +98,7 @@ def write_run(
     )
     (directory / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if summary is not None:
-        (directory / "summary.json").write_text(json.dumps(summary))
+        write_with_manifest(directory / "summary.json", json.dumps(summary).encode(), {})
 
 
 def write_grid_run(directory: Path, num_episodes: int = 12, kwargs: dict | None = None) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from lactchain import manifests
 from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
 from lactchain.errors import ConfigError, DataError
-from lactchain.manifests import verify_manifest, write_manifest
+from lactchain.manifests import verify_manifest, write_manifest, write_run_file
 
 
 def make_checkpoint(directory: Path, step: int, **extra) -> Path:
@@ -36,7 +36,7 @@ def run_dir(tmp_path):
 
 def name_run(directory: Path, run_id: str) -> None:
     """What `Run.open` notes in the folder of a run."""
-    (directory / "environment.json").write_text(json.dumps({"run_id": run_id}))
+    write_run_file(directory, {"run_id": run_id})
 
 
 def copy_from_another_run(directory: Path, step: int) -> Path:
@@ -207,16 +207,6 @@ def test_the_innermost_run_is_what_a_manifest_names(run_dir):
     assert (found["run_id"], found["place"]) == ("stage", "checkpoints/checkpoint-1")
     outside = verify_manifest(make_checkpoint(run_dir / "base", 1))
     assert (outside["run_id"], outside["place"]) == ("mine", "base/checkpoint-1")
-
-
-def test_a_checkpoint_of_an_older_version_is_taken_if_it_names_this_run(run_dir):
-    """It recorded its own name and the run, but not the place."""
-    for step, run_id in ((1, "mine"), (2, "other")):
-        path = make_checkpoint(run_dir, step)
-        manifest = manifests.read_manifest(path / "manifest.json") | {"run_id": run_id}
-        manifest["name"] = manifest.pop("place")
-        (path / "manifest.json").write_text(manifests._serialise(manifest))
-    assert latest_checkpoint(run_dir) == run_dir / "checkpoint-1"
 
 
 def test_pruning_keeps_the_newest_that_verify(tmp_path):

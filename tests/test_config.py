@@ -1,6 +1,5 @@
 """Configuration: what is set wins in order, what is wrong is named, what is written reads back."""
 
-import functools
 import json
 import sys
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from lactchain import settings, yaml_texts
+from lactchain import settings
 from lactchain.config import (
     differences,
     dump,
@@ -158,20 +157,6 @@ def test_modules_are_named_on_the_command_line_and_are_no_setting():
     assert typed_modules([]) == []
 
 
-def test_what_older_versions_wrote_is_refused_with_its_new_name(tmp_path):
-    older = "actor: {trust_remote_code: false, load_in_4bit: true}\ntraining: {optim: sgd}"
-    path = write(tmp_path / "a.yaml", older)
-    with pytest.raises(ConfigError) as error:
-        parse(Config, ["--config", path])
-    message = str(error.value)
-    assert message.startswith(f"{path}: written by an older version: ") and "\n" not in message
-    assert "actor.load_in_4bit is now dtype: 4bit" in message
-    assert "training.optim is now one of training.extra" in message
-    assert "actor.trust_remote_code is now the environment variable LACTCHAIN_TRUST" in message
-    with pytest.raises(ConfigError, match="training.warmup_ratio: is now training.extra.warmup_st"):
-        parse(Config, ["--training.warmup_ratio", "0.5"])
-
-
 def test_help_says_what_each_field_means(capsys):
     with pytest.raises(SystemExit) as ending:
         parse(Config, ["--help"], description="First line.\n\n  kept indentation")
@@ -230,25 +215,6 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("key", "word"),
-    [
-        ("simpo.preferences.gamma", "is no setting any more: it is the critic's"),
-        ("training.log_every_updates", "is now training.extra.logging_steps"),
-        ("critic.regression.td_lambda", "is no setting any more: returns are Monte-Carlo"),
-        ("actor.lora.dropout", "is no setting any more"),
-        ("warm_start.training.max_steps", "is no setting any more: num_epochs says how long"),
-        ("only_final_answers", "is now only_final_completions"),
-    ],
-)
-def test_a_setting_of_an_older_version_is_refused_with_what_became_of_it(key, word, tmp_path):
-    *groups, name = key.split(".")
-    old = functools.reduce(lambda inner, group: {group: inner}, reversed(groups), {name: 1})
-    (tmp_path / "old.yaml").write_text(json.dumps(old))
-    with pytest.raises(ConfigError, match=f"older version: {key} {word}"):
-        parse(Config, ["--config", str(tmp_path / "old.yaml")])
-
-
-@pytest.mark.parametrize(
     ("config_class", "arguments"),
     [
         (settings.RunConfig, {"seed": -1}),
@@ -296,18 +262,6 @@ def test_files_that_no_settings_can_be_are_refused_at_once(text, message, tmp_pa
     path = write(tmp_path / "config.yaml", text)
     with pytest.raises(ConfigError, match=message):
         parse(Config, ["--config", path])
-
-
-def test_a_run_of_an_older_version_may_hold_more_values_than_a_file(tmp_path, monkeypatch):
-    text = "training: {extra: {x: [" + "1, " * 20_000 + "]}}"
-    path = write(tmp_path / "config.yaml", text)
-    with pytest.raises(ConfigError, match="expected at most 20,000 values, got more"):
-        load(path)
-    write(tmp_path / "environment.json", '{"git_commit": null}')
-    assert len(load(path)["training"]["extra"]["x"]) == 20_000
-    monkeypatch.setattr(yaml_texts._StoredLoader, "most_values", 19_000)  # to read more takes long
-    with pytest.raises(ConfigError, match="expected at most 19,000 values, got more"):
-        load(path)
 
 
 ALIASES = "{" + BOMBS["aliases of aliases"][0].replace("\n", ", ") + "}"

@@ -13,6 +13,7 @@ from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.inspection.contents import contents
 from lactchain.inspection.report import framed, render, write_report
 from lactchain.inspection.run_view import open_run
+from lactchain.manifests import write_with_manifest
 
 SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "run")
 
@@ -66,7 +67,8 @@ def test_hostile_text_is_shown_letter_for_letter_and_does_nothing(visit):
 def test_a_very_long_line_and_marks_of_direction_are_inert(browser, tmp_path):
     run = GridRun(tmp_path / "run", hostile=False)
     folder = run.directory / "round_2/evaluation"
-    (folder / "summary.json").write_text(json.dumps({"policy": "\u202e" + "x" * 1_000_000}))
+    content = json.dumps({"policy": "\u202e" + "x" * 1_000_000}).encode()
+    write_with_manifest(folder / "summary.json", content, {})
     visit = Visit(browser, write_report(run.directory))
     visit.open("run")
     visit.page.click("text=1 figures >> nth=-1")

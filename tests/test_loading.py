@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lactchain.config import parse
 from lactchain.errors import ConfigError, DataError
-from lactchain.manifests import write_manifest
+from lactchain.manifests import write_manifest, write_run_file
 from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
     ADAPTER_FILES,
@@ -439,13 +439,12 @@ def test_an_adapter_in_a_run_that_was_moved_stands_on_the_base_in_it(config, wei
     """Also where the run is a copy, and the other one is still there."""
     run = tmp_path / "run"
     shutil.copytree(weights / "actor", run / "base")
-    (run / "environment.json").write_text('{"run_id": "1"}')
+    write_run_file(run, {"run_id": "1"})
+    write_manifest(run / "base", {})
     save_adapter(trained(replace(config, model=str(run / "base"))), run / "simpo/actor")
     shutil.copytree(run, tmp_path / "copy")
     found = at_weights(GuidedActorConfig(), tmp_path / "copy/simpo/actor")
     assert found.model == str(tmp_path / "copy/base")
-    edit_json(run / "simpo/actor" / ADAPTER_RECORD, base_seen_from_here=None)  # older versions
-    assert at_weights(GuidedActorConfig(), run / "simpo/actor").model == str(run / "base")
 
 
 def test_every_flipped_bit_of_an_adapter_is_found(config, adapter):

@@ -35,6 +35,7 @@ from lactchain.inspection.summary import summarise
 from lactchain.inspection.tables import unpack
 from lactchain.inspection.ways import Ways
 from lactchain.inspection.worth import Worth
+from lactchain.manifests import write_run_file, write_with_manifest
 from lactchain.stages.recording import film_run
 from lactchain.stages.report import ReportConfig
 from lactchain.types import PreferencePair
@@ -256,7 +257,7 @@ def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):
         HOSTILE[:60]: HOSTILE[:60],
     }
     write_run(run, config, 2, {HOSTILE: HOSTILE})
-    (run / "environment.json").write_text(json.dumps({"device": HOSTILE, "git_commit": HOSTILE}))
+    write_run_file(run, {"device": HOSTILE, "git_commit": HOSTILE})
     (run / "metrics.jsonl").write_text(
         "".join(json.dumps({"step": n, "time": 0, f"loss {HOSTILE}": n}) + "\n" for n in range(2))
     )
@@ -384,7 +385,7 @@ def test_damaged_files_are_named(tmp_path, name, content):
 @pytest.mark.parametrize("content", ['{"schema_version": 1}', '{"schema_version": 2}', "{}"])
 def test_evaluations_of_another_schema_are_named(tmp_path, name, content):
     write_run(tmp_path / "run", {}, 1)
-    (tmp_path / "run" / name).write_text(content)
+    write_with_manifest(tmp_path / "run" / name, content.encode(), {})
     with pytest.raises(DataError, match=f"{name}.*schema version"):
         write_report(tmp_path / "run")
 

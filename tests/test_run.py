@@ -1,8 +1,6 @@
 """Run folders: continued by the same command, closed to any other."""
 
 import errno
-import hashlib
-import json
 import logging
 import os
 import shutil
@@ -14,11 +12,11 @@ import pytest
 from run_setups import Config, start
 
 from lactchain import distributed, settings
-from lactchain.config import load, parse, to_yaml
+from lactchain.config import load, parse
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.manifests import verify_manifest, write_manifest, write_run_file
 from lactchain.run import Run
-from lactchain.same_run import HARMLESS, identity_of
+from lactchain.same_run import identity_of
 
 
 def leave_something(run_dir: Path) -> Run:
@@ -258,29 +256,10 @@ def test_a_process_waits_with_its_end_until_the_run_has_its_summary(run_dir, mon
     assert seen == [True]
 
 
-def test_a_run_of_an_older_version_with_fewer_settings_goes_on_under_its_own_id(run_dir):
-    """Its id was the hash of its settings, and stood in its manifests alone."""
-    leave_something(run_dir)
-    stored = load(run_dir / "config.yaml")
-    assert stored["critic"].pop("checkpoint") is None
-    (run_dir / "config.yaml").write_text(to_yaml(stored))
-    (run_dir / "environment.json").write_text('{"git_commit": null}')
-    identity = {**stored, "run": {"seed": 0, "threads": 1}}
-    identity["training"] = {k: v for k, v in stored["training"].items() if k not in HARMLESS}
-    old_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
-    for _ in range(2):  # once more, when config.yaml has all settings
-        with Run.open(run_dir, Config()) as run:
-            assert run.id == old_id
-    assert load(run_dir / "config.yaml")["critic"]["checkpoint"] is None
-    assert json.loads((run_dir / "environment.json").read_text())["run_id"] == old_id
-
-
-def of_an_older_version(run_dir: Path) -> Run:
-    """A run with a part that names it, as written when there were fewer settings."""
+def with_a_part(run_dir: Path) -> Run:
+    """A run with a part that names it by an id of its own."""
     run = leave_something(run_dir)
     stored = load(run_dir / "config.yaml")
-    assert stored["critic"].pop("checkpoint") is None
-    (run_dir / "config.yaml").write_text(to_yaml(stored))
     write_run_file(run_dir, {"run_id": "0123", "identity": identity_of(stored)})
     part = run_dir / "checkpoints/checkpoint-1"
     part.mkdir(parents=True)
@@ -293,7 +272,7 @@ def of_an_older_version(run_dir: Path) -> Run:
 def test_a_run_goes_on_after_a_kill_between_the_files_that_say_what_it_is(
     run_dir, number, monkeypatch
 ):
-    of_an_older_version(run_dir)
+    with_a_part(run_dir)
     replaced, kept = [], os.replace
 
     def replace_once(source: Path, target: Path) -> None:
@@ -328,7 +307,7 @@ def test_what_tells_of_no_run_is_refused_as_its_name_and_not_written_on(run_dir)
 
 
 def test_a_run_that_lost_its_name_takes_it_from_what_it_has_written(run_dir):
-    of_an_older_version(run_dir)
+    with_a_part(run_dir)
     (run_dir / "environment.json").unlink()
     with Run.open(run_dir, Config()) as run:
         assert run.id == "0123"
@@ -337,7 +316,7 @@ def test_a_run_that_lost_its_name_takes_it_from_what_it_has_written(run_dir):
 
 def test_what_was_put_into_a_run_from_elsewhere_does_not_name_it(run_dir, tmp_path):
     run = leave_something(run_dir)
-    of_an_older_version(tmp_path / "other")
+    with_a_part(tmp_path / "other")
     shutil.copytree(tmp_path / "other/checkpoints/checkpoint-1", run_dir / "part")
     (run_dir / "environment.json").unlink()
     with Run.open(run_dir, Config()) as again:
@@ -419,18 +398,6 @@ def test_forked_children_do_not_keep_the_folder_locked(run_dir):
         assert holder.wait(20) == 0
         Run.open(run_dir, Config()).close()
         os.killpg(holder.pid, signal.SIGKILL)
-
-
-def test_a_folder_of_an_older_version_is_refused_with_the_new_names(run_dir):
-    config = settings.TrainingConfig()
-    with Run.open(run_dir, config) as run:
-        run.log({"loss": 1.0}, step=0)
-    file = run_dir / "config.yaml"
-    file.write_text(file.read_text() + "trust_remote_code: false\n")
-    write_run_file(run_dir, run.environment | {"identity": identity_of(load(file))})
-    message = "written by an older version: trust_remote_code is now the environment variable"
-    with pytest.raises(ConfigError, match=message):
-        Run.open(run_dir, config)
 
 
 def test_a_run_that_was_killed_before_it_wrote_anything_begins_again(run_dir):

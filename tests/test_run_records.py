@@ -9,9 +9,9 @@ import pytest
 from run_setups import Config
 
 from lactchain import settings
-from lactchain.config import load, to_dict, to_yaml
+from lactchain.config import load
 from lactchain.errors import DataError
-from lactchain.manifests import describe, verify_manifest, write_manifest, write_run_file
+from lactchain.manifests import describe, verify_manifest, write_manifest
 from lactchain.run import Run, read_metrics
 
 
@@ -119,10 +119,6 @@ def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir,
         manifest.unlink()
         with pytest.raises(DataError, match="summary.manifest: missing, nothing vouches for"):
             _ = run.summary
-        facts = run.environment
-        facts.pop("config")  # as in runs of older versions
-        write_run_file(run_dir, facts)
-        assert run.summary == {"success_rate": 0.5}
 
 
 def test_the_id_of_a_run_stands_in_its_folder(run_dir):
@@ -177,9 +173,6 @@ def test_no_part_of_a_url_that_is_a_secret_is_written(text, run_dir):
     config = replace(Config(), training=settings.TrainingConfig(extra={"at": url}))
     Run.open(run_dir, config).close()
     assert "CANARY" not in (run_dir / "config.yaml").read_text()
-    (run_dir / "made.txt").write_text("something")
-    (run_dir / "config.yaml").write_text(to_yaml(to_dict(config)))  # as an older version did
-    Run.open(run_dir, config).close()
 
 
 def test_settings_that_only_speak_of_tokens_are_kept(run_dir):

@@ -25,7 +25,7 @@ from training_setups import (
 
 from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import DataError, DiskError, Interrupted
-from lactchain.manifests import _OWN_KEYS, verify_manifest, write_manifest
+from lactchain.manifests import _OWN_KEYS, verify_manifest, write_manifest, write_run_file
 from lactchain.run import read_metrics
 from lactchain.trainers import guards
 from lactchain.trainers.base import train
@@ -195,7 +195,7 @@ def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(weights, run_dir)
     folder = run_dir / "checkpoints"
     stray = run_dir.parent / "another/checkpoint-50"
     shutil.move(folder / "checkpoint-9", stray)
-    (stray.parent / "environment.json").write_text('{"run_id": "another"}')
+    write_run_file(stray.parent, {"run_id": "another"})
     write_manifest(stray, {"global_step": 50})
     shutil.move(stray, folder)
     train_here("simpo", weights, run_dir, {"lora": True})

@@ -1,7 +1,6 @@
 """Trajectory files: what goes in comes out verbatim, and damage is found and named."""
 
 import dataclasses
-import json
 import random
 
 import numpy as np
@@ -15,6 +14,7 @@ from lactchain.data import parquet
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import read_trajectories, to_table, transitions, write_trajectories
 from lactchain.errors import DataError
+from lactchain.manifests import write_run_file
 from lactchain.types import Action, Trajectory
 
 HOSTILE = (
@@ -162,7 +162,7 @@ def test_shards_that_changed_places_or_came_from_another_run_are_refused(tmp_pat
     mine, other = tmp_path / "mine", tmp_path / "other"
     for run in (mine, other):
         (run / "trajectories").mkdir(parents=True)
-        (run / "environment.json").write_text(json.dumps({"run_id": run.name}))
+        write_run_file(run, {"run_id": run.name})
         for seed in range(2):
             path = run / f"trajectories/0000{seed}-of-00002.parquet"
             write_trajectories(path, [episode(seed=seed, text=run.name)])
@@ -190,16 +190,10 @@ def test_shards_that_changed_places_or_came_from_another_run_are_refused(tmp_pat
     assert [t.seed for t in read_trajectories(tmp_path / "renamed/trajectories")] == [0, 1]
 
 
-def test_a_file_of_an_older_version_is_refused_and_may_be_imported(tmp_path):
-    """Its checksum stood in its footer, and the tally of its making beside it."""
+def test_a_file_without_a_manifest_is_refused_and_may_be_imported(tmp_path):
     table = to_table([episode(seed=5)])
-    with pq.ParquetWriter(tmp_path / "00000-of-00001.parquet", table.schema) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata(
-            {"lactchain.kind": "trajectories", "lactchain.version": "1", "lactchain.sha256": "0"}
-        )
-    (tmp_path / "00000-of-00001.json").write_text(json.dumps({"num_chains": 2}))
-    with pytest.raises(DataError, match="older version.*make it again.*make_offline_data --source"):
+    pq.write_table(table, tmp_path / "00000-of-00001.parquet")
+    with pytest.raises(DataError, match="no manifest beside it.*make_offline_data --source"):
         read_trajectories(tmp_path)
     assert open_trajectories(tmp_path) == [episode(seed=5)]
 

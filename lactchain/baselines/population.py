@@ -152,7 +152,7 @@ class Population:
         if not configs:
             raise ConfigError("configs: expected at least one member, got none")
         self.configs, self.config = tuple(configs), configs[0]
-        self.inputs = Inputs.of(observation_space, bool(self.config.rescale_observations))
+        self.inputs = Inputs.of(observation_space, self.config.rescale_observations)
         self.observation_space, self.action_space = observation_space, action_space
         self.rng = np.random.default_rng(seed)
         self.num_updates = 0

@@ -46,9 +46,8 @@ class AgentConfig(Bounded):
     """Units of the hidden layers, of each network."""
     activation: Literal["tanh", "relu", "elu"] = "relu"
     """Activation of the hidden layers."""
-    rescale_observations: bool | None = None
-    """Let networks see observations brought from their space's bounds to [-1, 1]; null, as in runs
-    of earlier versions: no."""
+    rescale_observations: bool = False
+    """Let networks see observations brought from their space's bounds to [-1, 1]."""
     anneal: bool = False
     """Let learning rates (and PPO's clip range) fall linearly to 0 over the run."""
     learning_rate: Positive = tunable(3e-4, 1e-5, 1e-2, log=True)

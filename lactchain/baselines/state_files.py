@@ -65,12 +65,12 @@ def save_checkpoint(
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The state in the newest checkpoint of this run that is whole, None where there is none.
 
-    Its `metrics` are those of `save_checkpoint`; None in one of an older version.
+    Its `metrics` are those of `save_checkpoint`.
     """
     checkpoint = latest_checkpoint(folder)
     if checkpoint is None:
         return None
-    return load_state(checkpoint) | {"metrics": read_manifest(checkpoint / MANIFEST).get("metrics")}
+    return load_state(checkpoint) | {"metrics": read_manifest(checkpoint / MANIFEST)["metrics"]}
 
 
 def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -45,7 +45,6 @@ from lactchain.manifests import verify_manifest
 from lactchain.process import seed_everything, stop_requested
 from lactchain.progress import under_way
 from lactchain.run import Run
-from lactchain.settings import known_fields
 from lactchain.trackers import OptionalTracker
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
@@ -300,8 +299,8 @@ def read_agent(directory: str | Path) -> Any:
 
 
 def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
-    """An agent's config from the plain values of its fields, those of older versions left out."""
-    return config_class(**known_fields(config_class, stored) | {"hidden": tuple(stored["hidden"])})
+    """An agent's config from the plain values of its fields."""
+    return config_class(**stored | {"hidden": tuple(stored["hidden"])})
 
 
 def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> transitions.TransitionData:

@@ -151,7 +151,7 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def _read_file(path: Path, kind: str, version: int) -> pa.Table:
     if not has_manifest(path):
         raise DataError(
-            f"{path}: not a file of LactChain, one of an older version, or never completed: there "
+            f"{path}: not a file of LactChain, or never completed: there "
             "is no manifest beside it; make it again (episodes may be imported, by "
             "lactchain make_offline_data --source)"
         )

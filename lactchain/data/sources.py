@@ -27,7 +27,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import parse_json_lines
-from lactchain.manifests import RUN_FILE, describes_all
+from lactchain.manifests import RUN_FILE, in_a_run
 from lactchain.results import result_of
 from lactchain.types import Action, PreferencePair, Trajectory
 
@@ -78,7 +78,7 @@ def _files(path: Path) -> list[Path]:
 def _read_file(file: Path) -> list[Trajectory]:
     """A file that must have had a manifest is refused without it."""
     has_others = any(file.parent.glob("*-of-*.manifest"))
-    if parquet.has_manifest(file) or has_others or describes_all(file):
+    if parquet.has_manifest(file) or has_others or in_a_run(file):
         return read_trajectories(file)
     try:
         table = pq.ParquetFile(file).read()
@@ -141,9 +141,7 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
         return saved_dataset(path).to_list()
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if texts := [file for file in files if file.suffix in (".jsonl", ".json") and file.is_file()]:
-        beside = {file.with_suffix(".parquet") for file in texts}  # tallies of older versions
-        if not beside & set(files):
-            return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]
+        return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]
     try:
         tables = [pq.ParquetFile(file) for file in _files(path)]
     except (pa.ArrowException, OSError):

@@ -114,11 +114,10 @@ class EmbeddingCritic(HeadedModel):
         Raises:
             DataError: it is no folder of a critic, or damaged.
         """
-        file, names = directory / cls.config_file, {*MEANING, "model", "value_scale"}
+        names = {*MEANING, "model", "value_scale", "value_offset"}
+        file = directory / cls.config_file
         mend = "expected a folder that a critic saved"
-        stored = read_versioned_json(file, cls.schema_version, names - {"instruction"}, mend)
-        # Critics older than these have none.
-        return {"instruction": None, "value_offset": 0.0} | stored
+        return read_versioned_json(file, cls.schema_version, names, mend)
 
     @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:

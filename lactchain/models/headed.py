@@ -162,7 +162,7 @@ def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
     weights in float32 have the same values but for rounding.
 
     Args:
-        stored: holds what `HeadedModel.precision` gave; files of older versions have none of it.
+        stored: holds what `HeadedModel.precision` gave.
     """
     bits = stored_bits(stored)
     if bits is not None or config.dtype == "auto":

@@ -148,11 +148,11 @@ class ValueModel(HeadedModel):
             DataError: it is no folder of values, or damaged.
         """
         names = [item.name for item in fields(ValueMeaning)]
-        file, needed = directory / cls.config_file, ["base", *names]
+        file, needed = directory / cls.config_file, ["base", "precision", *names]
         mend = "expected a folder that train_ilql or train_mc saved"
         stored = read_versioned_json(file, cls.schema_version, needed, mend)
         meaning = ValueMeaning(**{name: stored[name] for name in names})
-        return stored["base"], stored.get("precision", {}), meaning  # older files have none
+        return stored["base"], stored["precision"], meaning
 
     def start_target(self) -> None:
         """Begins a target network: a copy of what is trained in trunk and Q heads.

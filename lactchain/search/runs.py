@@ -25,7 +25,6 @@ from lactchain.baselines.training import read_agent, save_agent
 from lactchain.console import GrowingTable
 from lactchain.files import (
     append_json_lines,
-    read_json_lines,
     read_sealed_lines,
     seal,
     write_json_lines,
@@ -161,9 +160,6 @@ def resume(run: Run, evolution: Evolution) -> None:
     """Goes on after the last whole generation; the lineage is written anew as it was then."""
     state, path = load_checkpoint(run.path("checkpoints")), run.path("lineage.jsonl")
     if state is not None:
-        if "lineage" not in state:  # of an older version
-            lines = read_json_lines(path)
-            state["lineage"] = [line for line in lines if line["generation"] < state["number"]]
         evolution.load_state_dict(state)
     write_json_lines(path, evolution.lineage)
     steps = evolution.species.num_env_steps if evolution.number else -1
@@ -177,7 +173,7 @@ def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_metrics(run: Run, lines: Sequence[dict[str, Any]]) -> None:
-    """Adds the metrics that are missing at the end; older versions wrote them after the trials.
+    """Adds the metrics that are missing at the end.
 
     Raises:
         DataError: the others are not what the evaluations of trials came to.

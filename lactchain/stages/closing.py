@@ -15,7 +15,6 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
 from lactchain.files import read_json
 from lactchain.settings import EnvironmentConfig, PlayerConfig, recast
-from lactchain.stages.running import show_figures
 from lactchain.stages.sizing import with_values
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
     """Prints the figures of a pipeline, and what to do next."""
-    if "round" not in summary:  # of an older version
-        return show_figures("Pipeline", config, summary)
     number = summary["round"]
     verdict = f"round {number} is the best one, no round has met the target"
     if summary["target_met"]:

@@ -169,8 +169,8 @@ class LanguageSpecies:
         return {"tunables": tunable_values(config), "folder": folder, "adapter": adapter}
 
     def decode(self, body: Mapping[str, Any]) -> tuple[TrainSimPOConfig, Weights]:
-        """The config and the weights that `encode` was given, by versions without adapters too."""
-        adapter = body.get("adapter")
+        """The config and the weights that `encode` was given."""
+        adapter = body["adapter"]
         state = Weights(self._place(body["folder"]), adapter and self._place(adapter))
         return with_tunables(self.config.train, body["tunables"]), state
 
@@ -188,7 +188,7 @@ class LanguageSpecies:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
         self.num_env_steps = state["num_env_steps"]
-        self.kept = state.get("kept", [])  # not in checkpoints of older versions
+        self.kept = state["kept"]
 
     def _name(self, folder: str) -> str:
         """How a folder is written down: as members/..., where it is the search's own."""
@@ -196,10 +196,9 @@ class LanguageSpecies:
         return folder if seen is None else seen
 
     def _place(self, name: str) -> str:
-        """Where a folder is that was written down, in full by older versions of the project."""
-        *_, inside = f"/{name}".rpartition(f"/{self.folder.name}/")
-        here = self.folder / inside
-        return str(here) if inside != f"/{name}" and here.exists() else name
+        """Where a folder is that `_name` wrote down."""
+        own = Path(name).parts[:1] == (self.folder.name,)
+        return str(self.folder.parent / name) if own else name
 
     def _train(self, member: Individual) -> Weights:
         folder, state = self.folder / f"{member.id}/train", member.state

@@ -51,7 +51,7 @@ class WindowedTrainer:
     def resume_window(self) -> None:
         """Goes on with the logging window that the checkpoint was written in."""
         file = self._window_file(Path(self.args.output_dir) / (self.parent_checkpoint or ""))
-        if self.parent_checkpoint is None or not file.exists():  # of an older version
+        if self.parent_checkpoint is None:
             return
         stored = read_json(file)
         exact = {"dtype": torch.float64, "device": self.args.device}
