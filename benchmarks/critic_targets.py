@@ -60,11 +60,11 @@ class Player:
         )
         self.exact = values[[model.row(state) for state in self.states]]
 
-    def play(self, num_chains: int, seed: int) -> list[Trajectory]:
-        """Episodes from random starts, until so many chains were played."""
+    def play(self, num_chains: int, seed: int, starts_from: np.ndarray) -> list[Trajectory]:
+        """Episodes from random ones of some start states, until so many chains were played."""
         draws, found = np.random.default_rng(seed), []
         while sum(map(len, found)) < num_chains:
-            starts = draws.integers(len(self.states), size=16)
+            starts = draws.choice(starts_from, size=16)
             seeds = draws.integers(1 << 30, size=16)
             found += self.rollouts.play(
                 self.policy,
@@ -80,12 +80,14 @@ class Player:
         return f"R2 {both.r2:.4f}, rho {both.rho:.4f}"
 
 
-def fits(encoder: str, episodes: list[Trajectory], updates: int) -> Iterator[tuple]:
+def fits(
+    encoder: str, episodes: list[Trajectory], updates: int, trace: float = 1.0
+) -> Iterator[tuple]:
     """A row a fit: its name, critic and CPU seconds."""
     for steps in (0, updates) if updates else (0,):
         seed_everything(0, 1)
         begun = time.process_time()
-        config = CriticConfig(encoder, gamma=GAMMA, max_length=64, frozen=not steps)
+        config = CriticConfig(encoder, gamma=GAMMA, max_length=64, frozen=not steps, trace=trace)
         scale = return_scale(episodes, GAMMA, "action")
         critic = EmbeddingCritic.from_config(config, trainable=True, value_scale=scale)
         with tempfile.TemporaryDirectory() as folder, Run.open(f"{folder}/run", config) as run:
@@ -110,6 +112,9 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=4, help="of random chains")
     parser.add_argument("--max_chains", type=int, default=4)
     parser.add_argument("--updates", type=int, default=0, help="gradient steps, beside")
+    parser.add_argument("--traces", type=float, nargs="*", default=[1.0], help="λ of the returns")
+    parser.add_argument("--seed", type=int, default=1, help="of the games and of unplayed goals")
+    parser.add_argument("--unplayed", type=int, default=3, help="goal cells that no game has")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     best = Player(1.0, 1, 8)
@@ -123,14 +128,22 @@ def main() -> None:
             f"V* of {NUM_HELD} states not seen: {name}: {best.shown(critic, held)}, {seconds:.1f} s"
         )
     player = Player(arguments.share, arguments.longest, arguments.max_chains)
-    every = np.arange(len(player.states))
+    goals = np.array([4 * state["goal_x"] + state["goal_y"] for state in player.states])
+    unplayed = np.random.default_rng(arguments.seed).permutation(16)[: arguments.unplayed]
+    every, apart = np.arange(len(goals)), np.isin(goals, unplayed)
     print(f"V^pi: {player.exact.mean():.3f} ± {player.exact.std():.3f}")
     for number in arguments.chains:
-        episodes = player.play(number, seed=1)
+        episodes = player.play(number, arguments.seed, every[~apart])
         success = np.mean([episode.terminated for episode in episodes])
-        for name, critic, seconds in fits(arguments.encoder, episodes, arguments.updates):
-            told = f"{number} chains (success {success:.2f}): {name}"
-            print(f"{told}: {player.shown(critic, every)}, {seconds:.1f} s", flush=True)
+        for trace in arguments.traces:
+            for name, critic, seconds in fits(
+                arguments.encoder, episodes, arguments.updates, trace
+            ):
+                found = f"all states {player.shown(critic, every)}"
+                if apart.any():
+                    found = f"never played {player.shown(critic, every[apart])}; {found}"
+                told = f"{number} chains (success {success:.2f}), λ {trace:g}: {name}"
+                print(f"{told}: {found}, {seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

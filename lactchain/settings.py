@@ -299,6 +299,10 @@ class CriticConfig(ModelConfig):
     discount_per: Literal["action", "chain"] = "action"
     """What one factor of gamma stands for: a primitive action (semi-Markov return), or a whole
     chain as in the founding document."""
+    trace: Share = 1.0
+    """λ of the returns that values are fitted to: of what follows a decision this share is as it
+    came, and the rest the value of the state it led to. 1: returns as played; below, less of their
+    luck, and more of the critic's own error."""
     frozen: bool = False
     """Leave the encoder as it is: the head that is solved for on its features is all that is new,
     and no gradient step is taken."""

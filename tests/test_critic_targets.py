@@ -75,6 +75,17 @@ def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated)
     assert table.needs_values is not terminated
 
 
+def test_of_what_follows_a_share_is_as_it_came_and_the_rest_the_value_of_the_next_state(critic):
+    table = EpisodeTable([trajectory([1.0, 2.0, 4.0], terminated=True)], critic)
+    values = torch.tensor([10.0, 20.0, 30.0, 40.0])[: len(table.inputs)]
+    # 4; 2 + .5 (.25 · 4 + .75 · 30) = 13.75; 1 + .5 (.25 · 13.75 + .75 · 20) = 10.21875
+    assert table.targets(values, trace=0.25).tolist() == [10.21875, 13.75, 4.0]
+    assert table.targets(values, trace=0.0).tolist() == [11.0, 17.0, 4.0]
+    cut = EpisodeTable([trajectory([1.0, 2.0], terminated=False)], critic)
+    # 2 + .5 · 30 = 17; 1 + .5 (.25 · 17 + .75 · 20)
+    assert cut.targets(values, trace=0.25).tolist() == [10.625, 17.0]
+
+
 def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weights):
     critic = EmbeddingCritic.from_config(
         CriticConfig(str(weights / "encoder"), gamma=0.5, mode="action_value")

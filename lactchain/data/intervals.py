@@ -77,20 +77,32 @@ def rmse(sums: np.ndarray) -> np.ndarray:
     return np.sqrt(errors / count)
 
 
-def explained_share(values: np.ndarray, groups: np.ndarray) -> float:
+def explained_share(values: np.ndarray, groups: np.ndarray, units: np.ndarray) -> float:
     """Share of the variance of N values that their groups explain: the ceiling of any R2 by these.
 
-    One-way analysis of variance: what is left is the mean square within groups (Fisher 1925). NaN
-    where no group has two values, or the values do not vary.
+    What is left is half the mean squared difference of two values of a group, as in a one-way
+    analysis of variance (Fisher 1925), but of two units: values of one unit share their luck. NaN
+    where no group has values of two, or the values do not vary.
 
     Args:
         groups: (N,) numbers from 0.
+        units: (N,) numbers from 0 of what was drawn independently, such as episodes.
     """
-    sizes = np.bincount(groups)
+    centred = values - values.mean()
+    cells, cell_of = np.unique(np.stack([groups, units]), axis=1, return_inverse=True)
+    of_groups, of_cells = _pair_sums(groups, centred), _pair_sums(cell_of.ravel(), centred)
+    own = np.stack([np.bincount(cells[0], column) for column in of_cells])
+    pairs, squares = of_groups - own
+    weights = np.where(pairs > 0, np.bincount(groups), 0)
     with np.errstate(all="ignore"):
-        means = np.bincount(groups, values) / sizes
-        within = np.square(values - means[groups]).sum() / (len(values) - np.count_nonzero(sizes))
+        within = np.sum(weights * np.nan_to_num(squares / pairs)) / weights.sum()
         return float(1 - within / values.var())
+
+
+def _pair_sums(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """(2, G): the number of ordered pairs in each group, and half their squared differences."""
+    sizes, sums = np.bincount(groups), np.bincount(groups, values)
+    return np.stack([sizes**2, sizes * np.bincount(groups, values**2) - sums**2])
 
 
 def explained_share_interval(
@@ -105,6 +117,6 @@ def explained_share_interval(
     draws, found = np.random.default_rng(seed), []
     for _ in range(NUM_HALVES):
         half = (draws.permutation(units.max() + 1) % 2 == 0)[units]
-        found.append(explained_share(values[half], groups[half]))
+        found.append(explained_share(values[half], groups[half], units[half]))
     low, high = np.percentile(found, [2.5, 97.5])
     return float(low), float(high)

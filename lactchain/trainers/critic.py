@@ -1,8 +1,8 @@
 """The critic's regression on returns: episodes → values in return units.
 
 `EpisodeTable` flattens episodes into rows (a text, a target) and knows how the targets follow from
-the critic's own values: not at all in episodes that terminated; at the last state of those that
-were cut.
+the critic's own values: at the last state of episodes that were cut, and at each state where only a
+share of what followed is taken as it came (`CriticConfig.trace`).
 """
 
 import math
@@ -80,13 +80,22 @@ class EpisodeTable:
         """Whether the targets depend on the critic."""
         return bool(self._is_cut.any())
 
-    def targets(self, values: Tensor) -> Tensor:
-        """Monte-Carlo returns of the rows, (N,); cut episodes end with the inputs' values (U,)."""
+    def targets(self, values: Tensor, trace: float = 1.0) -> Tensor:
+        """λ-returns of the rows, (N,), from the inputs' values (U,), which cut episodes end with.
+
+        Of what follows a decision, a share `trace` is what came of it, and the rest the value of
+        the state it led to; 1 gives Monte-Carlo returns. Source: Watkins 1989; Sutton & Barto 2018,
+        12.1.
+        """
         following = values.double()[self._final] * self._is_cut
+        here = torch.zeros_like(self._rewards).masked_scatter(
+            self._is_row, values.double()[self.row_inputs]
+        )
         returns = torch.empty_like(self._rewards)
         for t in reversed(range(len(returns))):
-            here = self._rewards[t] + self._discounts[t] * following
-            following = returns[t] = torch.where(self._is_row[t], here, following)
+            returns[t] = self._rewards[t] + self._discounts[t] * following
+            led_to = trace * returns[t] + (1 - trace) * here[t]
+            following = torch.where(self._is_row[t], led_to, following)
         return returns[self._is_row]
 
     def scores(self, values: Tensor) -> dict[str, float]:
@@ -194,11 +203,11 @@ class RegressionRows(Dataset):
 
 
 class CriticTrainer(HeadedTrainer):
-    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`).
+    """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
 
-    Where episodes were cut, targets depend on the critic. They are computed anew at the beginning
-    of each epoch, and kept in every checkpoint, so that a run resumed within an epoch goes on with
-    the same numbers.
+    Where episodes were cut, or λ is below 1, targets depend on the critic. They are computed anew
+    at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within an epoch
+    goes on with the same numbers.
 
     Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
     the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and
@@ -244,14 +253,23 @@ class CriticTrainer(HeadedTrainer):
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
         if epoch == self._targets_epoch:
             return
-        if self.table.needs_values or self._targets_epoch < 0:
-            self.train_dataset.renew(self._targets(self.table))
+        if self._needs_values or self._targets_epoch < 0:
+            self.train_dataset.renew(self._targets(self.table, self._trace))
         self._targets_epoch = epoch
 
-    def _targets(self, table: EpisodeTable) -> Tensor:
+    @property
+    def _trace(self) -> float:
+        return self.critic.settings.trace
+
+    @property
+    def _needs_values(self) -> bool:
+        """Whether the targets of the training depend on the critic."""
+        return self.table.needs_values or self._trace < 1
+
+    def _targets(self, table: EpisodeTable, trace: float = 1.0) -> Tensor:
         """The targets of a table's rows (N,) by the critic as it is, if they ask for it."""
-        asked = table.needs_values
-        return table.targets(self.values(table.inputs) if asked else torch.zeros(len(table.inputs)))
+        asked, texts = table.needs_values or trace < 1, table.inputs
+        return table.targets(self.values(texts) if asked else torch.zeros(len(texts)), trace)
 
     def solve(self) -> Solution:
         """Solves for the head on the trunk as it is, and puts it into the critic.
@@ -267,8 +285,8 @@ class CriticTrainer(HeadedTrainer):
     def _solution(self, features: Tensor) -> Solution:
         table, values = self.table, torch.zeros(len(features))
         folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
-        for _ in range(MOST_RENEWALS if table.needs_values else 1):
-            targets, before = table.targets(values), values
+        for _ in range(MOST_RENEWALS if self._needs_values else 1):
+            targets, before = table.targets(values, self._trace), values
             found = folds.solve(targets)
             # What is bootstrapped from was perhaps never answered, and is a guess without bounds.
             values = found.values(features).clamp(targets.min(), targets.max())
@@ -325,11 +343,11 @@ class CriticTrainer(HeadedTrainer):
             units.append(table.row_episodes + num_episodes)
             num_episodes = int(units[-1].max()) + 1
         columns = [torch.cat(parts).numpy() for parts in (returns, groups, units)]
-        return explained_share(*columns[:2]), explained_share_interval(*columns)
+        return explained_share(*columns), explained_share_interval(*columns)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        if self.args.should_save and self.table.needs_values:
+        if self.args.should_save and self._needs_values:
             directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             targets, epoch = self.train_dataset.targets, str(self._targets_epoch)
             with disk_errors(directory):
@@ -337,7 +355,7 @@ class CriticTrainer(HeadedTrainer):
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         super()._load_from_checkpoint(checkpoint, model)
-        if self.table.needs_values:
+        if self._needs_values:
             targets = Path(checkpoint) / TARGETS_FILE
             with readable(checkpoint), safe_open(targets, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
