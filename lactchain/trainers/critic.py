@@ -206,8 +206,8 @@ class CriticTrainer(HeadedTrainer):
     """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
 
     Where episodes were cut, or λ is below 1, targets depend on the critic. They are computed anew
-    at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within an epoch
-    goes on with the same numbers.
+    at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within an
+    epoch goes on with the same numbers.
 
     Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
     the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and
