@@ -7,13 +7,13 @@ import pytest
 import torch
 from gguf_files import END, START, TEXTS, UNKNOWN, tiny_llama, tiny_tokenizer, write_gguf
 
+from lactchain.data.model_cards import Base
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.manifests import MANIFEST, read_manifest
 from lactchain.models.actor import LanguageActor
 from lactchain.models.gguf import convert_gguf
 from lactchain.models.loading import load_actor
-from lactchain.models.model_cards import Base
 from lactchain.models.places import resolve_weights
 from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main

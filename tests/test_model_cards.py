@@ -16,17 +16,24 @@ from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_he
 
 from lactchain import process
 from lactchain.config import parse
+from lactchain.data import model_cards
 from lactchain.data.evaluations import EpisodeResult, StateValues
 from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
+from lactchain.data.model_cards import Base, code, success_figures
+from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
 from lactchain.files import read_json, sha256
 from lactchain.manifests import MANIFEST, _serialise, verify_manifest, write_manifest
-from lactchain.models.model_cards import Base, code
 from lactchain.run import Run
 from lactchain.saved import load_policy
-from lactchain.settings import EnvironmentConfig, PlayerConfig, RunConfig, ValueConfig
-from lactchain.stages import cards, export
-from lactchain.stages.card_figures import success_figures
+from lactchain.settings import (
+    ActorConfig,
+    EnvironmentConfig,
+    PlayerConfig,
+    RunConfig,
+    ValueConfig,
+)
+from lactchain.stages import export
 from lactchain.stages.export import ExportConfig, push
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_mc import TrainMCConfig
@@ -85,14 +92,15 @@ def test_the_lines_that_load_weights_do(runs, name, capsys):
 
 
 @pytest.mark.parametrize("name", CARDS.values(), ids=CARDS)
-def test_a_card_says_base_data_figures_limits_and_licence(runs, name):
+def test_a_card_says_base_training_figures_limits_and_licence(runs, name):
     card = card_of(runs / name)
     headings = re.findall(r"^## (.+)$", card.text, re.MULTILINE)
-    assert headings == ["Data", "Figures", "How to load", "Limits", "Licence"]
+    assert headings == ["Training", "Figures", "How to load", "Limits", "Licence"]
     assert card.data.license == "mit" and "lactchain" in card.data.tags
     assert card.data.base_model is None  # a folder's path is no model of the hub
     assert "The base is under `mit`" in card.text
     assert not re.search(r"\{\{|\{%|None|\n\n\n", card.text)
+    assert "learning_rate: 0.001" in card.text and "lactchain/GridWorld-v0" in card.text
 
 
 def test_a_pipelines_actor_has_its_figures_exactly_or_with_intervals(runs):
@@ -100,53 +108,42 @@ def test_a_pipelines_actor_has_its_figures_exactly_or_with_intervals(runs):
     figures = {
         found.metric_type: found for found in card_of(runs / "pipeline/actor").data.eval_results
     }
-    played = {"success_rate": "success_rate_after"}
-    played["success_within_2_completions"] = "success_within_2_chains"
-    for name, key in played.items():
+    for name in ("success_rate_after", "success_within_2_chains"):
         found = figures[name]
-        assert found.metric_value == summary[key]
+        assert found.metric_value == summary[name]
         assert found.metric_args == {"of": "all 48 start states, exactly"}
-    share, sampled = summary["invalid_rate_after"], figures["invalid_completions"]
+    assert figures["success_rate_before"].metric_value == summary["success_rate_before"]
+    share, sampled = summary["invalid_rate_after"], figures["invalid_rate_after"]
     interval = list(share_interval(round(share * 100), 100))
     assert sampled.metric_value == share
-    assert sampled.metric_args == {"of": "100 completions", "interval_95": interval}
+    assert sampled.metric_args == {"of": "100 sampled completions", "interval_95": interval}
     rate = summary["success_rate_after"]
-    row = f"| success rate | {rate:.4g} | none | all 48 start states, exactly |"
+    row = f"| success rate after | {rate:.4g} | none | all 48 start states, exactly |"
     assert row in card_of(runs / "pipeline/actor").text
     assert "Not evaluated" in card_of(runs / "pipeline/warm_start/actor").text
 
 
 def test_figures_of_a_world_with_dice_have_intervals_and_those_of_others_are_exact():
     grid = [EpisodeResult({"x": n}, n < 3, 2, 6, shortest=3, held_back=n == 0) for n in range(4)]
-    exact = {found.metric_type: found for found in success_figures(GRID, grid * 2, exactly=True)}
-    assert not any("interval_95" in found.metric_args for found in exact.values())
-    assert {
-        name: (found.metric_value, found.metric_args["of"]) for name, found in exact.items()
-    } == {
-        "success_rate": (0.75, "all 4 start states, exactly"),
-        "success_within_2_completions": (0.75, "all 4 start states, exactly"),
-        "success_rate_practised": (2 / 3, "all 3 practised start states, exactly"),
-        "success_within_2_completions_practised": (2 / 3, "all 3 practised start states, exactly"),
-        "success_rate_held_back": (1.0, "all 1 held back start states, exactly"),
-        "success_within_2_completions_held_back": (1.0, "all 1 held back start states, exactly"),
-        "actions_over_shortest": (2.0, "all 3 solved start states, exactly"),
+    exact = success_figures(grid * 2, exactly=True)
+    assert exact == {
+        f"{name}{part}": (share, f"all {count} start states, exactly", None)
+        for name in ("success_rate_after", "success_within_2_chains")
+        for part, share, count in (("", 0.75, 4), ("_practised", 2 / 3, 3), ("_held_back", 1.0, 1))
     }
-    lake = EnvironmentConfig("FrozenLake-v1")
     slippery = [EpisodeResult({"cell": 0}, n < 3, 2, 6) for n in range(4)]
-    drawn = {found.metric_type: found for found in success_figures(lake, slippery, exactly=False)}
-    args = {"of": "4 episodes", "interval_95": list(share_interval(3, 4))}
-    assert drawn["success_rate"].metric_args == args
+    drawn = success_figures(slippery, exactly=False)
+    assert drawn["success_rate_after"] == (0.75, "4 episodes", share_interval(3, 4))
 
 
-def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all(runs):
+def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all(runs, tmp_path):
     config = config_of("run_pipeline", runs / "weights", runs / "pipeline", num_rounds=1)
     sampled = replace(config, evaluation=replace(config.evaluation, num_starts=24))
     with Run.of(config) as run:
-        card = cards.of_pipeline(sampled, run, run.summary)
-    figures = {found.metric_type: found.metric_args for found in card.figures}
-    assert "interval_95" in figures["success_rate"]
-    assert "from a sample of 24 start states" in card.about_figures
-    assert "every start state" not in card.about_figures
+        found = model_cards._figures(sampled, run, "actor", run.summary)
+    figures = {figure.metric_type: figure.metric_args for figure in found}
+    assert figures["success_rate_after"]["of"] == "48 episodes"
+    assert "interval_95" in figures["success_rate_after"]
 
 
 def test_a_critics_figures_lie_in_their_intervals(runs):
@@ -154,22 +151,19 @@ def test_a_critics_figures_lie_in_their_intervals(runs):
     figures = {
         found.metric_type: found for found in card_of(runs / "pipeline/critic").data.eval_results
     }
-    keys = {"r2_of_returns": "eval_r2", "rmse_of_returns": "eval_rmse"}
-    keys |= {"r2_of_values": "critic_r2", "rmse_of_values": "critic_rmse"}
-    for name, key in keys.items():
-        low, high = figures[name].metric_args["interval_95"]
-        assert low < figures[name].metric_value == summary[key] < high
-    assert figures["r2_of_values"].metric_args["of"] == "exact values of 48 states"
+    for name in ("eval_r2", "eval_r2_ceiling", "eval_rmse"):
+        interval = figures[name].metric_args["interval_95"]
+        assert interval == summary[f"{name}_interval"]
+        assert interval[0] < figures[name].metric_value == summary[name] < interval[1]
+    assert figures["critic_r2"].metric_value == summary["critic_r2"]
 
 
-def test_an_export_keeps_the_figures_data_and_limits_of_its_actor(runs):
+def test_an_export_keeps_the_figures_and_the_training_of_its_actor(runs):
     actor, exported = card_of(runs / "pipeline/actor"), card_of(runs / "export_all/model")
     assert exported.data.eval_results == actor.data.eval_results
-    for heading in ("Data", "Limits"):
-        section = rf"## {heading}\n.*?(?=## )"
-        texts = [re.search(section, card.text, re.DOTALL)[0] for card in (actor, exported)]
-        assert texts[0] == texts[1]
-    assert "is left after rounding" in card_of(runs / "export/model").text
+    texts = [re.search(r"## Training\n.*?(?=## )", c.text, re.DOTALL)[0] for c in (actor, exported)]
+    assert texts[0] == texts[1]
+    assert "| share of update kept | 1" in card_of(runs / "export/model").text
     assert "a LoRA adapter of rank 2" in card_of(runs / "simpo/actor").text
     assert load_policy(runs / "export/model").template.encode("1 0") == load_policy(
         runs / "simpo/actor"
@@ -186,9 +180,6 @@ def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, m
     monkeypatch.chdir(tmp_path)
     base = Base.of("some/model")
     assert (base.hub_id, base.licence) == ("some/model", {"license": "cc-by-nc-4.0"})
-    assert base.terms.startswith(
-        "The base is under `cc-by-nc-4.0` (see https://huggingface.co/some/"
-    )
     trained = tmp_path / "trained"
     trained.mkdir()
     (trained / "README.md").write_text(
@@ -197,7 +188,7 @@ def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, m
     assert (Base.of(trained).hub_id, Base.of(trained).licence) == (base.hub_id, base.licence)
     unknown = tmp_path / "unknown"
     unknown.mkdir()
-    assert "does not say under which licence" in Base.of(unknown).terms
+    assert Base.of(unknown).licence == {}
     (unknown / "README.md").write_text("---\n[not yaml\n---\n")
     assert Base.of(unknown).licence == {}
 
@@ -219,22 +210,46 @@ class Riddle(gym.Env):
         return "over", float(action == "man"), True, False, {}
 
 
-def test_the_card_of_a_world_that_takes_any_text_lists_no_actions(tmp_path, monkeypatch):
+def written(folder: Path, config: TrainBCConfig) -> str:
+    """The card of an actor that a run has only begun with."""
+    with Run.open(folder, config) as run:
+        (folder / "actor").mkdir()
+        model_cards.write(config, run, "actor", {})
+    return (folder / "actor/README.md").read_text()
+
+
+def test_the_card_of_a_world_that_takes_any_text_lists_no_actions(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(gym.registry, "Riddle-v0", EnvSpec("Riddle-v0", Riddle))
     world = EnvironmentConfig("Riddle-v0", extractor="utterance")
-    with Run.open(tmp_path, TrainBCConfig(environment=world)) as run:
-        told = cards.world(world, run)
-    assert told["reads"] == "texts such as `riddle`"
-    assert told["actions"] == "any text; 1 at most in a list"
-    assert cards.a_completion(world) == "any text"
+    text = written(tmp_path, TrainBCConfig(environment=world, actor=actor_of(runs)))
+    assert "| reads | texts such as `riddle` |" in text
+    assert "| actions | any text; 1 at most in a list |" in text
 
 
-def test_a_secret_among_the_settings_is_not_on_the_card(tmp_path):
+def test_a_secret_among_the_settings_is_not_on_the_card(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(model_cards, "make_language_env", lambda _: make_language_env(GRID))
     secret = replace(GRID, kwargs={"size": 2, "api_key": "hunter2"})
-    with Run.open(tmp_path, TrainBCConfig(environment=secret)) as run:
-        assert cards.world(GRID, run)["environment"].endswith(
-            "`{'size': 2, 'api_key': '<redacted>'}`"
-        )
+    text = written(tmp_path, TrainBCConfig(environment=secret, actor=actor_of(runs)))
+    assert "`{'size': 2, 'api_key': '<redacted>'}`" in text and "hunter2" not in text
+
+
+def test_a_licence_and_a_quantisation_that_are_known_are_told_and_else_that_they_are_not(
+    runs, tmp_path
+):
+    base = tmp_path / "base"
+    base.mkdir()
+    config = TrainBCConfig(environment=GRID, actor=ActorConfig(str(base)))
+    assert "does not say under which licence" in written(tmp_path / "unknown", config)
+    made_from = {"gguf": "x.gguf", "sha256": "0"}
+    facts = {"licence": "apache-2.0", "quantisation": "Q4_K, dequantised"}
+    write_manifest(base, {"made_from": made_from, **facts})
+    text = written(tmp_path / "known", config)
+    assert "The base is under `apache-2.0`. Its terms hold" in text
+    assert "Q4_K, dequantised; read as `auto`" in text
+
+
+def actor_of(runs: Path) -> ActorConfig:
+    return ActorConfig(str(runs / "weights/actor"))
 
 
 # --- cards and manifests -------------------------------------------------------------------------

@@ -12,12 +12,12 @@ from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 
 from lactchain.config import parse
 from lactchain.data import base_models
+from lactchain.data.model_cards import Base
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import sha256
 from lactchain.manifests import verify_manifest
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.models.model_cards import Base
 from lactchain.models.wheels import unpack
 from lactchain.settings import ActorConfig, CriticConfig, PackagedModel
 from lactchain.stages import run_pipeline

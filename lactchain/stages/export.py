@@ -76,8 +76,8 @@ def main(config: ExportConfig) -> dict[str, Any]:
 
 def export(config: ExportConfig, run: Run) -> dict[str, Any]:
     """The model of a configuration in RUN/model."""
+    from lactchain.data import model_cards
     from lactchain.models.export import export_actor
-    from lactchain.stages import cards
 
     folder = run.path("model")
     with disk_errors(folder):
@@ -89,7 +89,7 @@ def export(config: ExportConfig, run: Run) -> dict[str, Any]:
             "least_share_kept": report.kept[report.worst],
             "least_kept_in": report.worst,
         }
-    cards.write(cards.of_export, config, run, summary)
+    model_cards.write(config, run, "model", summary)
     return summary
 
 

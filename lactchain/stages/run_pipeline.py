@@ -141,7 +141,7 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
-    from lactchain.stages import cards
+    from lactchain.data import model_cards
 
     with under_way("getting ready"):
         config = sized(config, run)
@@ -172,7 +172,7 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         raise
     summary = results.summary()
     if follow(run.path("actor")).is_dir():  # else none was trained
-        cards.write(cards.of_pipeline, config, run, summary)
+        model_cards.write(config, run, "actor", summary)
     return summary
 
 

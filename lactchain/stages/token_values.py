@@ -57,11 +57,11 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     Raises:
         DataError: the episodes are damaged or do not fit the actor.
     """
+    from lactchain.data import model_cards
     from lactchain.data.token_view import mean_return
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.values import ValueModel
-    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.token_values import TRAINERS, training_figures
 
@@ -87,7 +87,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     save_result(trainer, run.path("values"), files)
     record_token_values(run, model, template, shown)
     summary = training_figures(trainer)
-    cards.write(cards.of_values, config, run, summary)
+    model_cards.write(config, run, "values", summary)
     return summary
 
 

@@ -121,9 +121,9 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
+    from lactchain.data import model_cards
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
-    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train
     from lactchain.trainers.behavior_cloning import behavior_cloning_trainer
 
@@ -147,7 +147,7 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     if look is not None:
         learnt = round(len(rows) * min(1.0, trainer.state.epoch))
         summary |= {"num_examples": learnt} | require_reading(look.figures(), config, learnt)
-    cards.write(cards.of_clone, config, run, summary)
+    model_cards.write(config, run, "actor", summary)
     return summary
 
 

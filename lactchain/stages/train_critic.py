@@ -73,8 +73,8 @@ def main(config: TrainCriticConfig) -> dict[str, Any]:
 
 def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     """Episodes, then the regression on their returns, then the comparison with exact values."""
+    from lactchain.data import model_cards
     from lactchain.models.critic import check_critic
-    from lactchain.stages import cards
     from lactchain.trainers.base import save_result
 
     check_critic(config.critic)
@@ -88,7 +88,7 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     save_result(trainer, run.path("critic"))
     del trainer  # the actor and the trained critic come in its place
     summary |= measure_values(config, run)
-    cards.write(cards.of_critic, config, run, summary)
+    model_cards.write(config, run, "critic", summary)
     return summary
 
 

@@ -78,11 +78,11 @@ def main(config: TrainSimPOConfig) -> dict[str, Any]:
 
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     """Pairs, read or made, then SimPO on them."""
+    from lactchain.data import model_cards
     from lactchain.models.actor import policy_file
     from lactchain.models.families import context_length
     from lactchain.models.loading import load_actor
     from lactchain.models.prompting import PromptTemplate
-    from lactchain.stages import cards
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
     from lactchain.trainers.trust_region import TrustRegion, sampled_rows
@@ -117,7 +117,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
     summary |= region.distances()
-    cards.write(cards.of_simpo, config, run, summary)
+    model_cards.write(config, run, "actor", summary)
     return summary
 
 
