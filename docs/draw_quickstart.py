@@ -14,7 +14,6 @@ from pathlib import Path
 from lactchain import open_run
 from lactchain.inspection import plots
 from lactchain.inspection.markup import Markup, shapes
-from lactchain.inspection.pictures import draw as draw_scene
 from lactchain.inspection.run_view import RunView
 from lactchain.inspection.summary import summarise
 from lactchain.types import Trajectory
@@ -93,9 +92,50 @@ def by_distance(run: RunView) -> Markup:
 
 
 def way(trajectory: Trajectory, run: RunView) -> Markup:
-    """The way of an episode, from its start state."""
-    scene = run.picture.look(trajectory.infos[0]["state"])
-    return draw_scene(run.picture, scene, [info["positions"] for info in trajectory.infos[1:]], 208)
+    """The way of an episode on the grid, from its start state to the flag, which is the goal."""
+    scene, side = run.picture.look(trajectory.infos[0]["state"]), run.picture.width
+    size = 208 // side
+    lines = [shapes.line(n * size, 0, n * size, side * size, "#cbd2d9") for n in range(side + 1)]
+    lines += [shapes.line(0, n * size, side * size, n * size, "#cbd2d9") for n in range(side + 1)]
+    flags = [flag(mark.x, mark.y, size) for mark in scene.marks if mark.kind == "goal"]
+    moves = moved(trajectory, scene.agent, size)
+    whole = shapes.moved(2, 2, *lines, *flags, *moves, arrow(*scene.agent, size))
+    return shapes.svg(side * size + 4, side * size + 4, whole)
+
+
+def moved(trajectory: Trajectory, here: tuple[int, ...], size: int) -> list[Markup]:
+    """A line for each chain, a little beside the one before, so that ways back stay visible."""
+    drawn = []
+    for number, info in enumerate(trajectory.infos[1:]):
+        shift, cells = (number % 4 - 1.5) * size / 14, [here, *info["positions"]]
+        points = [((x + 0.5) * size + shift, (y + 0.5) * size + shift) for x, y, *_ in cells]
+        if len(set(points)) > 1:
+            colour = plots.LINE_COLOURS[number % len(plots.LINE_COLOURS)]
+            drawn.append(shapes.polyline(points, colour, 2.5))
+        here = cells[-1]
+    return drawn
+
+
+def flag(x: int, y: int, size: int) -> Markup:
+    """The goal."""
+    unit, left, top = size / 10, x * size, y * size
+    pole = shapes.line(
+        left + 3 * unit, top + 2 * unit, left + 3 * unit, top + 8.5 * unit, shapes.INK
+    )
+    corners = [(left + a * unit, top + b * unit) for a, b in ((3, 2), (8, 3.7), (3, 5.4))]
+    return shapes.group(f"goal ({x}, {y})", pole, shapes.polygon(corners, "#f0b429", shapes.INK))
+
+
+def arrow(x: int, y: int, heading: int, size: int) -> Markup:
+    """The agent, which faces up, right, down or left."""
+    (dx, dy), radius = ((0, -1), (1, 0), (0, 1), (-1, 0))[heading], 0.3 * size
+    corners = [
+        (dx, dy),
+        (0.75 * (-dx - dy), 0.75 * (dx - dy)),
+        (0.75 * (dy - dx), -0.75 * (dx + dy)),
+    ]
+    places = [((x + 0.5) * size + radius * a, (y + 0.5) * size + radius * b) for a, b in corners]
+    return shapes.polygon(places, plots.LINE_COLOURS[0], "#fff")
 
 
 def placed(x: int, y: int, picture: Markup) -> Markup:

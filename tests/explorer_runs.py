@@ -1,5 +1,7 @@
 """A pipeline's run folder for the explorer: three rounds on a grid of 3x3, no models."""
 
+import base64
+import gzip
 import json
 from pathlib import Path
 
@@ -28,6 +30,15 @@ CONFIG = EnvironmentConfig(
 SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
 """How often the policy of a round plays well; the last is that of the run."""
 NONSENSE = "I would rather <b>not</b> $ay"
+
+
+def unpack(text: str) -> dict[str, list]:
+    """The columns of a table as a page holds it, as its script reads them."""
+    content = json.loads(gzip.decompress(base64.b64decode(text)))
+    return {
+        name: held if isinstance(held, list) else [held["words"][code] for code in held["codes"]]
+        for name, held in content.items()
+    }
 
 
 class GridRun:

@@ -11,7 +11,8 @@ from run_folders import HOSTILE, write_text_run, write_wordle_run
 from lactchain.data.movement import loops
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.inspection.contents import contents
-from lactchain.inspection.report import framed, render, write_report
+from lactchain.inspection.notebook import explore
+from lactchain.inspection.report import write_report
 from lactchain.inspection.run_view import open_run
 from lactchain.manifests import write_with_manifest
 
@@ -186,12 +187,12 @@ def test_without_scripts_the_page_is_a_readable_summary(browser, page):
     shown = visit.text("body")
     assert "The goal is reached in" in shown and "What still fails" in shown
     assert "One start state, before and after" in shown
-    assert visit.page.locator("#summary svg").count() == 4
+    assert visit.page.locator("#summary svg").count() == 2
     visit.close()
 
 
 def test_a_notebook_shows_the_same_in_a_frame_of_its_own(browser, run, tmp_path):
-    frame = framed(render(open_run(run.directory), screen="pairs"))
+    frame = explore(run.directory, screen="pairs")._repr_html_()
     (tmp_path / "notebook.html").write_text(f"<!doctype html>{frame}", encoding="utf-8")
     context = browser.new_context()
     page = context.new_page()

@@ -5,12 +5,11 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from explorer_runs import GridRun
+from explorer_runs import GridRun, unpack
 from run_folders import (
     HOSTILE,
     hostile_trajectory,
@@ -26,14 +25,12 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import plots, report, rollout_tables
+from lactchain.inspection import rollout_tables
+from lactchain.inspection.answer_tables import Ways
 from lactchain.inspection.contents import contents
-from lactchain.inspection.live import LivePage, write_page
-from lactchain.inspection.report import render, write_report
+from lactchain.inspection.report import LivePage, render, write_page, write_report
 from lactchain.inspection.run_view import open_run
 from lactchain.inspection.summary import summarise
-from lactchain.inspection.tables import unpack
-from lactchain.inspection.ways import Ways
 from lactchain.inspection.worth import Worth
 from lactchain.manifests import write_run_file, write_with_manifest
 from lactchain.stages.recording import film_run
@@ -195,21 +192,22 @@ def test_a_way_ends_at_the_goal(run):
 
 
 def test_of_very_many_episodes_the_failures_come_first_and_the_page_says_so(run, monkeypatch):
-    everything = contents(open_run(run.directory)).sample
-    assert everything == (864, 864)
+    everything = contents(open_run(run.directory))
+    assert everything.num_episodes == len(everything.trajectories) == 864
     monkeypatch.setattr(rollout_tables, "MAX_BYTES", 50_000)
     view = open_run(run.directory)
     held = contents(view)
-    assert held.sample.of == 864 and 200 < held.sample.shown < 700
+    shown = len(held.trajectories)
+    assert held.num_episodes == 864 and 200 < shown < 700
     outcomes = held.tables["episodes"]["outcome"]
     lost = sum(not r.success for found in view.results.values() for r in found)
-    assert len(outcomes) == held.sample.shown and outcomes.count("cut off") == lost
+    assert len(outcomes) == shown and outcomes.count("cut off") == lost
     assert outcomes.count("solved") > 0
     summary = summarise(view)
     assert held.row_of(summary.after) is None  # the first screen plays it nevertheless
     first, page = contents(view, shown=[summary.before, summary.after]), render(view)
     assert first.trajectories[first.row_of(summary.after)] is summary.after
-    assert f"A sample: {held.sample.shown + 1} of 864 episodes" in page
+    assert f"A sample: {shown + 1} of 864 episodes" in page
     assert page.count('data-episode="') == 2
 
 
@@ -289,22 +287,13 @@ def test_moves_have_the_values_that_the_value_model_gave_them(tmp_path):
     run = open_run(write_maze_run(tmp_path / "run"))
     optimal, wandering = run.trajectories
     worth = Worth(None, run.completion_values)
-    records = worth.records(optimal)
-    assert [r.advantage for r in records] == pytest.approx([0.0] * 12)
+    values, advantages = zip(*worth.of(optimal), strict=True)
+    assert advantages == pytest.approx([0.0] * 12)
     steps = np.arange(12, 0, -1)
-    assert [r.value for r in records] == pytest.approx((0.99 ** (steps - 1) - 1) / 0.01)
-    assert [r.q for r in records] == pytest.approx([r.value for r in records])
-    lost = [r.advantage for r in worth.records(wandering)]
+    assert values == pytest.approx((0.99 ** (steps - 1) - 1) / 0.01)
+    lost = [advantage for _, advantage in worth.of(wandering)]
     assert min(lost) < 0 and max(lost) <= 1e-12
     assert page_of(run.directory).table("steps")["value"][11] == 0.0
-
-
-def test_a_game_without_places_is_drawn_by_its_board(tmp_path):
-    view = open_run(write_wordle_run(tmp_path / "run"))
-    game = view.trajectories[0]
-    stepped = tuple({**info, "positions": [[]]} for info in game.infos)
-    drawn = report._drawn(view, replace(game, infos=stepped))
-    assert "<rect" in drawn and drawn == report._drawn(view, game)
 
 
 def test_games_of_wordle_show_coloured_letters(tmp_path):
@@ -396,13 +385,6 @@ def test_a_damaged_trajectory_file_is_named(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"lake", b"cake"))
     with pytest.raises(DataError, match="000000.parquet"):
         write_report(tmp_path / "run")
-
-
-def test_many_rounds_share_a_picture_and_a_short_legend():
-    curves = {f"round_{n}": ([0, 1], [n, n + 1]) for n in range(12)}
-    texts = Page(plots.line_chart("loss", curves)).texts
-    assert {"round_0", "round_11"} <= set(texts)
-    assert "round_5" not in [text for text in texts if ":" not in text]
 
 
 def test_alarms_are_shown_with_their_first_round_and_what_helps(tmp_path):

@@ -1,4 +1,4 @@
-"""What the actor answers to start states, round by round, and what else it might say.
+"""What the actor answers to start states, round by round, what else it might say, where that leads.
 
 A pipeline records that (`lactchain.data.inspections`). Of a run that has no such record there are
 the first completions of its evaluations' episodes.
@@ -6,25 +6,53 @@ the first completions of its evaluations' episodes.
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import cache, cached_property
 
 from lactchain.data.evaluations import EpisodeResult
-from lactchain.inspection.rollout_tables import States, Vocabulary, probabilities, succeeded
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import State
+from lactchain.inspection.rollout_tables import States, Vocabulary, completion_row, succeeded
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.inspection.ways import Ways
+from lactchain.inspection.tables import Row
 from lactchain.inspection.worth import Worth, key
 from lactchain.types import Trajectory
 
-ANSWER = (
-    "round", "state", "text", "completion", "tokens", "probabilities", "reward", "invalid", "way",
-    "success", "num_actions", "return", "value", "q", "advantage", "optimal", "policy_value",
-    "shortest",
-)  # fmt: skip
-CANDIDATE = (
-    "round", "state", "completion", "tokens", "probabilities", "probability", "count", "reward",
-    "score", "invalid", "chosen", "rejected",
-)  # fmt: skip
-Row = dict[str, Any]
+Way = list[list[int]]
+
+
+class Ways:
+    """Where a world's exact model says that completions lead; unknown with dice or no picture."""
+
+    def __init__(self, env: LanguageEnv | None) -> None:
+        self._env, self._known = env, cache(self._follow)
+
+    def way(self, state: State, completion: str) -> Way | None:
+        """The positions that the actions of a completion lead to, in order; None if unknown."""
+        return None if self._model is None else self._known(key(state), completion)
+
+    def _follow(self, state: str, completion: str) -> Way | None:
+        try:
+            number = int(self._model.non_terminal[self._model.row(json.loads(state))])
+        except (AttributeError, KeyError, TypeError, ValueError):  # no state of this world
+            return None
+        way = []
+        for action in getattr(self._env.extractor.parse(completion), "actions", ()):
+            number = int(self._model.next_state[number, action, 0])
+            scene = self._env.view.picture.look(self._model.states[number])
+            if scene is None or scene.agent is None:
+                return None
+            way.append(list(scene.agent))
+            if self._model.terminal[number]:
+                break
+        return way
+
+    @cached_property
+    def _model(self):
+        view = None if self._env is None else self._env.view
+        if view is None or view.picture is None or view.model is None:
+            return None
+        model = view.model(self._env.env)
+        return model if model.deterministic else None
 
 
 def recorded_rows(view: RunView, states: States, ways: Ways) -> tuple[list[Row], list[Row]]:
@@ -35,84 +63,62 @@ def recorded_rows(view: RunView, states: States, ways: Ways) -> tuple[list[Row],
         for row in inspection.answers.to_pylist():
             state = json.loads(row["state"])
             numbers[row["state_id"]] = states.number(state)
-            answers.append(_answer(row, number, numbers[row["state_id"]]))
-            answers[-1]["way"] = ways.way(state, row["completion"])
-            answers[-1]["reward"] = _reward(row, view)
-        for row in inspection.candidates.to_pylist():
-            candidates.append(_answer(row, number, numbers.get(row["state_id"])))
+            earned = {"way": ways.way(state, row["completion"]), "reward": _reward(row, view)}
+            answers.append(_recorded(row, number, numbers) | earned)
+        candidates += [_recorded(row, number, numbers) for row in inspection.candidates.to_pylist()]
     return answers, candidates
 
 
-def _answer(row: Mapping[str, Any], number: int, state: int | None) -> Row:
+def _recorded(row: Row, number: int, numbers: Mapping[int, int]) -> Row:
     flags = {n: int(row[n]) for n in ("invalid", "success", "chosen", "rejected") if n in row}
     known = [round(p, 3) for p in row["probabilities"] or ()]
-    return {**row, **flags, "probabilities": known, "round": number, "state": state}
+    place = {"round": number, "state": numbers.get(row["state_id"])}
+    return {**row, **flags, "probabilities": known, **place}
 
 
-def _reward(row: Mapping[str, Any], view: RunView) -> float | None:
+def _reward(row: Row, view: RunView) -> float | None:
     """What an answer earned in all, the cost of a chain in it, as candidates tell it.
 
     None of an answer that a world took as a text of its own: that was not recorded.
     """
-    cost = view.world.get("chain_cost", 0.0)
-    if not row["invalid"]:
-        return sum(row["rewards"]) - cost
-    if view.env is None or view.env.view.step_takes_text:
-        return None
-    return view.env.invalid_penalty - cost
+    earned = sum(row["rewards"])
+    if row["invalid"]:
+        if view.env is None or view.env.view.step_takes_text:
+            return None
+        earned = view.env.invalid_penalty
+    return earned - view.world.get("chain_cost", 0.0)
 
 
 def played_rows(
-    view: RunView, states: States, vocabulary: Vocabulary, worth_of: Mapping[int | None, Worth]
+    view: RunView, states: States, vocabulary: Vocabulary, worth: Mapping[int | None, Worth]
 ) -> Iterator[Row]:
     """Answers as the episodes of evaluations begin; one for each start state and round."""
-    parts = {"": view, **view.stages}
-    evaluations = {
-        name: part for name, part in parts.items() if part.trajectories and _is_evaluation(part)
-    }
-    for name, part in evaluations.items():
-        number = round_of(name)
-        results = _by_start(part.results.get(None, []))
-        begun: dict[str, Trajectory] = {}
+    for name, part in view.parts.items():
+        if "after" not in part.episodes:
+            continue
+        number, results, begun = round_of(name), {}, {}
+        for result in part.results.get(None, []):
+            results.setdefault(key(result.state), []).append(result)
         for trajectory in filter(len, part.trajectories):
             begun.setdefault(key(trajectory.infos[0].get("state")), trajectory)
+        begun.pop(key(None), None)
         for start, trajectory in begun.items():
-            state = trajectory.infos[0].get("state")
-            if state is not None:
-                row = _first_answer(trajectory, vocabulary, worth_of.get(number, Worth()))
-                yield row | {
-                    "round": number,
-                    "state": states.number(state),
-                    **_outcome(trajectory, results.get(start, [])),
-                }
-
-
-def _is_evaluation(part: RunView) -> bool:
-    return "after" in part.episodes
-
-
-def _by_start(results: list[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
-    found: dict[str, list[EpisodeResult]] = {}
-    for result in results:
-        found.setdefault(key(result.state), []).append(result)
-    return found
+            state = states.number(trajectory.infos[0]["state"])
+            row = _first_answer(trajectory, vocabulary, worth[number])
+            outcome = _outcome(trajectory, results.get(start, []))
+            yield {**row, **outcome, "round": number, "state": state}
 
 
 def _first_answer(trajectory: Trajectory, vocabulary: Vocabulary, worth: Worth) -> Row:
-    action, after = trajectory.actions[0], trajectory.infos[1]
-    record = worth.records(trajectory)[0]
+    value, advantage = worth.of(trajectory)[0]
     return {
+        **completion_row(trajectory, 0, vocabulary, digits=3),
         "text": trajectory.observations[0],
-        "completion": action.text,
-        "tokens": vocabulary.tokens(action.token_ids),
-        "probabilities": probabilities(action.logprobs),
-        "reward": record.reward,
-        "invalid": int(bool(after.get("invalid_action"))),
-        "way": after.get("positions", []),
+        "invalid": int(bool(trajectory.infos[1].get("invalid_action"))),
         "return": trajectory.episode_return,
-        "value": record.value,
-        "q": record.q,
-        "advantage": record.advantage,
+        "value": value,
+        "q": None if advantage is None else value + advantage,
+        "advantage": advantage,
     }
 
 

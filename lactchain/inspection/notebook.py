@@ -7,24 +7,31 @@ explore(run, beside=["runs/other"])      # two runs, side by side
 frames(run)["answers"]                   # what it shows, for pandas
 """
 
+import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lactchain.inspection import report
 from lactchain.inspection.contents import contents
-from lactchain.inspection.run_view import RunView
-from lactchain.inspection.run_view import open_run as open_run
+from lactchain.inspection.report import render
+from lactchain.inspection.run_view import RunView, open_run
+
+FRAME = (
+    '<iframe srcdoc="{}" sandbox="allow-scripts" style="width: 100%; height: {}px; border: 0"'
+    ' title="a run"></iframe>'
+)
 
 
+@dataclass(frozen=True)
 class Explorer:
-    """A page that a notebook displays."""
+    """A page that a notebook displays, within a frame: it reaches nothing outside of that."""
 
-    def __init__(self, page: str, height: int) -> None:
-        self.page, self.height = page, height
+    page: str
+    height: int
 
     def _repr_html_(self) -> str:
-        return report.framed(self.page, self.height)
+        return FRAME.format(html.escape(self.page), self.height)
 
 
 def explore(
@@ -33,14 +40,8 @@ def explore(
     beside: Sequence[str | Path] = (),
     height: int = 760,
 ) -> Explorer:
-    """The explorer of a run, with others `beside` it.
-
-    Args:
-        screen: the one of `report.SCREENS` that it opens on.
-        height: of the frame, in pixels.
-    """
-    view = run if isinstance(run, RunView) else open_run(run)
-    return Explorer(report.render(view, [open_run(other) for other in beside], screen), height)
+    """The explorer of a run, others `beside` it, open on one of `report.SCREENS`."""
+    return Explorer(render(open_run(run), [open_run(other) for other in beside], screen), height)
 
 
 def frames(run: RunView | str | Path) -> dict[str, Any]:
@@ -51,10 +52,9 @@ def frames(run: RunView | str | Path) -> dict[str, Any]:
     """
     import pandas
 
-    view = run if isinstance(run, RunView) else open_run(run)
     return {
         name: pandas.DataFrame({key: list(map(_as_utf8, values)) for key, values in table.items()})
-        for name, table in contents(view).tables.items()
+        for name, table in contents(open_run(run)).tables.items()
     }
 
 

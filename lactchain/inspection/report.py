@@ -4,10 +4,11 @@ Reads only what the folder holds, needs no model, and leaves out what is not the
 running job can be looked at too.
 """
 
-import html
 import json
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,12 @@ from markupsafe import Markup
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
-from lactchain.inspection.assets import assets
 from lactchain.inspection.contents import Contents, contents
-from lactchain.inspection.markup import environment
-from lactchain.inspection.pictures import draw
-from lactchain.inspection.references import references
-from lactchain.inspection.rollout_tables import Sample, succeeded
+from lactchain.inspection.markup import assets, environment, static
+from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, open_run
-from lactchain.inspection.summary import RoundFacts, Summary, chosen_round, summarise, words
+from lactchain.inspection.summary import RoundFacts, summarise, words
 from lactchain.inspection.tables import pack
-from lactchain.types import Trajectory
 
 # Each with its names in the summaries of pipelines, classic agents and single evaluations.
 COMPARED = {
@@ -34,22 +31,16 @@ COMPARED = {
     "environment steps": ("num_env_steps",),
     "CPU-seconds": ("time/cpu_seconds",),
 }
-LEARNT = (
-    ("search/best_fitness", "search/fitness"),
-    ("eval/episode_return",),
-    ("rollout/episode_return",),
-    ("train/loss",),
-)
+LEARNT = [["search/best_fitness", "search/fitness"], ["eval/episode_return"]]
+LEARNT += [["rollout/episode_return"], ["train/loss"]]
 """What the first screen shows the course of where there are no rounds, the best first."""
+SAMPLED = "A sample of {asked:,} of {of:,} start states, in all rounds."
 MOST_MARKS = 9
 """Rounds that are named below the chart of the first screen."""
-SCREENS = (
-    "summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "search", "run",
-)  # fmt: skip
-FRAME = (
-    '<iframe srcdoc="{}" sandbox="allow-scripts" style="width: 100%; height: {}px; border: 0"'
-    ' title="a run"></iframe>'
-)
+LIVE_SHARE = 0.02
+"""What the page may cost of a run's time: where it costs more, it is left as it was for a while."""
+SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "search", "run"]
+log = logging.getLogger(__name__)
 
 
 def write_report(
@@ -58,27 +49,43 @@ def write_report(
     beside: Sequence[str | Path] = (),
     under_way: str = "",
 ) -> Path:
-    """Writes the page of a run folder, with others `beside` it; returns its path.
-
-    Args:
-        under_way: the stage that has just begun; empty: the folder says what is.
-    """
-    view = open_run(run_dir)
-    path = Path(output or view.directory / "report.html")
-    others = [open_run(other) for other in beside]
-    atomic_write(path, render(view, others, under_way=under_way))
+    """Writes the page of a run folder, with others `beside` it; returns its path."""
+    path = Path(output or Path(run_dir) / "report.html")
+    page = render(open_run(run_dir), [open_run(other) for other in beside], under_way=under_way)
+    atomic_write(path, page)
     return path
+
+
+def write_page(run_dir: str | Path, under_way: str = "") -> None:
+    """Writes the page of a run; one that cannot be drawn or written costs a warning."""
+    try:
+        write_report(run_dir, under_way=under_way)
+    except Exception as error:  # noqa: BLE001  - of whatever kind: the run is no part of it
+        log.warning("%s: the page is left as it was: %s", run_dir, error)
+
+
+class LivePage:
+    """The page of a run under way: written anew when a stage begins, while that costs little."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir, self._began, self._spent = run_dir, time.perf_counter(), 0.0
+
+    def begin(self, stage: str) -> None:
+        """Shows what there is so far, and that a stage is under way."""
+        start = time.perf_counter()
+        if self._spent <= LIVE_SHARE * (start - self._began):
+            write_page(self._run_dir, under_way=stage)
+            self._spent += time.perf_counter() - start
 
 
 def write_learning_curve(run_dir: str | Path) -> Path | None:
     """Writes learning_curve.svg into a run folder; None where nothing has been measured yet."""
-    view, names = open_run(run_dir), ("rollout/episode_return", "eval/episode_return")
-    lines = {name: curve for name, curve in view.curves().items() if name in names}
-    if not lines:
-        return None
+    view = open_run(run_dir)
+    lines = _lines(view, ("rollout/episode_return", "eval/episode_return"))
     path = view.directory / "learning_curve.svg"
-    atomic_write(path, str(plots.line_chart("return of an episode over steps", lines)))
-    return path
+    if lines:
+        atomic_write(path, str(plots.line_chart("return of an episode over steps", lines)))
+    return path if lines else None
 
 
 def render(
@@ -92,60 +99,54 @@ def render(
     """
     if screen not in SCREENS:
         raise ValueError(f"screen: expected one of {SCREENS}, got {screen!r}")
-    summary, files = summarise(view), assets()
+    summary = summarise(view)
     held = contents(view, beside, filter(None, (summary.before, summary.after)))
     commit = view.environment.get("git_commit")
-    facts = (view.state, view.environment.get("device"), f"commit {commit}" if commit else None)
-    page = environment.get_template("page.html")
-    text = page.render(
-        name=view.name,
+    facts = view.state, view.environment.get("device"), f"commit {commit}" if commit else None
+    sides = (("before training", summary.before), ("after", summary.after))
+    told = _embedded(view, beside, held, screen)
+    text = environment.get_template("page.html").render(
+        view=view,
         facts=[*filter(None, facts)],
         summary=summary,
-        words=words(view) if held.tables["answers"]["state"] else "",
+        words=told["words"] if held.tables["answers"]["state"] else "",
         under_way=under_way or summary.under_way,
-        num_last=len(view.results.get(chosen_round(view), [])),
         failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
-        rounds_chart=_rounds_chart(summary) or _learning_chart(view),
-        distance_chart=_distance_chart(summary),
-        both=_both(view, summary, held),
-        comparison=_comparison([view, *beside]) if beside else None,
-        figures=view.figures,
-        stages=view.stages,
-        config=_config(view),
-        embedded=Markup(_json(_embedded(view, beside, held, screen))),
+        charts=[*_charts(view, summary.evaluations)],
+        both=[(name, t, held.row_of(t)) for name, t in sides if t is not None],
+        succeeded=succeeded,
+        runs=[view, *beside],
+        told=told,
+        # JSON that can stand in a script element
+        embedded=Markup(json.dumps(told).replace("<", "\\u003c").replace("&", "\\u0026")),
         tables={name: Markup(pack(columns)) for name, columns in held.tables.items()},
-        script=Markup(files.script),
-        script_hash=Markup(files.script_hash),
-        style=Markup(files.style),
+        **assets(),
     )
     return text.lstrip()
-
-
-def framed(page: str, height: int = 760) -> str:
-    """A page within another one, as notebooks show it: it reaches nothing outside of its frame."""
-    return FRAME.format(html.escape(page), height)
 
 
 def _embedded(
     view: RunView, beside: Sequence[RunView], held: Contents, screen: str
 ) -> dict[str, Any]:
     """What the page's script has to know besides the tables."""
-    runs = [view, *beside]
+    runs, parts = [view, *beside], view.parts.items()
+    # Of very many start states a pipeline asks a few.
+    asked = next((found.meta for found in reversed(view.inspections.values())), {})
+    zoo = json.loads(static("zoo.json"))["agents"]
     return {
         "picture": _picture(view),
         "runs": [run.name for run in runs],
         "compared": [[name, [_compared(run, name) for run in runs]] for name in COMPARED],
         "reasons": DROP_REASONS,
-        "sample": _sample(view, held.sample),
-        "asked": _asked(view),
-        "references": references(view),
+        "sample": _sample(view, held),
+        "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",
+        "references": [  # what others reach with classic agents, beside a learning curve
+            {"label": f"zoo's {name}, {steps} steps: {mean:g} ± {spread:g}", "mean": mean}
+            for name, (mean, spread, steps) in zoo.get(view.world.get("id"), {}).items()
+        ],
         "words": words(view),
-        "valued": {
-            name: part.token_values.meta
-            for name, part in {"": view, **view.stages}.items()
-            if part.token_values
-        },
-        "config": _config(view),
+        "valued": {name: part.token_values.meta for name, part in parts if part.token_values},
+        "config": (view.directory / "config.yaml").read_text(encoding="utf-8"),
         "environment": json.dumps(view.environment, indent=2),
         "screen": screen,
     }
@@ -156,129 +157,56 @@ def _picture(view: RunView) -> dict[str, Any] | None:
     picture = view.picture
     if picture is None:
         return None
-    template = view.env.view.template
-    return {
-        "width": picture.width,
-        "height": picture.height,
-        "background": picture.background,
-        "fog": bool(picture.fog_unless) and f"{{{picture.fog_unless}}}" not in template,
-    }
+    has_fog = bool(picture.fog_unless) and f"{{{picture.fog_unless}}}" not in view.env.view.template
+    size = {"width": picture.width, "height": picture.height}
+    return {**size, "background": picture.background, "fog": has_fog}
 
 
-def _sample(view: RunView, sample: Sample) -> str:
+def _sample(view: RunView, held: Contents) -> str:
     """What of the episodes is on the page, where it is not all of them."""
-    if sample.shown < sample.of:
-        return (
-            f"A sample: {sample.shown:,} of {sample.of:,} episodes, failures first, since all of"
-            " them would make a page of more than 20 MB. The run folder has all."
+    if (shown := len(held.trajectories)) < held.num_episodes:
+        told = (
+            f"A sample: {shown:,} of {held.num_episodes:,} episodes, failures first, since all of"
         )
+        return f"{told} them would make a page of more than 20 MB. The run folder has all."
     if view.summary is None and view.stages:
         return "The episodes that critics learn from are added when the run is finished."
     return ""
 
 
-def _asked(view: RunView) -> str:
-    """Of very many start states a pipeline asks a sample, and the page says so."""
-    metas = [inspection.meta for inspection in view.inspections.values()]
-    if not metas or not metas[-1]["sampled"]:
-        return ""
-    return f"A sample of {metas[-1]['asked']:,} of {metas[-1]['of']:,} start states, in all rounds."
-
-
-def _json(content: Mapping[str, Any]) -> str:
-    """JSON that can stand in a script element."""
-    return json.dumps(content).replace("<", "\\u003c").replace("&", "\\u0026")
-
-
-def _config(view: RunView) -> str:
-    return (view.directory / "config.yaml").read_text(encoding="utf-8")
-
-
-def _rounds_chart(summary: Summary) -> Markup | str:
-    rounds = [facts for facts in summary.rounds if "," not in facts.name]
-    if len(rounds) < 2:
-        return ""
-    numbers = list(range(len(rounds)))
-    marks = numbers[:: math.ceil(len(numbers) / MOST_MARKS)]
-    lines = {
-        "goal reached": (numbers, [facts.solved.rate for facts in rounds]),
-        "within 2": (numbers, [facts.within_2.rate for facts in rounds]),
+def _charts(view: RunView, rounds: Sequence[RoundFacts]) -> Iterator[Markup]:
+    """Success over the rounds, or what a run without is judged by, and by distance at both ends."""
+    if len(rounds) > 1:
+        numbers = list(range(len(rounds)))
+        lines = {
+            "goal reached": (numbers, [facts.solved.rate for facts in rounds]),
+            "within 2": (numbers, [facts.within_2.rate for facts in rounds]),
+        }
+        marks = numbers[:: math.ceil(len(numbers) / MOST_MARKS)]
+        yield plots.line_chart("success over rounds", lines, x_label="round", x_marks=marks)
+    elif lines := next(filter(None, (_lines(view, names) for names in LEARNT)), {}):
+        yield plots.line_chart(" and ".join(lines), lines)
+    bars = {
+        facts.name: {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
+        for facts in (*rounds[:1], *rounds[1:][-1:])
+        if facts.solved_by_distance
     }
-    return plots.line_chart("success over rounds", lines, x_label="round", x_marks=marks)
+    if bars:
+        yield plots.bar_chart("success by distance", bars, "shortest way, in actions", width=300)
 
 
-def _learning_chart(view: RunView) -> Markup | str:
-    """The course of what a run without rounds is judged by, or trained on."""
-    for names in LEARNT:
-        lines = {name: curve for name, curve in view.curves().items() if name in names}
-        if lines:
-            return plots.line_chart(" and ".join(lines), lines)
-    return ""
-
-
-def _distance_chart(summary: Summary) -> Markup | str:
-    """Success by distance, in the first evaluation and in the last."""
-    whole = [facts for facts in summary.rounds if "," not in facts.name]
-    shown = [facts for facts in (*whole[:1], *whole[1:][-1:]) if facts.solved_by_distance]
-    bars = {facts.name: _bars(facts) for facts in shown}
-    if not bars:
-        return ""
-    return plots.bar_chart("success by distance", bars, "shortest way, in actions", width=300)
-
-
-def _bars(facts: RoundFacts) -> dict[int, tuple[float, int]]:
-    return {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
-
-
-def _both(view: RunView, summary: Summary, held: Contents) -> list[dict[str, Any]]:
-    """The two sides of one start state, and which rows of the page's episodes they are."""
-    found = []
-    for name, trajectory in (("before training", summary.before), ("after", summary.after)):
-        if trajectory is not None:
-            found.append(
-                {
-                    "name": name,
-                    "trajectory": trajectory,
-                    "ending": "solved" if succeeded(trajectory) else "not solved",
-                    "drawn": _drawn(view, trajectory),
-                    "episode": held.row_of(trajectory),
-                }
-            )
-    return found
-
-
-def _drawn(view: RunView, trajectory: Trajectory) -> Markup | str:
-    picture, first = view.picture, trajectory.infos[0].get("state")
-    scene = picture.look(first) if picture else None
-    if scene is None:
-        return ""
-    last = picture.look(trajectory.infos[-1].get("state"))
-    moves = [info.get("positions", []) for info in trajectory.infos[1:]]
-    ways = [[place for place in move if place] for move in moves]  # some worlds know no places
-    return draw(picture, scene if scene.agent or last is None else last, ways)
-
-
-def _comparison(views: Sequence[RunView]) -> tuple[Sequence[str], list[list[Any]]]:
-    """Success and cost of runs side by side, each row from a run's summary."""
-    rows = [
-        [view.name, *(_cell(name, _compared(view, name)) for name in COMPARED), view.minutes]
-        for view in views
-    ]
-    return ("run", *COMPARED, "minutes"), rows
+def _lines(view: RunView, names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
+    return {name: curve for name, curve in view.curves().items() if name in names}
 
 
 def _compared(view: RunView, name: str) -> Any:
-    """A figure of `COMPARED`; None where a run has none."""
+    """A figure of `COMPARED`; None where a run has none.
+
+    The mean return of a finished pipeline is that of its round, which its metrics have.
+    """
     summary = view.summary or {}
     found = next((summary[key] for key in COMPARED[name] if key in summary), None)
-    return _return_of_round(view) if found is None and name == "return" else found
-
-
-def _return_of_round(view: RunView) -> float | None:
-    """The mean return of a finished pipeline, which its metrics have for each round."""
-    rounds, returns = view.curves().get("eval/episode_return", ([], []))
-    return dict(zip(rounds, returns, strict=True)).get((view.summary or {}).get("round"))
-
-
-def _cell(name: str, value: Any) -> Any:
-    return f"{100 * value:.1f}\u00a0%" if name == "success" and value is not None else value
+    if found is None and name == "return":
+        points = zip(*view.curves().get("eval/episode_return", ([], [])), strict=True)
+        return dict(points).get(summary.get("round"))
+    return found

@@ -4,104 +4,95 @@ Rows refer to each other by number. Of very many episodes a page holds a sample,
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from lactchain.config import load
 from lactchain.data.movement import loops
 from lactchain.environments.views import State
+from lactchain.files import follow
 from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.inspection.vocabulary import Vocabulary
-from lactchain.inspection.worth import Keys, Worth
+from lactchain.inspection.tables import Row
+from lactchain.inspection.worth import Worth, key
 from lactchain.types import Trajectory
 
 MAX_BYTES = 20_000_000
 """What the episodes of a page may weigh, as text; of more there is a sample."""
-EPISODE = (
-    "stage", "round", "number", "policy", "outcome", "episode_return", "num_steps", "num_actions",
-    "num_invalid", "num_bumps", "loop", "start_state", "end_state", "end_text",
-)  # fmt: skip
-STEP = (
-    "state", "prompt", "completion", "tokens", "probabilities", "cut", "executed", "rewards",
-    "reward", "bumped", "way", "invalid", "value", "advantage",
-)  # fmt: skip
-STATE = ("state", "agent", "marks", "group")
-Row = dict[str, Any]
-
-
-class Sample(NamedTuple):
-    """How many of all episodes a page holds."""
-
-    shown: int
-    of: int
 
 
 @dataclass
 class States:
-    """The states that a page speaks of, each once.
+    """The states that a page speaks of, each once."""
 
-    Attributes:
-        picture: of the world; None where it draws nothing.
-        rows: one for each state: its JSON text, and its scene.
-    """
-
-    picture: Picture | None
-    rows: list[Row] = field(default_factory=list)
+    picture: Picture | None  # of the world; None where it draws nothing
+    rows: list[Row] = field(default_factory=list)  # of each its JSON text, and its scene
     _numbers: dict[str, int] = field(default_factory=dict)
-    _key: Keys = field(default_factory=Keys)
 
     def number(self, state: State | None) -> int | None:
         """The row of a state; None where there is none."""
         if state is None:
             return None
-        text = self._key(state)
+        text = key(state)
         if text not in self._numbers:
             self._numbers[text] = len(self.rows)
-            self.rows.append({"state": text} | self._scene(state))
+            scene = self.picture.look(state) if self.picture else None
+            self.rows.append({"state": text} | (scene._asdict() if scene else {}))
         return self._numbers[text]
 
-    def _scene(self, state: State) -> Row:
-        scene = self.picture.look(state) if self.picture else None
-        return {} if scene is None else scene._asdict()
+
+class Vocabulary:
+    """Token ids as text, by the tokenizer in a run's folder: no model is loaded for it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        actor = load(run_dir / "config.yaml").get("actor")
+        named = actor.get("model") if isinstance(actor, dict) else None
+        places = [follow(run_dir / "actor"), run_dir / "base/actor", *([named] if named else [])]
+        files = (Path(place) / "tokenizer.json" for place in places)
+        self._file = next((file for file in files if file.is_file()), None)
+        self._text = cache(self._decoded)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token; none at all without a tokenizer."""
+        return [] if self._file is None else [self._text(number) for number in ids]
+
+    def _decoded(self, number: int) -> str:
+        """As it reads within a text: decoders drop the space that a word at the start has."""
+        text = self._tokenizer.decode([number], skip_special_tokens=False)
+        return text or self._tokenizer.id_to_token(number) or "?"
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self._file))
 
 
-@dataclass(frozen=True)
-class Played:
-    """Episodes of one stage, and what their completions are worth."""
+class Played(NamedTuple):
+    """An episode: its stage, its place there, and by what its completions are valued."""
 
     stage: str
-    view: RunView
+    number: int
+    trajectory: Trajectory
     worth: Worth
 
 
-Numbered = tuple[Played, int, Trajectory]
-"""An episode, and its place among those of its stage."""
+def chosen_episodes(
+    parts: Iterable[tuple[str, RunView, Worth]], shown: Iterable[Trajectory] = ()
+) -> tuple[list[Played], int]:
+    """The episodes that a page holds, those `shown` among them, and how many there are.
 
-
-def episode_rows(
-    played: Sequence[Played],
-    states: States,
-    vocabulary: Vocabulary,
-    shown: Iterable[Trajectory] = (),
-) -> tuple[list[Row], list[Row], list[Trajectory], Sample]:
-    """Rows of episodes and of their completions, the episodes, and how many of all they are.
-
-    Args:
-        shown: episodes that are in every sample.
+    Stages come by name, with what their completions are valued by.
     """
     everything = [
-        (source, number, trajectory)
-        for source in played
-        for number, trajectory in enumerate(source.view.trajectories)
+        Played(stage, number, trajectory, worth)
+        for stage, view, worth in parts
+        for number, trajectory in enumerate(view.trajectories)
     ]
-    chosen = _sample(everything, {id(trajectory) for trajectory in shown})
-    episodes, steps = [], []
-    for source, number, trajectory in chosen:
-        episodes.append(_episode(source, number, trajectory, states))
-        steps += _steps(source, trajectory, states, vocabulary)
-    sample = Sample(len(chosen), len(everything))
-    return episodes, steps, [trajectory for *_, trajectory in chosen], sample
+    return _sample(everything, set(map(id, shown))), len(everything)
 
 
 def succeeded(trajectory: Trajectory) -> bool:
@@ -109,22 +100,17 @@ def succeeded(trajectory: Trajectory) -> bool:
     return bool(trajectory.infos[-1].get("success", False))
 
 
-def _sample(everything: list[Numbered], shown: Collection[int]) -> list[Numbered]:
-    """As many as a page may hold, failures first, the others evenly spread; in their order.
-
-    Args:
-        shown: the `id` of episodes that are there in any case.
-    """
+def _sample(everything: list[Played], shown: Collection[int]) -> list[Played]:
+    """As many as a page may hold, failures first, the others evenly spread; in their order."""
     told: set[str] = set()
-    weights = [_weight(trajectory, told) for *_, trajectory in everything]
+    weights = [_weight(played.trajectory, told) for played in everything]
     if sum(weights) <= MAX_BYTES:
         return everything
-    places = range(len(everything))
-    failures = [n for n in places if not succeeded(everything[n][-1])]
-    successes = [n for n in places if succeeded(everything[n][-1])]
-    kept = [n for n in places if id(everything[n][-1]) in shown]
+    won = [succeeded(played.trajectory) for played in everything]
+    kept = [n for n, played in enumerate(everything) if id(played.trajectory) in shown]
     left = float(MAX_BYTES)
-    for group in (failures, successes):
+    for ending in (False, True):
+        group = [n for n, success in enumerate(won) if success == ending]
         total = sum(weights[n] for n in group)
         step = max(1, math.ceil(total / max(left, 1)))
         kept += group[::step] if left > 0 else []
@@ -140,13 +126,14 @@ def _weight(trajectory: Trajectory, told: set[str]) -> int:
     return sum(map(len, texts)) + 4 * tokens + 30 * len(trajectory)
 
 
-def _episode(source: Played, number: int, trajectory: Trajectory, states: States) -> Row:
-    infos = trajectory.infos
+def episode_row(played: Played, states: States) -> Row:
+    """What an episode was, and how it ended."""
+    trajectory, infos = played.trajectory, played.trajectory.infos
     ended = "ended" if trajectory.terminated else "cut off"
     return {
-        "stage": source.stage,
-        "round": round_of(source.stage),
-        "number": number,
+        "stage": played.stage,
+        "round": round_of(played.stage),
+        "number": played.number,
         "policy": trajectory.policy,
         "outcome": "solved" if succeeded(trajectory) else ended,
         "episode_return": trajectory.episode_return,
@@ -161,39 +148,33 @@ def _episode(source: Played, number: int, trajectory: Trajectory, states: States
     }
 
 
-def _steps(
-    source: Played, trajectory: Trajectory, states: States, vocabulary: Vocabulary
-) -> Iterator[Row]:
-    records = source.worth.records(trajectory)
-    for n, (action, record) in enumerate(zip(trajectory.actions, records, strict=True)):
-        before, after = trajectory.infos[n], trajectory.infos[n + 1]
+def step_rows(played: Played, states: States, vocabulary: Vocabulary) -> Iterator[Row]:
+    """The completions of an episode, and what they did."""
+    worth = played.worth.of(played.trajectory)
+    for n, (action, known) in enumerate(zip(played.trajectory.actions, worth, strict=True)):
+        after = played.trajectory.infos[n + 1]
+        value, advantage = (None if v is None else float(f"{v:.4g}") for v in known)
         yield {
-            "state": states.number(before.get("state")),
-            "prompt": trajectory.observations[n],
-            "completion": action.text,
-            "tokens": vocabulary.tokens(action.token_ids),
-            "probabilities": probabilities(action.logprobs, 2),
+            **completion_row(played.trajectory, n, vocabulary, digits=2),
+            "state": states.number(played.trajectory.infos[n].get("state")),
             "cut": int(action.stop_reason == "length"),
             "executed": after.get("executed", []),
             "rewards": after.get("rewards", []),
-            "reward": record.reward,
             "bumped": [int(bump) for bump in after.get("bumped", ())],
-            "way": after.get("positions", []),
-            "invalid": _reason(after),
-            "value": _shown(record.value),
-            "advantage": _shown(record.advantage),
+            "invalid": str(after.get("invalid_reason")) if after.get("invalid_action") else None,
+            "value": value,
+            "advantage": advantage,
         }
 
 
-def probabilities(logprobs: Sequence[float], digits: int = 3) -> list[float]:
-    """Of tokens, rounded to what a page shows."""
-    return [round(math.exp(logprob), digits) for logprob in logprobs]
-
-
-def _reason(info: Mapping[str, Any]) -> str | None:
-    """Why a completion was no chain; None where it was one."""
-    return str(info.get("invalid_reason")) if info.get("invalid_action") else None
-
-
-def _shown(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.4g}")
+def completion_row(trajectory: Trajectory, n: int, vocabulary: Vocabulary, digits: int) -> Row:
+    """What was said, and where it led; probabilities to so many digits."""
+    action = trajectory.actions[n]
+    return {
+        "prompt": trajectory.observations[n],
+        "completion": action.text,
+        "tokens": vocabulary.tokens(action.token_ids),
+        "probabilities": [round(math.exp(logprob), digits) for logprob in action.logprobs],
+        "reward": trajectory.rewards[n],
+        "way": trajectory.infos[n + 1].get("positions", []),
+    }

@@ -45,11 +45,7 @@ FIRST_ROUND = ("critic_r2", "critic_rmse", "critic_rho", "rollouts_per_second")
 
 @dataclass(frozen=True)
 class RunView:
-    """What one run folder holds. Everything is read once, at first use.
-
-    Attributes:
-        directory: the folder.
-    """
+    """What one run folder holds. Everything is read once, at first use."""
 
     directory: Path
 
@@ -60,16 +56,9 @@ class RunView:
         described = self.environment.get("config")  # older versions of the project wrote none
         found = describe(file.read_bytes()) if file.is_file() else None
         if described is not None and found != described:
-            raise DataError(
-                f"{file}: changed since the run wrote it; put a copy back, or give the command of "
-                "the run again, which writes it anew"
-            )
+            mend = "put a copy back, or give the command of the run again, which writes it anew"
+            raise DataError(f"{file}: changed since the run wrote it; {mend}")
         return load(file)
-
-    @property
-    def is_described(self) -> bool:
-        """Whether `environment.json` vouches for the settings; older versions did not."""
-        return "config" in self.environment
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -124,34 +113,36 @@ class RunView:
         """The runs inside this one by relative path, in the order they were started."""
         names = ("config.yaml", RUN_FILE)  # one of which may have been lost
         folders = {path.parent for name in names for path in self.directory.rglob(name)}
-        views = [RunView(folder) for folder in folders if folder != self.directory]
-        views = [v for v in views if (v.directory / "config.yaml").is_file() or v.is_described]
-        views.sort(key=lambda view: (view.started, _natural_order(str(view.directory))))
-        return {view.directory.relative_to(self.directory).as_posix(): view for view in views}
+        inside = sorted(folders - {self.directory})
+        stages = {f.relative_to(self.directory).as_posix(): RunView(f) for f in inside}
+        begun = {n: next(iter(v.metrics), {}).get("time", math.inf) for n, v in stages.items()}
+        order = sorted(stages, key=lambda name: (begun[name], round_of(name) or 0, name))
+        return {name: stages[name] for name in order}
+
+    @property
+    def parts(self) -> dict[str, RunView]:
+        """The run itself, under an empty name, and its stages."""
+        return {"": self, **self.stages}
 
     @cached_property
     def results(self) -> dict[int | None, list[EpisodeResult]]:
         """How each episode of the evaluations went, by round; of a run without rounds, under None.
 
-        Where only the figures before and after training are there, these are rounds 0 and 1.
+        Where there are only those before and after training, these are rounds 0 and 1.
         """
-        rounds = {
-            round_of(name): stage.episodes["after"]
-            for name, stage in self.stages.items()
-            if "after" in stage.episodes and round_of(name) is not None
-        }
+        evaluated = {n: stage for n, stage in self.stages.items() if "after" in stage.episodes}
+        rounds = {round_of(name): stage.episodes["after"] for name, stage in evaluated.items()}
+        rounds.pop(None, None)
         if rounds or "after" not in self.episodes:
             return rounds
-        if "before" in self.episodes:
-            return {0: self.episodes["before"], 1: self.episodes["after"]}
-        return {None: self.episodes["after"]}
+        names = {0: "before", 1: "after"} if "before" in self.episodes else {None: "after"}
+        return {number: self.episodes[name] for number, name in names.items()}
 
     @cached_property
     def lineage(self) -> list[dict[str, Any]]:
         """The members, or the trials, of a search; empty where it was none."""
-        return self._read("lineage.jsonl", read_json_lines) or (
-            self._read("trials.jsonl", read_json_lines) or []
-        )
+        files = (self._read(f"{name}.jsonl", read_json_lines) for name in ("lineage", "trials"))
+        return next(filter(None, files), [])
 
     @property
     def name(self) -> str:
@@ -166,25 +157,17 @@ class RunView:
     @property
     def minutes(self) -> float | None:
         """By its own clock, or else from the first record to the last; None of fewer than two."""
-        seconds = (self.summary or {}).get("wall_seconds")
         times = [record["time"] for record in self.metrics if "time" in record]
-        if seconds is None and len(times) > 1:
-            seconds = times[-1] - times[0]
+        between = times[-1] - times[0] if len(times) > 1 else None
+        seconds = (self.summary or {}).get("wall_seconds", between)
         return None if seconds is None else seconds / 60
-
-    @property
-    def started(self) -> float:
-        """Time of the first record, in seconds since 1970; infinite before there is one."""
-        return self.metrics[0].get("time", math.inf) if self.metrics else math.inf
 
     @cached_property
     def world(self) -> Mapping[str, Any]:
-        """The settings of the environment that was played; empty where there was none.
-
-        Those of a stage come first: a pipeline's own may leave numbers open.
-        """
-        configs = [*(stage.config for stage in self.stages.values()), self.config]
-        found = next(filter(None, (_find(config, "environment") for config in configs)), {})
+        """The settings of the environment that was played; empty where there was none."""
+        # Those of a stage come first: a pipeline's own may leave numbers open.
+        views = [*self.stages.values(), self]
+        found = next(filter(None, (_find(view.config, "environment") for view in views)), {})
         return {name: value for name, value in found.items() if value is not None}
 
     @cached_property
@@ -199,9 +182,8 @@ class RunView:
             log.warning("%s: shown without its world; add --import %s", self.directory, names)
             return None
         try:
-            return make_language_env(
-                EnvironmentConfig(**known_fields(EnvironmentConfig, self.world))
-            )
+            known = known_fields(EnvironmentConfig, self.world)
+            return make_language_env(EnvironmentConfig(**known))
         except (ConfigError, DataError, TypeError, ValueError):
             return None
 
@@ -213,29 +195,21 @@ class RunView:
     @cached_property
     def inspections(self) -> dict[int, Inspection]:
         """What each round has recorded of its answers, by its number; a damaged record is none."""
-        folders = self.directory.glob("round_*/inspection")
+        folders = filter(is_inspection, self.directory.glob("round_*/inspection"))
         numbers = {round_of(folder.parent.name): folder for folder in folders}
-        known = sorted(number for number in numbers if number is not None)
-        whole = {n: numbers[n] for n in known if is_inspection(numbers[n])}
-        return {number: read_inspection(folder) for number, folder in whole.items()}
+        return {n: read_inspection(numbers[n]) for n in sorted(numbers.keys() - {None})}
 
-    def newest(self, attribute: str) -> tuple[str, Any]:
-        """What this run holds under a name, else the last stage that has any, and that stage."""
-        for name, view in (("", self), *reversed(self.stages.items())):
-            if getattr(view, attribute):
-                return name, getattr(view, attribute)
-        return "", getattr(self, attribute)
+    def newest(self, attribute: str) -> Any:
+        """What this run holds under a name, else the last stage that has any."""
+        found = (getattr(view, attribute) for view in (self, *reversed(self.stages.values())))
+        return next(filter(None, found), getattr(self, attribute))
 
     @property
     def figures(self) -> dict[str, Any]:
         """The plain figures of the summary; of a pipeline those of its first round say so."""
-        summary = self.summary or {}
-        first = FIRST_ROUND if "rounds" in summary else ()
-        return {
-            f"{name}, round 1" if name in first else name: value
-            for name, value in summary.items()
-            if not isinstance(value, Mapping | list)
-        }
+        plain = {k: v for k, v in (self.summary or {}).items() if not isinstance(v, Mapping | list)}
+        first = FIRST_ROUND if "rounds" in (self.summary or {}) else ()
+        return {f"{k}, round 1" if k in first else k: value for k, value in plain.items()}
 
     def curves(self) -> dict[str, tuple[list[float], list[float]]]:
         """Each metric that is a number, over its steps: key → (steps, values).
@@ -259,19 +233,20 @@ class RunView:
     def _read_rows(self, name: str, read: Callable[[Path], list[Result]]) -> list[Result]:
         """What is in a folder of parquet files: of an unfinished run in those that are there."""
         path = self.directory / name
-        files = sorted(path.glob("*.parquet"))
-        if self.summary is not None and any(path.glob("*.manifest")):
-            return read(path)
+        is_whole = self.summary is not None and any(path.glob("*.manifest"))
+        files = [path] if is_whole else sorted(path.glob("*.parquet"))
         return [row for file in files for row in read(file)]
 
     def _repr_html_(self) -> str:
-        from lactchain.inspection.report import framed, render
+        from lactchain.inspection.notebook import explore
 
-        return framed(render(self))
+        return explore(self)._repr_html_()
 
 
-def open_run(path: str | Path) -> RunView:
+def open_run(path: str | Path | RunView) -> RunView:
     """A run folder to look into; `ConfigError` where it is none."""
+    if isinstance(path, RunView):
+        return path
     directory = Path(path)
     if not (directory / "config.yaml").is_file():
         raise ConfigError(f"{directory}: expected a run folder, found no config.yaml in it")
@@ -290,8 +265,3 @@ def _find(settings: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
         return settings[name]
     nested = (_find(value, name) for value in settings.values() if isinstance(value, Mapping))
     return next((found for found in nested if found is not None), None)
-
-
-def _natural_order(text: str) -> list[Any]:
-    """So that round_10 comes after round_9."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]

@@ -1,7 +1,7 @@
 """The first screen of a page: what was learnt, from what, how sure that is, what still fails."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,18 @@ from lactchain.inspection.run_view import RunView, round_of
 from lactchain.inspection.worth import key
 from lactchain.types import Trajectory
 
-NUM_FAILURES = 12
+WORDS = (
+    "A prompt tells the model the state of the world; it answers with a chain, one action or "
+    "several, all of which are played before it is asked again; the reward is what they earn"
+)
+LEARNT_FROM = {
+    "num_cloned_chains": "cloned completions",
+    "num_env_steps": "played actions",
+    "num_pairs": "preference pairs",
+    "num_decisions": "recorded decisions",
+    "num_trials": "trials",
+    "num_examples": "examples",
+}
 
 
 class Share(NamedTuple):
@@ -23,21 +34,16 @@ class Share(NamedTuple):
     of: int
 
     def __str__(self) -> str:
-        return f"{self.count:,} of {self.of:,} ({100 * self.rate:.1f}\u00a0%)"
+        return self.among("")
 
     def among(self, what: str) -> str:
         """The same in a sentence."""
-        return f"{self.count:,} of {self.of:,} {what} ({100 * self.rate:.1f}\u00a0%)"
+        return f"{self.count:,} of {self.of:,}{what} ({100 * self.rate:.1f}\u00a0%)"
 
     @property
     def rate(self) -> float:
         """The share itself."""
         return self.count / self.of
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Where the rate lies that such a draw came from, with 95 %."""
-        return share_interval(self.count, self.of)
 
 
 class RoundFacts(NamedTuple):
@@ -49,60 +55,46 @@ class RoundFacts(NamedTuple):
     solved_by_distance: Mapping[int, Share]
 
 
-def words(view: RunView) -> str:
-    """What prompt, chain and reward are, in a sentence."""
-    cost = view.world.get("chain_cost")
-    less = f", less {cost:g} for each chain" if cost else ""
-    return (
-        "A prompt tells the model the state of the world; it answers with a chain, one action or "
-        "several, all of which are played before it is asked again; the reward is what they "
-        f"earn{less}."
-    )
-
-
 @dataclass(frozen=True)
 class Summary:
-    """The first screen.
-
-    Attributes:
-        sentences: three of them, or fewer of a run that has less to say.
-        rounds: evaluations, in their order.
-        failures: episodes of the last evaluation that failed, the shortest ways first.
-        num_failures: of all of them.
-        alarms: rules that went off, with the first round and the number of rounds.
-        before, after: one start state, in the first evaluation and in the last; None where there
-            are no two.
-        under_way: what an unfinished run was doing last; empty of a finished one.
-    """
+    """The first screen; `before` and `after` are one start state, None where there are no two."""
 
     sentences: tuple[str, ...]
     rounds: tuple[RoundFacts, ...]
-    failures: tuple[EpisodeResult, ...]
-    num_failures: int
+    failures: tuple[EpisodeResult, ...]  # of the last evaluation, the shortest ways first
+    num_last: int  # episodes in it
     alarms: tuple[Mapping[str, Any], ...]
     before: Trajectory | None
     after: Trajectory | None
-    under_way: str
+    under_way: str  # what an unfinished run was doing last
+
+    @property
+    def evaluations(self) -> list[RoundFacts]:
+        """Those of all start states: practised and held-back ones are no rounds."""
+        return [facts for facts in self.rounds if "," not in facts.name]
+
+
+def words(view: RunView) -> str:
+    """What prompt, chain and reward are, in a sentence."""
+    cost = view.world.get("chain_cost")
+    return WORDS + (f", less {cost:g} for each chain." if cost else ".")
 
 
 def summarise(view: RunView) -> Summary:
     """The facts of a run's first screen."""
-    rounds = tuple(_facts(*found) for found in _named(view))
-    last = view.results.get(chosen_round(view), [])
-    failures = sorted(
-        (result for result in last if not result.success), key=lambda r: r.shortest or math.inf
-    )
+    rounds, last = tuple(_rounds(view)), view.results.get(chosen_round(view), [])
+    failures = sorted((r for r in last if not r.success), key=lambda r: r.shortest or math.inf)
     sentences = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
     before, after = _before_and_after(view)
     return Summary(
-        sentences=tuple(filter(None, sentences)),
-        rounds=rounds,
-        failures=tuple(failures[:NUM_FAILURES]),
-        num_failures=len(failures),
-        alarms=tuple(_alarms(view)),
-        before=before,
-        after=after,
-        under_way=_under_way(view),
+        tuple(filter(None, sentences)),
+        rounds,
+        tuple(failures),
+        len(last),
+        tuple(_alarms(view)),
+        before,
+        after,
+        _under_way(view),
     )
 
 
@@ -112,29 +104,24 @@ def chosen_round(view: RunView) -> int | None:
     return chosen if chosen in view.results else next(reversed(view.results), None)
 
 
-def _named(view: RunView) -> list[tuple[str, list[EpisodeResult]]]:
-    found = []
+def _rounds(view: RunView) -> Iterator[RoundFacts]:
     for number, results in view.results.items():
         if results:
             name = "evaluation" if number is None else f"round {number}"
-            found.append(("before training" if number == 0 else name, results))
-            parts = by_part(results).items()
-            found += [(f"{name}, {part.replace('_', ' ')}", some) for part, some in parts]
-    return found
+            yield _facts("before training" if number == 0 else name, results)
+            for part, some in by_part(results).items():
+                yield _facts(f"{name}, {part.replace('_', ' ')}", some)
 
 
 def _facts(name: str, results: Sequence[EpisodeResult]) -> RoundFacts:
+    within_2 = Share(sum(r.success and r.num_chains <= 2 for r in results), len(results))
     distances = sorted({r.shortest for r in results if r.shortest is not None})
-    return RoundFacts(
-        name,
-        _share([r.success for r in results]),
-        _share([r.success and r.num_chains <= 2 for r in results]),
-        {d: _share([r.success for r in results if r.shortest == d]) for d in distances},
-    )
+    at = {d: _solved([r for r in results if r.shortest == d]) for d in distances}
+    return RoundFacts(name, _solved(results), within_2, at)
 
 
-def _share(flags: Sequence[bool]) -> Share:
-    return Share(sum(flags), len(flags))
+def _solved(results: Sequence[EpisodeResult]) -> Share:
+    return Share(sum(result.success for result in results), len(results))
 
 
 def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
@@ -143,10 +130,9 @@ def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
     number = chosen_round(view)
     names = {"before training" if number == 0 else f"round {number}", "evaluation"}
     now = next(facts for facts in rounds if facts.name in names)
-    text = f"The goal is reached in {now.solved.among('episodes')}"
-    if len(rounds) > 1 and now is not rounds[0]:
-        text += f"; before training it was in {rounds[0].solved}"
-    return text + f". Within two completions it is in {now.within_2}."
+    before = "" if now is rounds[0] else f"; before training it was in {rounds[0].solved}"
+    reached = f"The goal is reached in {now.solved.among(' episodes')}{before}."
+    return f"{reached} Within two completions it is in {now.within_2}."
 
 
 def _learnt_otherwise(view: RunView) -> str:
@@ -154,71 +140,54 @@ def _learnt_otherwise(view: RunView) -> str:
     figures = view.summary or {}
     if view.token_values:
         meta = view.token_values.meta
-        return (
-            f"It learnt values of tokens by {meta['method'].upper()}; Token values shows them "
-            f"along {meta['episodes']} of {meta['of']:,} episodes."
-        )
+        shown = f"Token values shows them along {meta['episodes']} of {meta['of']:,} episodes."
+        return f"It learnt values of tokens by {meta['method'].upper()}; {shown}"
     if "best/fitness" in figures:
         evolved = "num_generations" in figures
         what, settings = ("generations", "evolution") if evolved else ("trials", "trials")
         count = (view.config.get(settings) or {}).get("num_episodes", "some")
         best = f"{figures['best/fitness']:.4g}, over {count} episodes"
         return f"The best of {figures.get(f'num_{what}', 0)} {what} has a fitness of {best}."
-    if "last/episode_return" in figures:
-        count = (view.config.get("loop") or view.config).get("num_eval_episodes", "some")
-        text = f"The last weights reach a return of {figures['last/episode_return']:.4g}"
-        spread = figures.get("last/episode_return_std")
-        text += f" over {count} episodes"
-        text += "" if spread is None else f" (standard deviation {spread:.2g})"
-        success = figures.get("last/success_rate")
-        return text + ("." if success is None else f"; {success:.1%} of them end well.")
-    return ""
+    if "last/episode_return" not in figures:
+        return ""
+    count = (view.config.get("loop") or view.config).get("num_eval_episodes", "some")
+    spread, success = figures.get("last/episode_return_std"), figures.get("last/success_rate")
+    reached = f"{figures['last/episode_return']:.4g} over {count} episodes"
+    reached += "" if spread is None else f" (standard deviation {spread:.2g})"
+    end = "." if success is None else f"; {success:.1%} of them end well."
+    return f"The last weights reach a return of {reached}{end}"
 
 
 def _learnt_from(view: RunView) -> str:
-    figures, parts = view.summary or {}, []
-    for name, what in (
-        ("num_cloned_chains", "cloned completions"),
-        ("num_env_steps", "played actions"),
-        ("num_pairs", "preference pairs"),
-        ("num_decisions", "recorded decisions"),
-        ("num_trials", "trials"),
-        ("num_examples", "examples"),
-    ):
-        if figures.get(name):
-            parts.append(f"{figures[name]:,} {what}")
-    if not parts:
+    figures, device = view.summary or {}, view.environment.get("device")
+    found = {what: figures[name] for name, what in LEARNT_FROM.items() if figures.get(name)}
+    if not found:
         return ""
-    listed = ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
-    minutes = view.minutes
-    device = view.environment.get("device")
+    *first, last = (f"{count:,} {what}" for what, count in found.items())
+    listed = " and ".join(filter(None, (", ".join(first), last)))
     where = f" on {device}" if isinstance(device, str) and device else ""
-    took = f", in {minutes:.1f} minutes{where}" if minutes else ""
+    took = f", in {view.minutes:.1f} minutes{where}" if view.minutes else ""
     return f"It learnt from {listed}{took}."
 
 
 def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
-    seed = (view.summary or {}).get("seed")
+    figures = view.summary or {}
+    seed = figures.get("seed")
     one_seed = "" if seed is None else f" This is one training, of seed {seed}: others may differ."
     if not last:
         return one_seed.strip()
     starts = len({key(result.state) for result in last})
-    solved = _share([result.success for result in last])
     played, is_luck = _how_played(view)
     drawn = (view.config.get("evaluation") or {}).get("num_starts")
-    if starts == len(last) and not (drawn or is_luck or _throws_dice(view)):
+    throws_dice = any("of_optimum" in name for name in figures)
+    if starts == len(last) and not (drawn or is_luck or throws_dice):
         whole = f"Each of the {starts:,} start states" if starts > 1 else "The one start state"
         return f"{whole} was played once{played}.{one_seed}"
-    low, high = solved.interval
+    low, high = share_interval(sum(result.success for result in last), len(last))
     rate = f"between {100 * low:.1f} and {100 * high:.1f}\u00a0% (95\u00a0%)"
-    return (
-        f"{_counted(len(last), 'episode')} from {_counted(starts, 'start state')}{played}: that "
-        f"puts the rate {rate}.{one_seed}"
-    )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    counts = ((len(last), "episode"), (starts, "start state"))
+    counted = " from ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts)
+    return f"{counted}{played}: that puts the rate {rate}.{one_seed}"
 
 
 def _how_played(view: RunView) -> tuple[str, bool]:
@@ -229,15 +198,9 @@ def _how_played(view: RunView) -> tuple[str, bool]:
     if actor.get("decoding") == "scored" and actor.get("values"):
         return ", by the completion of the highest value", False
     temperature = actor.get("temperature")
-    if temperature is None:
-        return "", False
-    if temperature == 0:
-        return ", greedily", False
+    if not temperature:
+        return "" if temperature is None else ", greedily", False
     return f", sampled at temperature {temperature:g}", True
-
-
-def _throws_dice(view: RunView) -> bool:
-    return any("of_optimum" in name for name in (view.summary or {}))
 
 
 def _before_and_after(view: RunView) -> tuple[Trajectory | None, Trajectory | None]:
@@ -245,11 +208,8 @@ def _before_and_after(view: RunView) -> tuple[Trajectory | None, Trajectory | No
 
     Where none was, one that took fewer completions in the end.
     """
-    rounds = {
-        round_of(name): stage
-        for name, stage in view.stages.items()
-        if name.endswith("/evaluation") and stage.trajectories
-    }
+    played = {name: stage for name, stage in view.stages.items() if stage.trajectories}
+    rounds = {round_of(n): stage for n, stage in played.items() if n.endswith("/evaluation")}
     if len(rounds) < 2:
         return None, None
     first, last = rounds[min(rounds)], rounds.get(chosen_round(view)) or rounds[max(rounds)]
@@ -259,8 +219,7 @@ def _before_and_after(view: RunView) -> tuple[Trajectory | None, Trajectory | No
 
 
 def _start(trajectory: Trajectory) -> str:
-    state = trajectory.infos[0].get("state")
-    return trajectory.observations[0] if state is None else key(state)
+    return key(trajectory.infos[0].get("state") or trajectory.observations[0])
 
 
 def _gain(both: tuple[Trajectory, Trajectory]) -> tuple[bool, int, int]:
@@ -269,16 +228,15 @@ def _gain(both: tuple[Trajectory, Trajectory]) -> tuple[bool, int, int]:
     return won and not succeeded(before), won * sum(after.num_actions), len(before) - len(after)
 
 
-def _alarms(view: RunView) -> list[Mapping[str, Any]]:
+def _alarms(view: RunView) -> Iterator[Mapping[str, Any]]:
     """Which rules went off, in which rounds, what that means and what helps."""
-    curves, found = view.curves(), []
+    curves = view.curves()
     for rule in RULES:
-        steps, values = curves.get(f"alarm/{rule.name}", ([], []))
-        rounds = [int(step) for step, value in zip(steps, values, strict=True) if value == 1]
+        points = zip(*curves.get(f"alarm/{rule.name}", ([], [])), strict=True)
+        rounds = [int(step) for step, value in points if value == 1]
         if rounds:
-            facts = {"first": rounds[0], "rounds": len(rounds), "means": rule.means}
-            found.append({"name": rule.name, **facts, "mend": rule.mend})
-    return found
+            facts = {"first": rounds[0], "rounds": len(rounds)}
+            yield facts | {"name": rule.name, "means": rule.means, "mend": rule.mend}
 
 
 def _under_way(view: RunView) -> str:

@@ -8,10 +8,38 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
+COLUMNS = {
+    "episodes": "stage round number policy outcome episode_return num_steps num_actions "
+    "num_invalid num_bumps loop start_state end_state end_text",
+    "steps": "state prompt completion tokens probabilities cut executed rewards reward bumped way "
+    "invalid value advantage",
+    "answers": "round state text completion tokens probabilities reward invalid way success "
+    "num_actions return value q advantage optimal policy_value shortest",
+    "candidates": "round state completion tokens probabilities probability count reward score "
+    "invalid chosen rejected",
+    "pairs": "stage round state prompt chosen rejected chosen_value rejected_value chosen_return "
+    "rejected_return chosen_way rejected_way",
+    "dropped": "stage round reason count",
+    "results": "run round state success num_chains shortest",
+    "values": "round state value policy_value",
+    "tokens": "stage episode chosen return decision state prompt completion tokens q v reward",
+    "curves": "run stage key steps values",
+    "stages": "run stage state minutes summary",
+    "members": "generation id parent mutation change fitness num_env_steps trial is_final tunables",
+    "states": "state agent marks group",
+}
+"""What the page's script reads, by table: each of a row's numbers, texts and lists."""
+
+
+def as_columns(table: str, rows: Iterable[Row]) -> dict[str, list[Any]]:
+    """Rows as the columns of a table; None where a row has no such entry."""
+    rows = list(rows)
+    return {name: [row.get(name) for row in rows] for name in COLUMNS[table].split()}
 
 
 def pack(columns: Columns) -> str:
@@ -24,17 +52,6 @@ def pack(columns: Columns) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
-def unpack(text: str) -> dict[str, list[Any]]:
-    """The columns of a packed table."""
-    content = json.loads(gzip.decompress(base64.b64decode(text)))
-    return {name: _values(column) for name, column in content.items()}
-
-
-def as_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Rows as columns of these names; None where a row has no such entry."""
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
 def _column(values: Sequence[Any]) -> list[Any] | dict[str, list[Any]]:
     if all(type(value) is int for value in values):
         return list(values)
@@ -43,22 +60,12 @@ def _column(values: Sequence[Any]) -> list[Any] | dict[str, list[Any]]:
     if 2 * len(words) > len(values):
         return [_plain(value) for value in values]
     numbers = {key: number for number, key in enumerate(words)}
-    return {
-        "words": [_plain(value) for value in words.values()],
-        "codes": [numbers[key] for key in keys],
-    }
-
-
-def _values(column: list[Any] | dict[str, list[Any]]) -> list[Any]:
-    if isinstance(column, list):
-        return column
-    return [column["words"][code] for code in column["codes"]]
+    plain = [_plain(value) for value in words.values()]
+    return {"words": plain, "codes": [numbers[key] for key in keys]}
 
 
 def _plain(value: Any) -> Any:
     """A value as JSON has it."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

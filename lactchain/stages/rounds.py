@@ -18,7 +18,7 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
-from lactchain.inspection.live import LivePage
+from lactchain.inspection.report import LivePage
 from lactchain.run import Run
 from lactchain.settings import (
     ActorConfig,

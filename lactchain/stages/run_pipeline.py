@@ -21,7 +21,7 @@ from lactchain.data import alarms
 from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError
 from lactchain.files import follow, read_json, to_json
-from lactchain.inspection.live import write_page
+from lactchain.inspection.report import write_page
 from lactchain.manifests import verify_if_described, write_with_manifest
 from lactchain.progress import under_way
 from lactchain.run import Run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain import distributed
 from lactchain.console import console, figures, plain
-from lactchain.inspection.live import write_page
+from lactchain.inspection.report import write_page
 from lactchain.process import is_dry_run, seed_everything
 from lactchain.progress import nothing_under_way, under_way
 from lactchain.run import Run

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lactchain.console import figures
-from lactchain.inspection.live import write_page
-from lactchain.inspection.report import write_learning_curve
+from lactchain.inspection.report import write_learning_curve, write_page
 
 if TYPE_CHECKING:
     from lactchain.baselines.settings import TrainAgentConfig
