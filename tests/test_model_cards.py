@@ -240,11 +240,11 @@ def test_a_licence_and_a_quantisation_that_are_known_are_told_and_else_that_they
     base.mkdir()
     config = TrainBCConfig(environment=GRID, actor=ActorConfig(str(base)))
     assert "does not say under which licence" in written(tmp_path / "unknown", config)
-    made_from = {"gguf": "x.gguf", "sha256": "0"}
     facts = {"licence": "apache-2.0", "quantisation": "Q4_K, dequantised"}
-    write_manifest(base, {"made_from": made_from, **facts})
+    write_manifest(base, {"made_from": {"hub": "some/model"}, **facts})
     text = written(tmp_path / "known", config)
-    assert "The base is under `apache-2.0`. Its terms hold" in text
+    known = "The base is under `apache-2.0` (see https://huggingface.co/some/model). Its terms hold"
+    assert known in text
     assert "Q4_K, dequantised; read as `auto`" in text
 
 

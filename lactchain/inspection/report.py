@@ -142,7 +142,7 @@ def _embedded(
         "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",
         "references": [  # what others reach with classic agents, beside a learning curve
             {"label": f"zoo's {name}, {steps} steps: {mean:g} ± {spread:g}", "mean": mean}
-            for name, (mean, spread, steps) in zoo.get(view.world.get("id"), {}).items()
+            for name, (mean, spread, steps) in zoo.get(str(view.world.get("id")), {}).items()
         ],
         "words": words(view),
         "valued": {name: part.token_values.meta for name, part in parts if part.token_values},
