@@ -140,7 +140,7 @@ def greedy_texts(url: str, model: str) -> dict[str, int]:
 
 def requests(count: int, delay: float) -> dict[str, float]:
     """The rate of one client that is told nothing but bodies."""
-    with canned(delay, CHOICE) as url, closing(Transport(ServedConfig([url]))) as transport:
+    with canned(delay, CHOICE) as url, closing(Transport([url])) as transport:
 
         def ask(number: int) -> None:
             answers([transport.post("/v1/completions", BODY, len, i) for i in range(number)])

@@ -39,7 +39,7 @@ from test_rollouts import heard
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ServerError
-from lactchain.serving.weights import adapter_name
+from lactchain.serving.servers import adapter_name
 from lactchain.settings import ServedConfig
 from lactchain.types import Trajectory
 

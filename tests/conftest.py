@@ -7,7 +7,9 @@ the processes that tests start.
 import gc
 import os
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,3 +50,29 @@ def run_dir(tmp_path: Path) -> Path:
 def root() -> Path:
     """The root of the repository."""
     return ROOT
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny actor and encoder."""
+    from script_setups import build_weights
+
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Adapters of the actor: two of rank 2, one of rank 4."""
+    from serving_setups import draw_adapters
+
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def engine(weights: Path) -> Iterator[Any]:
+    """A server of the actor, in vLLM's dialect."""
+    from engine_stand_in import Engine, serving
+    from serving_setups import GRAMMAR
+
+    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
+        yield engine

@@ -1,6 +1,6 @@
 """Actors, adapters and pipelines behind the engine of the tests."""
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from lactchain.settings import ActorConfig, LoraSettings, SamplerConfig, ServedC
 from lactchain.stages.run_pipeline import ActorStageConfig
 
 GRAMMAR = make_language_env(GRID).grammar
+STATE = "0 0 up 1 1"
 
 
 def adapter_weights(folder):
@@ -38,10 +39,17 @@ def draw_adapters(weights, folder):
     return folders
 
 
-def ask(server, timeout_seconds=5.0, **more):
+@contextmanager
+def asking(*servers, timeout_seconds=5.0, **more):
+    """A transport to servers of the tests."""
+    urls = [server.url for server in servers]
+    with closing(Transport(urls, timeout_seconds=timeout_seconds, **more)) as transport:
+        yield transport
+
+
+def ask(server, **more):
     """The answer of a server to an empty question."""
-    settings = ServedConfig([server.url], timeout_seconds=timeout_seconds, **more)
-    with closing(Transport(settings)) as transport:
+    with asking(server, **more) as transport:
         return transport.post("/v1/completions", {}, lambda body: body).result()
 
 

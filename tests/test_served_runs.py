@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from engine_stand_in import Engine, Script, Silent, answer, serving
-from script_setups import COLLECT, SHAPE, build_weights, config_of, run_here, start, start_two
+from script_setups import COLLECT, SHAPE, config_of, run_here, start, start_two
 from serving_setups import GRAMMAR, adapter_weights, pipeline, same
 from training_setups import exit_codes, logs
 
@@ -16,15 +16,10 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ServerError
 from lactchain.run import read_metrics
-from lactchain.serving.weights import adapter_name
+from lactchain.serving.servers import adapter_name
 from lactchain.settings import GuidedActorConfig, LoraSettings, RunConfig, ServedConfig
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_bc import WarmStartConfig
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 def test_an_evaluation_behind_servers_needs_no_weights_here(weights, tmp_path):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from engine_stand_in import Engine, Script, answer, serving
-from script_setups import GRID, build_weights, run_here
-from serving_setups import GRAMMAR, asked_of, draw_adapters, pipeline, same
+from script_setups import GRID, run_here
+from serving_setups import GRAMMAR, STATE, asked_of, pipeline, same
 
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts
@@ -15,28 +15,11 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, ServerError
 from lactchain.models.actor import LanguageActor
 from lactchain.run import Run
-from lactchain.serving.dialects import DIALECTS, Row
-from lactchain.serving.identity import record
-from lactchain.serving.policy import ServedActor, _may_be
+from lactchain.serving.dialects import DIALECTS
+from lactchain.serving.policy import ServedActor
+from lactchain.serving.servers import adapter_name, may_be, record, sync, unload
 from lactchain.serving.transport import transport_of
-from lactchain.serving.weights import adapter_name, sync, unload
 from lactchain.settings import SamplerConfig, ServedConfig
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def adapters(weights, tmp_path_factory):
-    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
-
-
-@pytest.fixture(scope="module")
-def engine(weights):
-    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
@@ -77,7 +60,7 @@ def test_answers_that_cannot_be_trusted_end_the_run(engine, monkeypatch, changes
     actor = ServedActor.from_config(asked_of(engine, decoding="constrained"), GRAMMAR)
     monkeypatch.setattr(engine, "changes", changes)
     with pytest.raises(ServerError, match=words):
-        actor.act(["0 0 up 1 1"], [3])
+        actor.act([STATE], [3])
 
 
 def test_a_chain_that_was_asked_for_has_to_be_one(engine, monkeypatch):
@@ -88,7 +71,7 @@ def test_a_chain_that_was_asked_for_has_to_be_one(engine, monkeypatch):
     silent["logprobs"] = {"token_logprobs": [0.0] * (len(ids) + 1)}
     monkeypatch.setattr(engine, "changes", silent)
     with pytest.raises(ServerError, match=r"expected a chain, as was asked for, got '\[\]'"):
-        actor.act(["0 0 up 1 1"], [3])
+        actor.act([STATE], [3])
 
 
 def test_what_servers_cannot_do_is_refused_before_they_are_asked(engine, weights):
@@ -108,31 +91,7 @@ def test_a_folder_of_the_same_name_is_another_model(engine, weights, tmp_path, c
     config = asked_of(engine, model=str(tmp_path / "actor"))
     with pytest.raises(ConfigError, match="which .* serves, got .*actor"):
         ServedActor.from_config(config, GRAMMAR)
-    assert _may_be("/srv/gone/actor", config.model) and "by its last word alone" in caplog.text
-
-
-ROW = Row("base", "lactchain-1", "hi", [1, 5, 6], 9, 0.5, 12, 2, "a|b")
-
-
-def test_sglang_is_asked_and_read_by_its_own_words():
-    """The words are those of its page on `/generate`."""
-    written = DIALECTS["sglang"].write(ROW)
-    assert written["input_ids"] == [1, 5, 6] and written["lora_path"] == "lactchain-1"
-    said = written["sampling_params"]
-    assert (said["max_new_tokens"], said["sampling_seed"], said["regex"]) == (12, 9, "a|b")
-    assert "lora_path" not in DIALECTS["sglang"].write(replace(ROW, adapter=None))
-    body = {
-        "text": "a",
-        "output_ids": [7, 2],
-        "prompt_token_ids": [1, 5, 6],
-        "meta_info": {
-            "finish_reason": {"type": "stop", "matched": 2},
-            "output_token_logprobs": [[-0.25, 7, None], [0.0, 2, None]],
-        },
-    }
-    reply = DIALECTS["sglang"].read(body)
-    assert (reply.text, reply.ended, reply.token_ids) == ("a", "stop", (7, 2))
-    assert reply.logprobs == (-0.25, 0.0) and reply.prompt_ids == (1, 5, 6)
+    assert may_be("/srv/gone/actor", config.model) and "by its last word alone" in caplog.text
 
 
 def test_texts_alone_are_asked_without_the_beginning_that_the_server_adds(weights):
@@ -143,7 +102,7 @@ def test_texts_alone_are_asked_without_the_beginning_that_the_server_adds(weight
         actor = ServedActor.from_config(
             SamplerConfig(str(weights / "actor"), served=served), GRAMMAR
         )
-        (said,) = actor.act(["0 0 up 1 1"], [3])
+        (said,) = actor.act([STATE], [3])
     assert (said.text, said.token_ids, said.stop_reason) == (" hello", (), "length")
     begins = actor.tokenizer("")["input_ids"][:1] == [actor.tokenizer.bos_token_id]
     assert actor._text("x").startswith(actor.tokenizer.bos_token) != begins
@@ -204,7 +163,7 @@ def test_adapters_are_asked_by_the_name_of_their_content_on_every_server(engine,
         for _ in range(2):
             unload(transport, dialect, names[0], adapters[0])
         assert engine.log[2:] == second.log[2:] == [f"unload {names[0]}"]
-        actor.act(["0 0 up 1 1"] * 8, range(8))  # a server that has lost it is given it again
+        actor.act([STATE] * 8, range(8))  # a server that has lost it is given it again
         assert {f"load {names[0]}"} >= set(engine.log[3:] + second.log[3:]) != set()
         engine.log.clear(), engine.adapters.clear()
 

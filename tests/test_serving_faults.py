@@ -1,37 +1,21 @@
 """Servers that are not what they should be: one line, no secret in it, and nothing is lost."""
 
 import json
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from engine_stand_in import Engine, answer, refusal, serving
-from script_setups import COLLECT, build_weights, config_of, run_here
-from serving_setups import GRAMMAR, asked_of, draw_adapters, same
+from script_setups import COLLECT, config_of, run_here
+from serving_setups import GRAMMAR, STATE, asked_of, asking, same
 
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
-from lactchain.serving.connections import KEY
-from lactchain.serving.doctor import examine
-from lactchain.serving.drift import drift
-from lactchain.serving.identity import identity
 from lactchain.serving.policy import ServedActor
-from lactchain.serving.transport import Transport
-from lactchain.settings import GuidedActorConfig, PlayerConfig, RunConfig, ServedConfig
-
-STATE = "0 0 up 1 1"
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def adapters(weights, tmp_path_factory):
-    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
-
+from lactchain.serving.servers import identity
+from lactchain.serving.transport import KEY
+from lactchain.settings import GuidedActorConfig, RunConfig, ServedConfig
+from lactchain.stages.rounds import drift
 
 # --- a run ---------------------------------------------------------------------------------------
 
@@ -91,9 +75,15 @@ CHANGES = {
         becoming(answer(302, "", Location="http://127.0.0.1:1/elsewhere")),
         "refused, with 302 http://127.0.0.1:1/elsewhere",
     ),
-    "another key": (becoming(refusal(401, "wrong key")), "refused, with 401 wrong key"),
-    "another model": (becoming(refusal(404, "The model `base` does not exist.")), "404 The model"),
-    "other flags": (becoming(refusal(400, "maximum context length is 8")), "400 maximum context"),
+    "another key": (becoming(refusal(401, "wrong key")), "refused, with 401 "),
+    "another model": (
+        becoming(refusal(404, "The model `base` does not exist.")),
+        "The model `base` does not exist",
+    ),
+    "other flags": (
+        becoming(refusal(400, "maximum context length is 8")),
+        "maximum context length is 8",
+    ),
     "other tokens": (Retokenised, "the completion's text: expected"),
     "no tokens": (turned(token_ids=None), "expected a completion with its tokens"),
     "no numbers": (turned(logprobs={"token_logprobs": [float("nan")] * 9}), "log-probability nan"),
@@ -147,7 +137,7 @@ def test_the_key_is_nowhere_in_a_run(weights, tmp_path, monkeypatch, capfd, capl
         assert engine.answered["/v1/completions"] > 0
         monkeypatch.setenv(KEY, f"{key}x")
         other = GuidedActorConfig(stage.actor.model, served=replace(served, in_flight=3))
-        with pytest.raises(ServerError, match="401 wrong key: Bearer <key>") as error:
+        with pytest.raises(ServerError, match="401 .*wrong key: Bearer <key>") as error:
             run_here("evaluate", config_of("evaluate", weights, tmp_path / "second", actor=other))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     said = "".join((*capfd.readouterr(), caplog.text, str(error.value)))
@@ -163,7 +153,7 @@ DEEP = '{"dtype": "half", "a":' * 960 + "1" + "}" * 960
 
 @pytest.mark.parametrize("page", [answer(500, "<html>"), answer(502, ""), answer(200, DEEP)])
 def test_a_page_that_servers_need_not_have_ends_no_run(weights, monkeypatch, page):
-    monkeypatch.setattr("lactchain.serving.identity.PAGE_SECONDS", 0.1)
+    monkeypatch.setattr("lactchain.serving.servers.PAGE_SECONDS", 0.1)
 
     class Odd(Engine):
         async def answer(self, path, headers, body):
@@ -171,10 +161,8 @@ def test_a_page_that_servers_need_not_have_ends_no_run(weights, monkeypatch, pag
                 return page
             return await super().answer(path, headers, body)
 
-    with serving(Odd(weights / "actor", GRAMMAR)) as engine:
-        settings = ServedConfig([engine.url], timeout_seconds=5.0)
-        with closing(Transport(settings)) as transport:
-            told = identity(transport, engine.url)
+    with serving(Odd(weights / "actor", GRAMMAR)) as engine, asking(engine) as transport:
+        told = identity(transport, engine.url)
     assert told["version"] == "0.stand-in" and told["base.max_model_len"] == "512"
 
 
@@ -196,7 +184,7 @@ def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adap
         first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
         actor = ServedActor.from_config(first, GRAMMAR)
         before = actor.act([STATE], [3])
-        with pytest.raises(ServerError, match="in the end 500 No free lora slots"):
+        with pytest.raises(ServerError, match="in the end 500 .*No free lora slots"):
             ServedActor.from_config(second, GRAMMAR)
         assert list(engine.adapters) == [actor.adapter] and actor.act([STATE], [3]) == before
         engine.adapters.clear()
@@ -208,7 +196,7 @@ def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters)
         actor = ServedActor.from_config(asked_of(engine, adapter=str(adapters[0])), GRAMMAR)
         engine.adapters.clear()
         engine.max_rank = 0
-        with pytest.raises(ServerError, match="load_lora_adapter: refused, with 404 Not Found"):
+        with pytest.raises(ServerError, match="load_lora_adapter: refused, with 404 .*Not Found"):
             actor.act([STATE], [3])
 
 
@@ -227,23 +215,3 @@ def test_weights_beyond_all_numbers_are_weighed_all_the_same(weights):
         figures = drift(actor, [STATE] * 8, range(8))
     assert 1 / 8 <= figures["served/effective_samples"] <= 1
     assert 9900 < figures["served/mean_drift"] <= figures["served/largest_drift"] <= 9999
-
-
-class OneIdOther(Engine):
-    """Its tokenizer says another number for one of the tokens."""
-
-    def _tokenize(self, asked):
-        status, more, content = super()._tokenize(asked)
-        told = json.loads(content)
-        other = self._actor(None, None, 1.0, 8).tokenizer('"', add_special_tokens=False)[
-            "input_ids"
-        ]
-        told["tokens"] = [token + (token == other[-1]) for token in told["tokens"]]
-        return status, more, json.dumps(told).encode()
-
-
-def test_the_doctor_finds_a_tokenizer_that_differs_in_one_id(weights):
-    with serving(OneIdOther(weights / "actor", GRAMMAR)) as engine:
-        config = PlayerConfig(str(engine.model), served=asked_of(engine).served)
-        found = {finding.what: finding for finding in examine(config, GRAMMAR, STATE)}
-    assert [what for what, finding in found.items() if finding.ok is False] == ["tokenizer"]

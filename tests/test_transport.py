@@ -1,23 +1,19 @@
 """Requests to servers: what is tried again, what is an error, and who hears a signal."""
 
-import asyncio
 import gc
 import os
 import signal
 import socket
 import time
-from contextlib import ExitStack, closing, suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
+from contextlib import ExitStack
 
 import pytest
 from engine_stand_in import Script, Silent, answer, refusal, serving
-from serving_setups import ask
+from serving_setups import ask, asking
 
 from lactchain.errors import ConfigError, Interrupted, ServerError
-from lactchain.serving.connections import KEY
-from lactchain.serving.transport import Transport, answers, asked_wait, transport_of
-from lactchain.serving.weights import models_at
+from lactchain.serving.servers import models_at
+from lactchain.serving.transport import KEY, Transport, answers, transport_of
 from lactchain.settings import ServedConfig
 
 
@@ -30,18 +26,11 @@ def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
         assert server.asked == 6 and time.monotonic() - start > 0.4
 
 
-def test_the_time_that_is_asked_for_is_a_number_or_a_date():
-    date = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
-    assert asked_wait("7") == 7.0 and 98 < asked_wait(date) <= 100
-    assert [asked_wait(text) for text in (None, "-3", "soon")] == [0.0] * 3
-    assert asked_wait("1e9") == 600.0
-
-
 def test_what_will_not_pass_is_one_line_in_the_servers_words_without_the_key(monkeypatch):
     monkeypatch.setenv(KEY, "sk-12345")
     with (
         serving(Script([refusal(401, "wrong key: Bearer sk-12345\nask your admin")])) as server,
-        pytest.raises(ServerError, match="refused, with 401 wrong key: Bearer <key> ask") as error,
+        pytest.raises(ServerError, match="refused, with 401 .*wrong key: Bearer <key>") as error,
     ):
         ask(server)
     assert server.asked == 1 and "\n" not in str(error.value) and error.value.exit_code == 8
@@ -61,16 +50,14 @@ ECHO = "Bearer sk-12345-67890"
 )
 def test_no_error_has_the_key_whatever_a_server_repeats(monkeypatch, reply):
     monkeypatch.setenv(KEY, "sk-12345-67890\n")
-    with serving(Script([reply])) as server:
-        settings = ServedConfig([server.url], timeout_seconds=5.0)
-        with closing(Transport(settings)) as transport:
-            for ask_it in (
-                lambda: transport.post("/v1/completions", {}, refuse).result(),
-                lambda: models_at(transport, server.url),
-            ):
-                with pytest.raises(ServerError) as error:
-                    ask_it()
-                assert "<key>" in str(error.value) and "sk-12345" not in str(error.value)
+    with serving(Script([reply])) as server, asking(server) as transport:
+        for ask_it in (
+            lambda: transport.post("/v1/completions", {}, refuse).result(),
+            lambda: models_at(transport, server.url),
+        ):
+            with pytest.raises(ServerError) as error:
+                ask_it()
+            assert "<key>" in str(error.value) and "sk-12345" not in str(error.value)
 
 
 def refuse(body):
@@ -81,17 +68,8 @@ def refuse(body):
 def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch, key):
     monkeypatch.setenv(KEY, key)
     with pytest.raises(ConfigError, match=f"^{KEY}: expected letters") as error:
-        Transport(ServedConfig(["http://127.0.0.1:1"]))
+        Transport(["http://127.0.0.1:1"])
     assert key not in str(error.value)
-
-
-def test_what_cannot_be_sent_at_all_is_not_tried_again(monkeypatch):
-    monkeypatch.setattr("lactchain.serving.transport.server_key", lambda: "sk\n12345678")
-    with (
-        serving(Script([answer(200, {})])) as server,
-        pytest.raises(ServerError, match="cannot be sent, LocalProtocolError"),
-    ):
-        ask(server)
 
 
 def test_a_page_in_the_place_of_json_is_an_error_at_once():
@@ -129,23 +107,18 @@ def test_a_stand_in_that_stops_closes_the_connections_that_have_just_come():
     gc.collect()
 
 
-def test_closing_twice_is_closing_once():
-    transport = Transport(ServedConfig(["http://127.0.0.1:1"], in_flight=1))
-    transport.close()
-    transport.close()
-
-
 def test_a_server_that_puts_off_beyond_the_time_out_is_given_up_at_once():
     late = answer(503, "closed for the night", **{"Retry-After": "300"})
     with serving(Script([late])) as server:
         start = time.monotonic()
-        with pytest.raises(ServerError, match=r"no answer for 0 s, .* night \(again in 300 s\)"):
+        with pytest.raises(ServerError, match="no answer for 0 s, .* night"):
             ask(server, timeout_seconds=60.0)
         assert server.asked == 1
-        with serving(Script([answer(200, {"text": "there"})])) as other:
-            settings = ServedConfig([server.url, other.url], timeout_seconds=60.0)
-            with closing(Transport(settings)) as transport:
-                assert transport.post("/v1/completions", {}, dict).result() == {"text": "there"}
+        with (
+            serving(Script([answer(200, {"text": "there"})])) as other,
+            asking(server, other, timeout_seconds=60.0) as transport,
+        ):
+            assert transport.post("/v1/completions", {}, dict).result() == {"text": "there"}
         assert time.monotonic() - start < 30
 
 
@@ -159,14 +132,12 @@ def test_a_request_is_not_given_up_while_others_are_answered():
                 return answer(429, "busy")
             return answer(200, {"text": "there"})
 
-    with serving(Busy([])) as server:
-        settings = ServedConfig([server.url], timeout_seconds=1.0)
-        with closing(Transport(settings)) as transport:
-            put_off = transport.post("/late", {}, dict)
-            while not put_off.done():
-                transport.post("/v1/completions", {}, dict).result()
-                time.sleep(0.05)
-            assert put_off.result() == {"text": "there"}
+    with serving(Busy([])) as server, asking(server, timeout_seconds=1.0) as transport:
+        put_off = transport.post("/late", {}, dict)
+        while not put_off.done():
+            transport.post("/v1/completions", {}, dict).result()
+            time.sleep(0.05)
+        assert put_off.result() == {"text": "there"}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +170,7 @@ def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, orde
     monkeypatch.setattr("lactchain.process._requested_signal", 15)
     with serving(Silent([])) as server:
         with (
-            closing(Transport(ServedConfig([server.url], in_flight=1))) as transport,
+            asking(server, timeout_seconds=120.0, in_flight=1) as transport,
             pytest.raises(Interrupted, match="^stopped") as stop,
         ):
             order(transport)
@@ -207,47 +178,14 @@ def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, orde
         assert server.asked == 1 and stop.value.exit_code == 143
 
 
-def test_a_row_that_nobody_waits_for_gives_a_server_nothing_back():
-    """The server has lost the adapter of the row, and says so after the row is given up."""
-
-    class Forgetful(Script):
-        paths = []
-
-        async def answer(self, path, headers, body):
-            self.paths.append(path)
-            await asyncio.sleep(0.3)
-            return refusal(404, "The model does not exist.")
-
-    with serving(Forgetful([])) as server:
+def test_a_fork_has_a_transport_of_its_own():
+    with serving(Script([answer(200, "[1]")])) as server:
         settings = ServedConfig([server.url], in_flight=1, timeout_seconds=5.0)
-        with closing(Transport(settings)) as transport:
-            row = transport.post("/row", {}, dict, lost=("/v1/load_lora_adapter", {}))
-            while not server.paths:
-                time.sleep(0.01)
-            row.cancel()
-            with pytest.raises(ServerError):
-                transport.get(server.url, "/next")
-    assert server.paths == ["/row", "/next"]
-
-
-def test_a_closed_transport_refuses_what_it_would_never_answer():
-    transport = Transport(ServedConfig(["http://127.0.0.1:1"], in_flight=1))
-    transport.close()
-    with pytest.raises(RuntimeError, match="expected an open transport of this process"):
-        transport.get(transport.urls[0], "/v1/models")
-
-
-def test_a_fork_has_a_transport_of_its_own_and_refuses_the_other():
-    with serving(Script([answer(200, "page")])) as server:
-        settings = ServedConfig([server.url], in_flight=1, timeout_seconds=5.0)
-        transport = transport_of(settings)
-        assert transport.get(server.url, "/") == "page"
+        assert transport_of(settings) is transport_of(settings)
+        assert transport_of(settings).tell(server.url, "/") == [1]
         child = os.fork()
         if child == 0:
-            with suppress(RuntimeError):
-                transport.get(server.url, "/")
-                os._exit(1)
-            os._exit(0 if transport_of(settings).get(server.url, "/") == "page" else 2)
+            os._exit(0 if transport_of(settings).tell(server.url, "/") == [1] else 2)
         assert ended(child, within=20.0) == 0
 
 

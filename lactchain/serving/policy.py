@@ -1,15 +1,12 @@
 """A language model behind servers as a policy: prompts and checks here, generation there."""
 
 import json
-import logging
 import math
-import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 from zlib import crc32
 
@@ -17,8 +14,8 @@ import numpy as np
 
 from lactchain.errors import ConfigError, ServerError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
-from lactchain.serving.transport import Transport, answers, transport_of
-from lactchain.serving.weights import adapter_name, load, models_at, order
+from lactchain.serving.servers import adapter_name, common_base, load, order
+from lactchain.serving.transport import answers, quoted, transport_of
 from lactchain.settings import PlayerConfig
 from lactchain.types import Action, ChainGrammar
 
@@ -27,13 +24,8 @@ if TYPE_CHECKING:
 
     from lactchain.models.actor import LanguageActor
 
-log = logging.getLogger(__name__)
-
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What the first bytes of a letter read as, or nothing, where a completion was cut."""
-
-MOST_LOGPROB = 1e-3
-"""Of a token: 0, and what rounding in 16 bits adds to it."""
+CUT_LETTER = "\N{REPLACEMENT CHARACTER}"  # its first bytes, where a completion was cut
+MOST_LOGPROB = 1e-3  # of a token: 0, and what rounding in 16 bits adds to it
 
 
 class ServedActor:
@@ -46,17 +38,11 @@ class ServedActor:
 
     Args:
         tokenizer: of the model, as it is here.
-        base: the model, by the name that the servers have for it.
-        adapter: likewise, of the adapter on it.
+        base, adapter: the model and the adapter on it, by the names that the servers have for them.
 
     Attributes:
         name: what trajectories call it, the version of the weights included.
-        template: makes prompts of observations.
-        values: none: nothing here guides what servers say.
-
-    Raises:
-        ConfigError: the completions are to be ranked, or guided by values, or constrained in a
-            dialect that cannot.
+        values: none, since nothing here guides what servers say.
     """
 
     values = None
@@ -85,7 +71,7 @@ class ServedActor:
         if config.decoding == "constrained":
             self._pattern = grammar.pattern
             # A token has a letter at least; a space may come first, and an end comes last.
-            longest = max(map(len, (name.encode() for name in grammar.action_names)))
+            longest = max(len(name.encode()) for name in grammar.action_names)
             around = len(f"{grammar.opening}{grammar.closing}".encode())
             between = len(grammar.separator.encode())
             self._max_tokens = grammar.max_chain_length * (longest + between) + around + 2
@@ -96,20 +82,19 @@ class ServedActor:
 
         Raises:
             DataError: the tokenizer is missing or damaged.
-            ConfigError: as the class; or the servers have another model, or take no adapters.
+            ConfigError: servers cannot do this, have another model, or take no adapters.
             ServerError: a server is not there, or refuses.
         """
         from lactchain.models.loading import load_own_tokenizer
 
-        tokenizer, served = load_own_tokenizer(config), config.served
-        if served.dialect == "text":
+        tokenizer, dialect = load_own_tokenizer(config), DIALECTS[config.served.dialect]
+        if not dialect.has_tokens:
             return cls(tokenizer, config, grammar, config.model)
-        transport = transport_of(served)
+        transport, name = transport_of(config.served), None
         base = common_base(transport, config.model)
-        if config.adapter is None:
-            return cls(tokenizer, config, grammar, base)
-        name = adapter_name(config.adapter)
-        load(transport, DIALECTS[served.dialect], name, config.adapter)
+        if config.adapter is not None:
+            name = adapter_name(config.adapter)
+            load(transport, dialect, name, config.adapter)
         return cls(tokenizer, config, grammar, base, name)
 
     def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> "ServedActor":
@@ -119,39 +104,24 @@ class ServedActor:
         return other
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """Answers B observations; row b draws its randomness from `seeds[b]` alone.
-
-        Raises:
-            ServerError: no server answers, or an answer cannot be used.
-            Interrupted: a signal asked to stop.
-        """
+        """Answers B observations, row b by `seeds[b]` alone; `ServerError`, or `Interrupted`."""
         return answers([self.submit(*row) for row in zip(observations, seeds, strict=True)])
 
     def submit(self, observation: str, seed: int) -> Future[Action]:
         """The answer to an observation, when it is there; errors as of `act`."""
-        ids = self.template.encode(observation)
-        row = Row(
-            self.base,
-            self.adapter,
-            "" if self.dialect.has_tokens else self._text(observation),
-            ids,
-            seed % 2**63,
-            self.config.temperature,
-            self._max_tokens,
-            self.tokenizer.eos_token_id,
-            self._pattern,
-        )
-        start = crc32(np.array(ids).tobytes())
-        body = self.dialect.write(row)
+        ids, text = self.template.encode(observation), ""
+        if not self.dialect.has_tokens:
+            text = self._text(observation)
+        end, config = self.tokenizer.eos_token_id, self.config
+        row = Row(self.base, self.adapter, text, ids, seed % 2**63, config.temperature,
+                  self._max_tokens, end, self._pattern)  # fmt: skip
+        asked, start = self.dialect.write(row), crc32(np.array(ids).tobytes())
         read = partial(self._action, row)
-        return self._transport.post(self.dialect.ask, body, read, start, self._lost)
+        return self._transport.post(self.dialect.ask, asked, read, start, self._lost)
 
     @cached_property
     def local(self) -> "LanguageActor":
-        """The same actor here, for what needs its weights at hand; loaded when it is asked for.
-
-        Those that `with_config` has made share the weights.
-        """
+        """The same actor here, loaded when it is asked for; those of `with_config` share it."""
         from lactchain.models.actor import LanguageActor
 
         config = replace(self.config, served=None)
@@ -178,10 +148,11 @@ class ServedActor:
         try:
             reply = self.dialect.read(body)
             _check_types(reply, len(self.tokenizer))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise ServerError(
                 f"{self.dialect.ask}: expected a completion with its tokens and log-probabilities, "
-                f"got {json.dumps(body)[:120]} ({error!r}); `lactchain doctor` says what is amiss"
+                f"got {quoted(json.dumps(body), 120)} ({error!r}); `lactchain doctor` says what is "
+                "amiss"
             ) from error
         text = self._read(row, reply) if self.dialect.has_tokens else reply.text
         if row.pattern is not None and not re.fullmatch(row.pattern, text):
@@ -193,17 +164,20 @@ class ServedActor:
 
     def _read(self, row: Row, reply: Reply) -> str:
         """What the tokens of a reply read as here, which the server has read alike."""
-        if reply.prompt_ids != tuple(row.prompt_ids):
-            raise _differs("the prompt's tokens", len(row.prompt_ids), len(reply.prompt_ids))
-        ids, count = reply.token_ids, len(reply.logprobs)
-        if not ids or len(ids) != count:
-            raise _differs("a log-probability for each token", len(ids), count)
-        if reply.ended == "stop" and ids[-1] != row.end:
-            raise _differs("the end of the completion", row.end, ids[-1])
-        spoken = ids[:-1] if reply.ended == "stop" else ids
-        text = self.tokenizer.decode(spoken)
-        if _plain(text) != _plain(reply.text):
-            raise _differs("the completion's text", text, reply.text)
+        ids, ends = reply.token_ids, reply.ended == "stop"
+        text = self.tokenizer.decode(ids[:-1] if ends else ids)
+        for what, here, there in (
+            ("the prompt's tokens", tuple(row.prompt_ids), reply.prompt_ids),
+            ("a log-probability for each token", max(1, len(ids)), len(reply.logprobs)),
+            ("the end of the completion", row.end, ids[-1] if ends and ids else row.end),
+            ("the completion's text", _plain(text), _plain(reply.text)),
+        ):
+            if here != there:
+                raise ServerError(
+                    f"{what}: expected {quoted(repr(here), 80)}, got {quoted(repr(there), 80)} of "
+                    "the server; it has another tokenizer, or rewrites what it is asked: "
+                    "`lactchain doctor` says which"
+                )
         return text
 
 
@@ -214,43 +188,6 @@ def served_or_here(config: PlayerConfig, grammar: ChainGrammar) -> "LanguageActo
     from lactchain.models.actor import LanguageActor
 
     return LanguageActor.from_config(config, grammar)
-
-
-def common_base(transport: Transport, model: str) -> str:
-    """The name that all servers have for a model; `ConfigError` where one has another model."""
-    names = {}
-    for url in transport.urls:
-        (base, *_) = [card for card in models_at(transport, url) if not card.get("parent")]
-        path = str(base.get("root") or base["id"])
-        if not _may_be(path, model):
-            raise ConfigError(
-                f"actor.model: expected {path}, which {url} serves, got {model}; give the model "
-                "that the server was started with, or another address"
-            )
-        names[url] = base["id"]
-    if len(set(names.values())) > 1:
-        raise ConfigError(
-            f"actor.served.urls: expected one name for the model, got {names}; give all servers "
-            "the same --served-model-name"
-        )
-    return names[transport.urls[0]]
-
-
-def _may_be(there: str, here: str) -> bool:
-    """Whether a server's model may be the one of a name here; a warning where that is a guess."""
-    if there == here:
-        return True
-    if os.path.exists(there) and os.path.exists(here):  # of any name, too long or not
-        return Path(there).samefile(here)
-    if PurePath(there).name != PurePath(here).name:
-        return False
-    log.warning(
-        "actor.model: %s of the server is taken for %s by its last word alone; `lactchain doctor` "
-        "compares tokenizers, and a pipeline weighs completions by the weights here",
-        there,
-        here,
-    )
-    return True
 
 
 def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> None:
@@ -282,13 +219,6 @@ def _check_types(reply: Reply, num_tokens: int) -> None:
             raise ValueError(f"log-probability {value!r}")
 
 
-def _differs(what: str, here: Any, there: Any) -> ServerError:
-    return ServerError(
-        f"{what}: expected {here!r}, got {there!r} of the server; it has another tokenizer, or "
-        "rewrites what it is asked: `lactchain doctor` says which"
-    )
-
-
 def _plain(text: str) -> str:
     """A text without the space that may begin it, and what was cut at its end."""
-    return text.rstrip(UNFINISHED).removeprefix(" ")
+    return text.rstrip(CUT_LETTER).removeprefix(" ")

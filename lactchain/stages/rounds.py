@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lactchain import distributed
 from lactchain.data import alarms
@@ -17,7 +19,7 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, NoPairsError
+from lactchain.errors import ConfigError, NoPairsError, ServerError
 from lactchain.inspection.report import LivePage
 from lactchain.run import Run
 from lactchain.settings import (
@@ -39,6 +41,7 @@ from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
 if TYPE_CHECKING:
+    from lactchain.serving.policy import ServedActor
     from lactchain.stages.run_pipeline import RunPipelineConfig
 
 SEEDS_PER_ROUND = 1000
@@ -170,9 +173,8 @@ class Rounds:
             ServerError: they do not.
         """
         from lactchain.models.runtime import free_memory
-        from lactchain.serving.drift import check_drift, drift
         from lactchain.serving.policy import ServedActor
-        from lactchain.serving.weights import sync
+        from lactchain.serving.servers import sync
 
         served = self.actor.served
         note_servers(self.config, self.run)
@@ -298,6 +300,39 @@ class Rounds:
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
+
+
+def drift(
+    actor: ServedActor, observations: Sequence[str], seeds: Sequence[int]
+) -> dict[str, float]:
+    """How far log-probabilities of the servers' tokens are from those that are computed here.
+
+    `served/mean_drift` and `served/largest_drift` are of |log p here - log p there| of a token.
+    `served/effective_samples` is the share of the completions that are left as a sample of the
+    weights here, (Σw)² / (B Σw²) with w = p here / p there of each (Kong 1992, "A note on
+    importance sampling using standardized weights").
+    """
+    actions = actor.act(observations, seeds)
+    here = actor.local.token_log_probs(observations, actions)
+    rows = [ours - action.logprobs for ours, action in zip(here, actions, strict=True)]
+    distances = np.abs(np.concatenate(rows))
+    sums = np.array([row.sum() for row in rows])
+    weights = np.exp(sums - sums.max())  # whose scale is of no matter, and goes beyond all numbers
+    return {
+        "served/mean_drift": float(distances.mean()),
+        "served/largest_drift": float(distances.max()),
+        "served/effective_samples": float(weights.sum() ** 2 / (weights**2).sum() / len(rows)),
+    }
+
+
+def check_drift(figures: dict[str, float], most: float, version: str) -> None:
+    """Raises `ServerError` where servers compute something else than the weights here."""
+    if not (found := figures["served/mean_drift"]) <= most:
+        raise ServerError(
+            f"{version}: expected log-probabilities within {most:g} of those of the weights here, "
+            f"got {found:.3g} a token on average; the servers have other weights or flags: see "
+            "`lactchain doctor`, or raise actor.served.max_drift"
+        )
 
 
 @contextmanager

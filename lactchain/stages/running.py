@@ -84,7 +84,7 @@ def note_servers(config: Any, run: Run) -> None:
     """Writes down which engines generate for a run, where some do."""
     served = getattr(getattr(config, "actor", None), "served", None)
     if served is not None and served.dialect != "text" and distributed.is_main():
-        from lactchain.serving.identity import record
+        from lactchain.serving.servers import record
 
         record(served, run)
 
