@@ -2,7 +2,7 @@ r"""The 7B path at its true shape: every script once, with random weights and sm
 
 Makes the random Mistral-7B actor and SFR-Embedding-Mistral encoder in a scratch folder (27 GB on
 disk at 32 layers), runs each stage as a process of its own with its shipped
-`gridworld_mistral7b.yaml`, and prints what it took beside what `lactchain.budget` had estimated.
+`gridworld_mistral7b.yaml`, and prints what it took beside the formulas of `--dry_run`.
 Memory is what the system says of the process, sampled: private, and mapped from files, which may
 leave the memory; on a GPU also what torch had allocated there. Of the configurations only counts
 and the world's size change, and the dtype that `auto` chooses on a GPU. Leaves nothing behind.
@@ -38,20 +38,16 @@ import torch
 from random_models import ACTOR, ENCODER, build_actor, build_encoder
 from transformers import GenerationConfig, PreTrainedModel
 
-from lactchain.budget import PROCESS_BYTES
 from lactchain.config import parse
 from lactchain.console import table
-from lactchain.data.token_counts import critic_length
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
-from lactchain.models.memory import MemoryEstimate
-from lactchain.models.meta_models import PassSize
 from lactchain.models.prompting import PromptTemplate
-from lactchain.run import read_metrics
 from lactchain.settings import ActorConfig, LoraSettings
-from lactchain.stages import token_values, train_bc, train_simpo
+from lactchain.stages import train_simpo
+from lactchain.stages.memory import Batch, memory_of
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,6 +68,8 @@ UPDATES = {
     "training.save_every_updates": 0,
 }
 EPISODES = {"collect.num_episodes": 2, "collect.num_envs": 2, "collect.shard_size": 2}
+ANSWER = "actor.max_new_tokens"
+LEARNING = Batch("training.batch_size", ANSWER)
 PLAYED = {"trajectories": "runs/collect_rollouts_mistral7b/trajectories"}
 
 
@@ -82,19 +80,22 @@ class Stage:
     Attributes:
         script: its stem.
         settings: what is changed.
+        batch: what its memory is estimated by.
         dtypes: fields that `auto` would set to bfloat16 on a GPU.
     """
 
     script: str
     settings: Mapping[str, Any]
+    batch: Batch | None
     dtypes: tuple[str, ...] = ("actor.dtype",)
 
 
 STAGES = (
-    Stage("collect_rollouts", WORLD | EPISODES),
+    Stage("collect_rollouts", WORLD | EPISODES, Batch("collect.num_envs", ANSWER)),
     Stage(
         "train_critic",
         WORLD | UPDATES | PLAYED | {"compare_with_exact": False},
+        Batch("training.batch_size", "critic.max_length"),
         ("actor.dtype", "critic.dtype"),
     ),
     Stage(
@@ -108,13 +109,22 @@ STAGES = (
             "preferences.states_per_shard": 2,
             "preferences.min_margin": 0,
         },
+        Batch("preferences.states_per_shard", ANSWER),
     ),
-    Stage("train_simpo", WORLD | UPDATES | {"pairs": "runs/make_preferences_mistral7b/pairs"}),
-    Stage("train_bc", WORLD | UPDATES | {"behavior.num_chains": 2}),
-    Stage("train_mc", WORLD | UPDATES),
-    Stage("train_ilql", WORLD | UPDATES),
-    Stage("evaluate", WORLD | {"evaluation.num_samples": 3, "evaluation.num_envs": 4}),
-    Stage("export", {}, ()),
+    Stage(
+        "train_simpo",
+        WORLD | UPDATES | {"pairs": "runs/make_preferences_mistral7b/pairs"},
+        LEARNING._replace(texts=2),
+    ),
+    Stage("train_bc", WORLD | UPDATES | {"behavior.num_chains": 2}, LEARNING),
+    Stage("train_mc", WORLD | UPDATES, LEARNING._replace(heads=1)),
+    Stage("train_ilql", WORLD | UPDATES, LEARNING._replace(heads=2)),
+    Stage(
+        "evaluate",
+        WORLD | {"evaluation.num_samples": 3, "evaluation.num_envs": 4},
+        Batch("evaluation.num_envs", ANSWER),
+    ),
+    Stage("export", {}, None, ()),
 )
 
 
@@ -191,7 +201,6 @@ def run_stage(stage: Stage, device: str) -> tuple[dict[str, Any], dict[str, Any]
     """Runs a stage in a process of its own; its rows in the tables of memory and of time."""
     words = list(_words(stage, device))
     config = _config(stage, words)
-    estimate = _estimate(stage.script, config)
     taken = _run([f"{ROOT}/scripts/{stage.script}.py", *words])
     if taken.errors:
         sys.exit(f"{stage.script}: {taken.errors}")
@@ -203,16 +212,13 @@ def run_stage(stage: Stage, device: str) -> tuple[dict[str, Any], dict[str, Any]
     }
     if device == "cuda":
         memory["on GPU"] = _gib(taken.on_device)
-    if estimate is None:
-        memory |= {"estimate": "", "mapped in it": ""}
-    else:
-        total = estimate.total + PROCESS_BYTES[device]
-        memory |= {"estimate": _gib(total), "mapped in it": _gib(estimate.mapped)}
+    sizes = memory_of(config, stage.batch) if stage.batch is not None else {}
+    memory["by formula"] = _gib(sum(sizes.values())) if sizes else ""
     run_dir = Path(config.run.run_dir)
     return memory, {
         "stage": stage.script,
         "seconds": f"{taken.seconds:.0f}",
-        "tokens/s": _tokens_per_second(stage.script, config),
+        "tokens/s": _tokens_per_second(config),
         "GB written": f"{_size(run_dir) / 1e9:.3f}",
     }
 
@@ -228,14 +234,6 @@ def _words(stage: Stage, device: str) -> Iterator[str]:
 def _config(stage: Stage, words: Sequence[str]) -> Any:
     main = importlib.import_module(f"lactchain.stages.{stage.script}").main
     return parse(typing.get_type_hints(main)["config"], list(words))
-
-
-def _estimate(script: str, config: Any) -> MemoryEstimate | None:
-    """Of the phase that takes most; None for what loads no model."""
-    stage = importlib.import_module(f"lactchain.stages.{script}")
-    if not hasattr(stage, "memory"):
-        return None
-    return max((p.estimate for p in stage.memory(config)), key=lambda estimate: estimate.total)
 
 
 def _run(words: Sequence[str]) -> Taken:
@@ -269,26 +267,15 @@ def measured(words: Sequence[str]) -> None:
     Path("peak.txt").write_text(str(peak))
 
 
-def _tokens_per_second(script: str, config: Any) -> str:
-    """New tokens of completions that were played, or tokens read in the passes of a training."""
+def _tokens_per_second(config: Any) -> str:
+    """New tokens of completions that were played."""
     run_dir = Path(config.run.run_dir)
     if (run_dir / "trajectories").is_dir():
         summary = json.loads((run_dir / "summary.json").read_text())
         episodes = read_trajectories(run_dir / "trajectories")
         tokens = sum(len(action.token_ids) for t in episodes for action in t.actions)
         return f"{tokens / summary['time/generate_seconds']:.2f}"
-    batches: dict[str, Callable[[Any], PassSize]] = {
-        "train_simpo": train_simpo.largest_batch,
-        "train_bc": train_bc.largest_batch,
-        "train_critic": lambda c: PassSize(1, critic_length(c.environment, c.critic)),
-        "train_mc": token_values.largest_batch,
-        "train_ilql": token_values.largest_batch,
-    }
-    if script not in batches:
-        return ""
-    seconds = read_metrics(run_dir)[-1]["time/train_runtime"]
-    batch = batches[script](config)
-    return f"{config.training.max_steps * batch.rows * batch.tokens / seconds:.2f}"
+    return ""
 
 
 # --- on a GPU ------------------------------------------------------------------------------------

@@ -22,11 +22,33 @@ from transformers import (
     PreTrainedModel,
 )
 
-from lactchain.models.memory import SHAPES
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import write_tensors
 
-"""The names that safetensors has for the types of weights."""
+MISTRAL_7B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}
+SHAPES = {
+    "mistralai/Mistral-7B-Instruct-v0.3": MistralConfig(
+        vocab_size=32768,
+        sliding_window=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        **MISTRAL_7B,
+    ),
+    "Salesforce/SFR-Embedding-Mistral": MistralConfig(
+        vocab_size=32000,
+        sliding_window=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        **MISTRAL_7B,
+    ),
+}
+"""The shapes of the models of the founding document, as their own config.json has them."""
 
 ACTOR, ENCODER = SHAPES
 VOCABULARIES = Path(mistral_common.__file__).parent / "data"

@@ -35,11 +35,11 @@ from typing import IO, Any
 import psutil
 import torch
 import yaml
+from random_models import SHAPES
 from taught_models import build_taught_actor, build_taught_encoder
 
 from lactchain.console import table
 from lactchain.data.base_models import prepare
-from lactchain.models.memory import SHAPES
 from lactchain.run import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent

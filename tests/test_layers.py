@@ -16,7 +16,7 @@ LAYERS = {
     "peers": 1.9, "environments": 2.0, "models": 2.0, "distributed": 2.0,
     "ecosystems": 2.1, "provenance": 2.1, "preflight": 2.1, "process": 2.15, "inputs": 2.16,
     "same_run": 2.17, "run_folder": 2.18, "run": 2.2,
-    "serving": 2.5, "trl": 3.0, "data": 3.0, "budget": 3.1, "trainers": 4.0, "baselines": 4.0,
+    "serving": 2.5, "trl": 3.0, "data": 3.0, "trainers": 4.0, "baselines": 4.0,
     "saved": 4.1,
     "search": 5.0, "inspection": 5.0, "opened": 5.1, "worlds": 5.1, "stages": 6.0,
     "command": 7.0,

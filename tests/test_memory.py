@@ -1,312 +1,223 @@
-"""The estimate of memory is what the trainers and the decoder take, counted on a small model."""
+"""Memory is estimated by formulas, and who runs out of it is told which settings to lower."""
 
+import gc
 import sys
+import weakref
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM, MistralConfig
+from script_setups import CLASSES, GRID, LORA, build_weights, config_of, run_here
+from transformers import MistralConfig, MistralForCausalLM
 
-from lactchain.functional.token_losses import ilql_losses
-from lactchain.functional.tokens import token_logprobs
-from lactchain.models.adapters import attach_lora
+from lactchain import process
+from lactchain.data.exact_values import exact_policy
+from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.generation.decoding import Decoder
-from lactchain.models.loading import load_encoder
-from lactchain.models.memory import (
-    SHAPES,
-    MemoryEstimate,
-    Sharing,
-    _pass_memory,
-    rollout_memory,
-    scoring_memory,
-    training_memory,
-)
-from lactchain.models.meta_models import (
-    Allocations,
-    Heads,
-    ModelSpec,
-    PassSize,
-    TextLengths,
-    at_depth,
-    in_training,
-)
-from lactchain.models.values import ValueMeaning, ValueModel
-from lactchain.settings import CriticConfig, LoraSettings
-from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+from lactchain.models.headed import HeadedModel
+from lactchain.models.loading import load_actor, readable
+from lactchain.models.runtime import available_memory, free_memory, is_out_of_memory
+from lactchain.settings import ActorConfig, ServedConfig, TrainingConfig
+from lactchain.stages import collect_rollouts, train_bc, train_critic
+from lactchain.stages.memory import Batch, enough_memory, memory_of
+from lactchain.stages.search import LanguageConfig, SearchConfig
+from lactchain.stages.train_bc import TrainBCConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import random_models  # noqa: E402
+from random_models import ACTOR, SHAPES  # noqa: E402
 
-SHAPE = MistralConfig(
-    hidden_size=128, intermediate_size=448, num_hidden_layers=6, num_attention_heads=4,
-    num_key_value_heads=1, head_dim=32, vocab_size=2048, sliding_window=None, pad_token_id=0,
-)  # fmt: skip
-LORA = LoraSettings(r=8)
-PROMPT, COMPLETION, ROWS = 60, 12, 4
-ACTOR = ModelSpec(SHAPE, lora=LORA)
-CRITIC = ModelSpec(random_models.shape_of(random_models.ENCODER, 128, 6), "SEQ_CLS", lora=LORA)
-
-
-def slow(value):
-    """A second case of what a quick one shows; to estimate on paper takes seconds of it."""
-    return pytest.param(value, marks=pytest.mark.slow)
+CLONING = Batch("training.batch_size", "actor.max_new_tokens")
+VALUING = Batch("training.batch_size", "critic.max_length")
+LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory) -> str:
-    """The folder of the critic's base."""
-    folder = tmp_path_factory.mktemp("encoder")
-    random_models.build_encoder(folder, hidden_size=128, num_layers=6)
-    return str(folder)
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
-def model_of(spec: ModelSpec, encoder: str, checkpointing: bool = False):
-    if spec.task == "SEQ_CLS":
-        dtype = str(spec.dtype).removeprefix("torch.")
-        model, _ = load_encoder(CriticConfig(encoder, dtype=dtype))
-    else:
-        model = AutoModelForCausalLM.from_config(SHAPE, dtype=spec.dtype)
-    if spec.lora is not None:
-        model = attach_lora(model, spec.lora, spec.task)
+# --- estimates -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dry_run(monkeypatch):
+    monkeypatch.setattr(process, "_dry_run", True)
+
+
+@pytest.mark.parametrize("script", LANGUAGE)
+def test_a_dry_run_prints_the_parts_and_makes_nothing(script, weights, tmp_path, capsys, dry_run):
+    config = config_of(script, weights, tmp_path / "run")
+    if script == "run_pipeline":
+        config = replace(config, tiny=None)
+    assert run_here(script, config) == {}
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("GiB on cpu", "weights", "total", "available"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_of_a_search_is_that_of_a_member(weights, tmp_path, capsys, dry_run):
+    train = config_of("train_simpo", weights, tmp_path / "run")
+    assert run_here("search", SearchConfig(language=LanguageConfig(train=train))) == {}
+    printed = capsys.readouterr().out
+    assert "training.batch_size" in printed and "preferences.states_per_shard" in printed
+
+
+def test_what_is_too_much_is_said_with_what_helps(weights, tmp_path, capsys, dry_run, monkeypatch):
+    monkeypatch.setattr("lactchain.models.runtime.available_memory", lambda: 1)
+    run_here("train_bc", config_of("train_bc", weights, tmp_path / "run"))
+    assert "too much: lower training.batch_size or actor.max_new_tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
+def test_what_lasts_is_counted_to_the_byte(lora, weights, tmp_path):
+    config = config_of("train_bc", weights, tmp_path)
+    config = replace(config, actor=replace(config.actor, lora=lora))
+    found = memory_of(config, CLONING)
+    model, _ = load_actor(config.actor, trainable=True)
+    learnt = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    assert found["weights"] == sum(p.nbytes for p in model.parameters())
+    assert found["moments"] == 2 * found["gradients"] == 2 * learnt > 0
+    config = config_of("train_critic", weights, tmp_path)
+    config = replace(config, critic=replace(config.critic, lora=lora))
+    found = memory_of(config, VALUING)
+    critic = EmbeddingCritic.from_config(config.critic, trainable=True)
+    learnt = sum(p.nbytes for p in critic.parameters() if p.requires_grad)
+    assert found["gradients"] == learnt and found["logits"] == 0
+    assert found["weights"] == sum(p.nbytes for p in critic.parameters())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_about_what_autograd_keeps(checkpointing, tmp_path):
+    shape = MistralConfig(
+        hidden_size=64, intermediate_size=224, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=16, vocab_size=96, sliding_window=None,
+    )  # fmt: skip
+    shape.save_pretrained(tmp_path)
+    config = TrainBCConfig(
+        environment=GRID,
+        actor=ActorConfig(str(tmp_path), max_new_tokens=200),
+        training=TrainingConfig(batch_size=2, gradient_checkpointing=checkpointing),
+    )
+    ids = torch.ones(2, 220, dtype=torch.long)
+    model, kept = MistralForCausalLM(shape).train(), {}
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     if checkpointing:
-        model.enable_input_require_grads()
-        model.activation_checkpointing_enable()
-    return model.train()
+        model.gradient_checkpointing_enable()
 
-
-def simpo_loss(model) -> Tensor:
-    row = {
-        "prompt_ids": [1] * PROMPT, "chosen_ids": [5] * COMPLETION, "rejected_ids": [6] * COMPLETION
-    }  # fmt: skip
-    batch = PreferenceCollator(0)([row] * ROWS)
-    return completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)[0].mean()
-
-
-def cloning_loss(model) -> Tensor:
-    ids = torch.ones(ROWS, PROMPT + COMPLETION, dtype=torch.long)
-    kept = COMPLETION + 1
-    mask = torch.ones_like(ids)
-    mask[0, 0] = 0  # a padded row: there is a mask
-    return model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=ids.cumsum(1) - 1,
-        labels=ids[:, -kept:],
-        logits_to_keep=torch.arange(ids.shape[1] - kept, ids.shape[1]),
-    ).loss
-
-
-def critic_loss(model) -> Tensor:
-    ids = torch.ones(ROWS, PROMPT, dtype=torch.long)
-    mask = torch.ones_like(ids)
-    mask[0, -1] = 0
-    critic = EmbeddingCritic(model, None, CriticConfig())
-    return critic(ids, mask).square().mean()
-
-
-def saved_bytes(loss_of, model) -> int:
-    """The bytes that autograd keeps for the backward pass."""
-    weights = {w.untyped_storage().data_ptr() for w in model.parameters()}
-    kept: dict[int, tuple[int, Tensor]] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes(), tensor
+        if storage.data_ptr() not in own and tensor.shape[-1] != shape.vocab_size:
+            kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss_of(model)
-    return sum(size for size, _ in kept.values())
-
-
-CASES = {
-    "simpo": (ACTOR, simpo_loss, PassSize(ROWS, PROMPT + 1 + 2 * COMPLETION, 1 + 2 * COMPLETION)),
-    "cloning": (
-        ACTOR,
-        cloning_loss,
-        PassSize(ROWS, PROMPT + COMPLETION, COMPLETION + 1, "cloning"),
-    ),
-    "critic": (CRITIC, critic_loss, PassSize(ROWS, PROMPT, loss="critic")),
-}
-
-
-@cache
-def estimated(case: str, checkpointing: bool) -> MemoryEstimate:
-    """Of training a case's adapter; made once, since it takes a second."""
-    spec, _, batch = CASES[case]
-    return training_memory(spec, batch, checkpointing=checkpointing)
-
-
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-def test_a_training_step_takes_what_was_estimated(case, checkpointing, encoder):
-    spec, loss_of, _ = CASES[case]
-    estimate = estimated(case, checkpointing)
-    model = model_of(spec, encoder, checkpointing)
-    weights = sum(w.nbytes for w in model.parameters())
-    assert estimate.weights + estimate.adapter == weights
-    with Allocations(*model.parameters(), *model.buffers()) as counter:
-        loss_of(model).backward()
-    trained = [w for w in model.parameters() if w.requires_grad]
-    assert estimate.gradients == sum(w.grad.nbytes for w in trained)
-    step = estimate.activations + estimate.logits + estimate.passing
-    assert counter.peak == pytest.approx(step, rel=0.1)
-
-
-@pytest.mark.parametrize("case", ["simpo", slow("cloning"), "critic"])
-@pytest.mark.parametrize("checkpointing", [slow(False), True], ids=["kept", "recomputed"])
-def test_all_weights_in_mixed_precision_take_what_was_estimated(case, checkpointing, encoder):
-    spec, loss_of, batch = CASES[case]
-    spec = replace(spec, lora=None, dtype=torch.float32)
-    estimate = training_memory(spec, batch, checkpointing=checkpointing, autocast=True)
-    model = model_of(spec, encoder, checkpointing)
-    weights = list(model.parameters())
-    assert estimate.weights == sum(w.nbytes for w in weights)
-    for weight in weights:  # accumulated since the first pass of an update
-        weight.grad = torch.zeros_like(weight)
-    gradients = [weight.grad for weight in weights]
-    with Allocations(*weights, *model.buffers(), *gradients) as counter:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(model)
-        loss.backward()
-    assert estimate.gradients == sum(gradient.nbytes for gradient in gradients)
-    assert estimate.optimizer == 2 * estimate.gradients
-    step = estimate.activations + estimate.logits + estimate.passing
-    assert counter.peak == pytest.approx(step, rel=0.1)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_autograd_keeps_is_what_was_estimated(case, encoder):
-    spec, loss_of, _ = CASES[case]
-    estimate = estimated(case, False)
-    # Of the logits some are there before the backward pass, the others come with it.
-    kept = saved_bytes(loss_of, model_of(spec, encoder))
-    assert 0.98 * estimate.activations < kept < 1.02 * (estimate.activations + estimate.logits)
-
-
-@pytest.mark.parametrize("spec", [replace(ACTOR, lora=None), replace(ACTOR, dtype=torch.float32)])
-def test_other_weights_are_estimated_as_well(spec, encoder):
-    _, loss_of, batch = CASES["simpo"]
-    estimate, model = training_memory(spec, batch), model_of(spec, encoder)
-    loss_of(model).backward()  # gradients are there from now on
-    with Allocations(
-        *model.parameters(), *(w.grad for w in model.parameters() if w.grad is not None)
-    ) as counter:
-        loss_of(model).backward()
-    step = estimate.activations + estimate.logits + estimate.passing
-    assert counter.peak == pytest.approx(step, rel=0.1)
-
-
-@pytest.mark.parametrize("policy", [slow(False), True])
-@pytest.mark.parametrize("behind", [slow((0, 0)), (8 * ROWS, 2 * PROMPT)], ids=["alone", "behind"])
-def test_a_step_of_the_values_takes_what_was_estimated(policy, behind, encoder):
-    heads = Heads(num_q=2, size=256, target=True, policy=policy)
-    batch = PassSize(ROWS, PROMPT + COMPLETION, ROWS * COMPLETION, "values", behind)
-    estimate = training_memory(ACTOR, batch, heads=heads)
-    values = ValueModel(model_of(ACTOR, encoder), None, ValueMeaning("ilql", 0.9, "", 2, 256))
-    values.start_target()
-    own = [*values.q_heads.parameters(), *values.v_head.parameters()]
-    assert estimate.heads == sum(p.nbytes for p in [*own, *values.target.values()])
-
-    def trees_of(rows: int, tokens: int) -> dict[str, Tensor]:
-        ids = torch.ones(rows, tokens, dtype=torch.long)
-        return {
-            "input_ids": ids, "position_ids": ids.cumsum(1) - 1, "subtree_ends": ids * tokens
-        }  # fmt: skip
-
-    trees = trees_of(ROWS, PROMPT + COMPLETION)
-    state = torch.arange(ROWS * COMPLETION)
-    for weight in values.parameters():  # accumulated since the first pass of an update
-        weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
-    gradients = [weight.grad for weight in values.parameters() if weight.grad is not None]
-    with Allocations(*values.parameters(), *values.target.values(), *gradients) as counter:
-        found = values(trees, state, state, policy)
-        if all(behind):
-            values.state_values(trees_of(*behind), state)
-        log_sums = found["q"].logsumexp(dim=-1)
-        target = values.target_q(trees, state)
-        losses = ilql_losses(
-            found["q"][:, state, 5], log_sums, found["v"], target[:, 5], found["v"].detach(),
-            found["v"].detach(), found["v_next"], 0.7,
-        )  # fmt: skip
-        loss = sum(part.mean() for part in losses.values())
-        if policy:
-            loss = loss - token_logprobs(found["logits"], state).mean()
-        loss.backward()
-    assert estimate.gradients == sum(gradient.nbytes for gradient in gradients)
-    step = estimate.activations + estimate.logits + estimate.passing
-    assert counter.peak == pytest.approx(step, rel=0.1)
-
-
-@pytest.mark.parametrize("num_candidates", [slow(1), 4])
-def test_completions_take_what_was_estimated(num_candidates, encoder):
-    rows, prefix, prompt, completion = 16, 20, 40, 40
-    lengths = TextLengths(prefix, prompt, completion, columns=2048)
-    # Deep: passes are estimated through two layers, the cache and the prefix through all.
-    actor = replace(ACTOR, shape=MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 6})))
-    estimate = rollout_memory(actor, lengths, rows, rows // num_candidates)
-    model = model_of(actor, encoder).requires_grad_(False).eval()
-    with Allocations(*model.parameters(), *model.buffers()) as counter:
-        decoder = Decoder(model, 9999, [1] * prefix, completion)
-        prompts = [[1] * prefix + [row // num_candidates + 2] * prompt for row in range(rows)]
-        decoder.sample(prompts, range(rows))
-    taken = estimate.cache + estimate.logits + estimate.passing
-    assert counter.peak == pytest.approx(taken, rel=0.1)
-
-
-def test_scores_of_a_critic_take_what_was_estimated(encoder):
-    estimate = scoring_memory(CRITIC, rows=16, tokens=PROMPT)
-    critic = EmbeddingCritic(model_of(CRITIC, encoder), None, CriticConfig()).eval()
-    ids = torch.ones(16, PROMPT, dtype=torch.long)
-    mask = torch.ones_like(ids)
-    mask[0, -1] = 0
-    with torch.inference_mode(), Allocations(*critic.parameters(), *critic.buffers()) as counter:
-        critic(ids, mask)
-    assert counter.peak == pytest.approx(estimate.passing, rel=0.1)
-
-
-def test_deep_models_are_estimated_from_few_of_their_layers():
-    deep, batch = (
-        MistralConfig(**(SHAPE.to_dict() | {"num_hidden_layers": 6})),
-        PassSize(2, 50, 10),
-    )
-    estimate = training_memory(replace(ACTOR, shape=deep), batch, checkpointing=True)
-    model = in_training(replace(ACTOR, shape=deep), checkpointing=True)
-    whole = _pass_memory(model, batch, autocast=False)
-    for part in ("activations", "logits", "passing"):
-        assert getattr(estimate, part) == getattr(whole, part)
-    assert estimate.weights + estimate.adapter == sum(p.nbytes for p in model.parameters())
-
-
-def test_processes_share_what_lasts():
-    batch = PassSize(8, 256, 80)
-    seven_billion = ModelSpec(SHAPES["mistralai/Mistral-7B-Instruct-v0.3"], lora=LoraSettings())
-    spec = at_depth(seven_billion, 2)
-    alone = training_memory(spec, batch)
-    ddp = training_memory(spec, batch, sharing=Sharing(8, "ddp"))
-    assert ddp.total == alone.total + alone.gradients
-    fsdp = training_memory(spec, batch, sharing=Sharing(8, "fsdp"))
-    assert fsdp.weights == alone.weights // 8 and fsdp.activations == alone.activations
-    assert 1.2e9 < fsdp.gathered < 1.6e9  # two layers, embeddings and the output layer
-
-
-@pytest.mark.parametrize("lora", [None, LoraSettings()], ids=["all weights", "adapter"])
-def test_a_sharded_model_is_whole_on_every_gpu_before_it_is_spread(lora):
-    """accelerate keeps all of it until the last shard is made, in float32 what is trained."""
-    shape = SHAPES["mistralai/Mistral-7B-Instruct-v0.3"]
-    batch, sharing = PassSize(1, 16, 4), Sharing(16, "fsdp")
-    sizes = [
-        training_memory(ModelSpec(shape, dtype=dtype, lora=lora), batch, autocast=True,
-                        sharing=sharing).total
-        for dtype in (torch.bfloat16, torch.float32)
-    ]  # fmt: skip
-    number = 7_248_023_552
-    if lora is None:
-        assert sizes == pytest.approx([17 / 16 * 4 * number] * 2, rel=1e-3)
+        model(ids, labels=ids).loss  # noqa: B018  - what it has kept is looked at
+    found = memory_of(config, CLONING)["activations"]
+    if checkpointing:
+        assert sum(kept.values()) < found
     else:
-        assert sizes == pytest.approx([17 / 16 * 2 * number, 17 / 16 * 4 * number], rel=0.02)
+        assert found / 2 < sum(kept.values()) < found * 1.2
+
+
+def test_the_config_of_a_model_is_enough(tmp_path):
+    SHAPES[ACTOR].save_pretrained(tmp_path)
+    config = collect_rollouts.CollectRolloutsConfig(environment=GRID)
+    found = {}
+    for dtype in ("bfloat16", "8bit", "4bit"):
+        actor = replace(config.actor, model=str(tmp_path), dtype=dtype)
+        batch = collect_rollouts.BATCHES[0]
+        found[dtype] = memory_of(replace(config, actor=actor), batch)["weights"]
+    assert found["bfloat16"] == 2 * 7_248_023_552
+    assert 7e9 < found["8bit"] < 8e9 and 3.6e9 < found["4bit"] < 4.8e9
+
+
+def test_models_that_are_elsewhere_take_nothing_until_they_are_trained(weights, tmp_path):
+    config = config_of("collect_rollouts", weights, tmp_path)
+    served = replace(config.actor, served=ServedConfig(["http://node1:8000"]))
+    assert memory_of(config, collect_rollouts.BATCHES[0])["cache"] > 0
+    assert memory_of(replace(config, actor=served), collect_rollouts.BATCHES[0]) == {}
+    config = config_of("train_bc", weights, tmp_path)
+    assert memory_of(replace(config, actor=replace(config.actor, served=served.served)), CLONING)
+
+
+def test_what_is_frozen_has_no_gradients(weights, tmp_path):
+    config = config_of("train_critic", weights, tmp_path)
+    frozen = replace(config, critic=replace(config.critic, frozen=True))
+    assert "gradients" in memory_of(config, VALUING)
+    assert "gradients" not in memory_of(frozen, VALUING)
+
+
+def test_available_memory_is_a_part_of_this_computers(monkeypatch):
+    whole = available_memory()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert 0 < available_memory() < 0.7 * whole
+
+
+# --- the end of memory ---------------------------------------------------------------------------
+
+
+def more_than_there_is():
+    torch.empty(2**50)
+
+
+@pytest.mark.parametrize("fail", [more_than_there_is, None], ids=["cpu", "cuda"])
+def test_who_runs_out_of_memory_is_told_what_to_lower(fail, weights, tmp_path, monkeypatch):
+    def clone(config, run):
+        if fail is None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        fail()
+
+    monkeypatch.setattr(train_bc, "clone", clone)
+    line = (
+        "^Behaviour cloning: no memory is left on cpu; lower training.batch_size or actor.max_new"
+    )
+    with pytest.raises(ConfigError, match=line) as error:
+        run_here("train_bc", config_of("train_bc", weights, tmp_path / "run"))
+    assert "\n" not in str(error.value) and error.value.exit_code == 2
+
+
+def test_other_errors_are_left_as_they_are():
+    for error in (RuntimeError("shape mismatch"), ValueError("no")):
+        assert not is_out_of_memory(error)
+        with pytest.raises(type(error)), enough_memory("SimPO", [CLONING]):
+            raise error
+
+
+def test_files_are_not_blamed_for_a_lack_of_memory(tmp_path):
+    with pytest.raises(RuntimeError, match="memory"), readable(tmp_path):
+        more_than_there_is()
+
+
+# --- what is let go of ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def critics(monkeypatch):
+    """Weak references to the critics that are made; cycles stay until somebody collects them."""
+    made, construct = [], HeadedModel.__init__
+
+    def remember(self, *args):
+        construct(self, *args)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(HeadedModel, "__init__", remember)
+    gc.disable()
+    yield made
+    gc.enable()
+
+
+def test_what_a_stage_has_trained_can_be_let_go_of(critics, weights, tmp_path):
+    run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
+    free_memory()
+    assert critics and all(critic() is None for critic in critics)
+
+
+def test_exact_values_take_the_place_of_the_trainer(critics, weights, tmp_path, monkeypatch):
+    def enumerate_alone(*args):
+        assert critics and all(critic() is None for critic in critics)
+        return exact_policy(*args)
+
+    monkeypatch.setattr(train_critic, "exact_policy", enumerate_alone)
+    summary = run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
+    assert "critic_r2" in summary

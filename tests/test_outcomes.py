@@ -12,7 +12,6 @@ from lactchain.data.expected_results import chain_worth
 from lactchain.data.preferences import read_pairs
 from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.token_counts import sample_observations
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.views import Outcome, shipped_view
@@ -164,10 +163,3 @@ def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
         ConfigError, match="competent: expected one of .*consistent.*, got 'clever'"
     ):
         view.check(env.env)
-
-
-def test_the_longest_text_is_looked_for_in_whole_games():
-    """Wordle shows the clues of all tries, and none at first."""
-    env = make_language_env(replace(MANY, template=None))
-    texts = sample_observations(env)
-    assert max(map(len, texts)) > 2 * len(env.reset(seed=0)[0])

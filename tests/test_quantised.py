@@ -13,10 +13,8 @@ from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import is_quantised
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.models.memory import training_memory
-from lactchain.models.meta_models import PassSize
-from lactchain.models.specs import actor_spec
 from lactchain.settings import ActorConfig, TinyModelConfig
+from lactchain.stages.memory import on_meta, weight_bytes
 
 BITS = ("4bit", "8bit")
 SHAPE = TinyModelConfig(
@@ -95,11 +93,10 @@ def test_a_round_runs_on_models_of_fewer_bits(bits, weights, tmp_path):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_their_memory_is_estimated(bits, weights):
-    spec = actor_spec(config(weights, bits), training=True)
-    estimate = training_memory(spec, PassSize(2, 30, 10))
-    model, _ = load_actor(config(weights, bits), trainable=True)
-    base = sum(p.nbytes for n, p in model.named_parameters() if "lora_" not in n)
-    assert estimate.weights == pytest.approx(base, rel=0.05)
+    actor = config(weights, bits)
+    model, _ = load_actor(actor)
+    whole = sum(p.nbytes for p in model.parameters())
+    assert weight_bytes(on_meta(actor, learns=False), actor.bits) == pytest.approx(whole, rel=0.05)
 
 
 def test_cloning_trains_and_saves_its_adapter_in_float32(weights, tmp_path):

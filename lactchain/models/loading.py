@@ -26,7 +26,7 @@ from lactchain.models.families import context_length
 from lactchain.models.headed import ScoreHead, value_encoder_class
 from lactchain.models.places import mend, resolve_weights
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import TRUST, device, quiet, trusts_remote_code
+from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
 from lactchain.models.weight_files import (
     check_weights,
     read_model_json,
@@ -179,9 +179,11 @@ def readable(path: Path, how: str | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except (LactChainError, torch.OutOfMemoryError, torch.AcceleratorError, ImportError):
+    except (LactChainError, torch.AcceleratorError, ImportError):
         raise
     except Exception as error:  # noqa: BLE001  - tokenizers raise nothing narrower
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(str(error).split())[:300]
         raise DataError(
             f"{path}: transformers cannot read this model ({type(error).__name__}: {reason}); "

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import torch
 import transformers
 from torch import nn
@@ -33,6 +34,20 @@ def free_memory() -> None:
     """
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def available_memory() -> int:
+    """Bytes that the device has to give, this process's share of a computer's."""
+    free_memory()
+    if device().type == "cuda":
+        return torch.cuda.mem_get_info(device())[0]
+    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device had no more memory; torch's class for it does not stand for a CPU's."""
+    words = ("can't allocate memory", "not enough memory", "CUDA error: out of memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
 @contextmanager

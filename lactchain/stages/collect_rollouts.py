@@ -12,11 +12,14 @@ from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.run import Run
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.memory import Batch
+from lactchain.stages.running import run_stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
     from lactchain.stages.train_critic import TrainCriticConfig
+
+BATCHES = (Batch("collect.num_envs", "actor.max_new_tokens"),)
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class CollectRolloutsConfig:
 
 def main(config: CollectRolloutsConfig) -> dict[str, Any]:
     """Plays the episodes; returns their figures."""
-    return run_stage("Rollouts", config, collect_rollouts, memory)
+    return run_stage("Rollouts", config, collect_rollouts, BATCHES)
 
 
 def collect_rollouts(config: CollectRolloutsConfig, run: Run) -> dict[str, Any]:
@@ -55,11 +58,3 @@ def episodes_into(
     metrics = collection_metrics(trajectories) | time_metrics(tally)
     run.log_once(metrics, step=0)
     return trajectories, metrics
-
-
-def memory(config: "CollectRolloutsConfig | TrainCriticConfig") -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import completions
-
-    rows = config.collect.num_envs
-    yield completions("rollouts", config.environment, config.actor, rows, "collect.num_envs")

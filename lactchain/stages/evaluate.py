@@ -24,7 +24,8 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.memory import Batch
+from lactchain.stages.running import run_stage
 from lactchain.stages.token_recording import record_token_values, telling
 from lactchain.types import RememberingPolicy
 
@@ -65,7 +66,8 @@ class EvaluateConfig:
 
 def main(config: EvaluateConfig) -> dict[str, Any]:
     """Plays and samples; returns the figures."""
-    return run_stage("Evaluation", config, evaluate_actor, memory)
+    batches = [Batch("evaluation.num_envs", "actor.max_new_tokens")]
+    return run_stage("Evaluation", config, evaluate_actor, batches)
 
 
 def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
@@ -114,15 +116,3 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
 def enough_per_start(rollouts: Rollouts, num_starts: int) -> int:
     """One episode where it tells all that there is to know; else so many that luck evens out."""
     return 1 if rollouts.deterministic else -(-EPISODES // num_starts)
-
-
-def memory(config: EvaluateConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import completions
-
-    rows, setting = config.evaluation.num_envs, "evaluation.num_envs"
-    actor = config.actor
-    if config.evaluation.num_samples:  # sampled freely
-        actor = replace(actor, decoding="free") if actor.decoding == "constrained" else actor
-        actor = replace(actor, served=None)  # whether it reads is measured by the weights here
-    yield completions("evaluation", config.environment, actor, rows, setting)

@@ -35,7 +35,8 @@ from lactchain.models.growth import (
     read_model,
     write_model,
 )
-from lactchain.models.specs import actor_spec
+from lactchain.models.loading import load_shape, resolve_dtype
+from lactchain.models.places import resolve_weights
 from lactchain.moved import seen_from
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
@@ -82,8 +83,9 @@ class LanguageSpecies:
         stages: Stages,
     ) -> None:
         self.config, self.settings, self.stages = config, settings, stages
-        actor = actor_spec(config.train.actor)
-        self.merges = merges(actor.dtype, actor.bits is not None)
+        actor = config.train.actor
+        dtype = resolve_dtype(actor, load_shape(resolve_weights(actor.model)))
+        self.merges = merges(dtype, actor.bits is not None)
         self.space = space if self.merges else _without_rank(space, config.train)
         self.run_settings = config.train.run
         self.folder = run.path("members")

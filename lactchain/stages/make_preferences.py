@@ -43,7 +43,8 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.errors import ConfigError, DataError
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.memory import Batch
+from lactchain.stages.running import run_stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ NEARLY_RANDOM = 8.0
 a wrong one, as in a loop, would hear of no other."""
 
 log = logging.getLogger(__name__)
+
+BATCHES = (Batch("preferences.states_per_shard", "actor.max_new_tokens"),)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class MakePreferencesConfig:
 
 def main(config: MakePreferencesConfig) -> dict[str, Any]:
     """Makes the pairs; returns their figures."""
-    return run_stage("Preference pairs", config, sample_pairs, memory)
+    return run_stage("Preference pairs", config, sample_pairs, BATCHES)
 
 
 def sample_pairs(config: MakePreferencesConfig, run: Run) -> dict[str, Any]:
@@ -269,12 +272,3 @@ def _figures(
         "rollout/invalid_rate": 1 - tally["num_legal"] / tally["num_completions"],
         "rollout/chain_length": tally["num_own_actions"] / max(1, tally["num_legal"]),
     }
-
-
-def memory(config: "MakePreferencesConfig | TrainSimPOConfig") -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import ranking
-    from lactchain.models.specs import saved_critic
-
-    critic = None if config.critic is None else saved_critic(config.critic, config.actor)
-    yield from ranking(config.environment, config.actor, critic, config.preferences)

@@ -19,7 +19,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
 from lactchain.process import is_dry_run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig
-from lactchain.stages.running import Phases
+from lactchain.stages.memory import Batch, print_memory
 from lactchain.stages.sizing import require_numbers
 from lactchain.types import ChainGrammar, Policy
 
@@ -41,9 +41,7 @@ def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
     require_numbers(config)
     if is_dry_run():
-        from lactchain.budget import print_budget
-
-        return print_budget(memory(config))
+        return print_memory(config, [Batch("", "actor.max_new_tokens")])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
     if config.gif is not None:
@@ -61,10 +59,8 @@ def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
     if config.actor is None:
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
         return HumanPolicy(env.grammar, ask, partial(is_legal, env))
-    from lactchain.budget import check_budget
     from lactchain.serving.policy import served_or_here
 
-    check_budget(config, memory)
     return served_or_here(config.actor, env.grammar)
 
 
@@ -111,11 +107,3 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
     verdict = f"{policy.name} {ending} the goal: {said}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total
-
-
-def memory(config: PlayConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import completions
-
-    if config.actor is not None:
-        yield completions("play", config.environment, config.actor, 1, "")

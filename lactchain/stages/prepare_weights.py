@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lactchain.console import table
+from lactchain.console import console
 from lactchain.process import is_dry_run
 from lactchain.settings import (
     ActorConfig,
     EnvironmentConfig,
-    LoraSettings,
     PackagedModel,
     RunConfig,
     TinyModelConfig,
@@ -72,9 +71,7 @@ def main(config: PrepareWeightsConfig) -> None:
     """Makes what is not there yet."""
     require_numbers(config)
     if is_dry_run():
-        from lactchain.models.memory import SHAPES, memory_table
-
-        table(f"Memory to train {' and '.join(SHAPES)}", memory_table(LoraSettings()))
+        console.print("nothing is estimated of this command, and nothing was made")
         return
     from lactchain.data.base_models import (
         prepare_download,

@@ -11,7 +11,7 @@ tiny actor does not finish the grid; (2) a warm start stands in for a base model
 """
 
 import logging
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from lactchain.errors import CollapseError
 from lactchain.files import follow, read_json, to_json
 from lactchain.inspection.report import write_page
 from lactchain.manifests import verify_if_described, write_with_manifest
+from lactchain.process import is_dry_run
 from lactchain.progress import under_way
 from lactchain.run import Run
 from lactchain.settings import (
@@ -37,12 +38,12 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.closing import show_result
 from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.memory import Batch, print_memory
 from lactchain.stages.recording import film_run
-from lactchain.stages.rounds import Rounds, cloning, criticism, evaluation
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.rounds import Rounds
+from lactchain.stages.running import run_stage
 from lactchain.stages.selection import SelectionConfig
 from lactchain.stages.sizing import (
     RULES,
@@ -53,9 +54,19 @@ from lactchain.stages.sizing import (
     with_values,
 )
 from lactchain.stages.train_bc import WarmStartConfig
-from lactchain.stages.train_simpo import TrainSimPOConfig, check_bound
+from lactchain.stages.train_simpo import check_bound
 
 log = logging.getLogger(__name__)
+
+BATCHES = (
+    Batch("warm_start.training.batch_size", "actor.max_new_tokens"),
+    Batch("evaluation.num_envs", "actor.max_new_tokens"),
+    Batch("critic.collect.num_envs", "actor.max_new_tokens"),
+    Batch("critic.training.batch_size", "critic.config.max_length"),
+    Batch("simpo.preferences.states_per_shard", "actor.max_new_tokens"),
+    Batch("simpo.training.batch_size", "actor.max_new_tokens", texts=2),
+)
+"""Of the stages, by the pipeline's own settings."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +142,9 @@ class RunPipelineConfig(Bounded):
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
-    summary = run_stage(
-        "", config, recipe, memory, report=True, fills_nulls=True, closing=show_result
-    )
+    if is_dry_run():
+        return print_memory(sized(config), BATCHES if config.tiny is None else ())
+    summary = run_stage("", config, recipe, report=True, fills_nulls=True, closing=show_result)
     if distributed.is_main() and "round" in summary:  # neither a dry run nor one of old versions
         film_run(Path(config.run.run_dir), summary["round"])
     return summary
@@ -204,33 +215,3 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
             write_with_manifest(path, text.encode(), {})
         distributed.barrier()
     return config
-
-
-def memory(config: RunPipelineConfig) -> Phases:
-    """The phases of a round, with the adapter that is there from the second one on.
-
-    Numbers that follow from the world are those of a new run with as many processes as now.
-    """
-    from lactchain.budget import TO_BE_TRAINED, ranking
-
-    config = sized(config)
-    actor, critic = config.actor, config.critic.config
-    all_trained = actor.lora is None and actor.adapter is None
-    if actor.dtype == "auto" and all_trained:
-        actor = replace(actor, dtype="float32")  # as such a training stores it
-    trained = actor
-    if actor.lora is not None:
-        trained = replace(actor, adapter=actor.adapter or TO_BE_TRAINED)
-    if config.warm_start is not None:
-        yield from train_bc.memory(cloning(config, config.actor))
-    yield from evaluate.memory(evaluation(config, trained))
-    yield from train_critic.memory(criticism(config, replace(trained, decoding="constrained")))
-    preferences, judge = config.simpo.preferences, None
-    if preferences.rank_by == "advantage":
-        judge = replace(critic, checkpoint=critic.checkpoint or TO_BE_TRAINED)
-    setting = "simpo.preferences.states_per_shard"
-    yield from ranking(config.environment, actor, judge, preferences, setting)
-    training = TrainSimPOConfig(
-        environment=config.environment, actor=actor, training=config.simpo.training
-    )
-    yield train_simpo.simpo_phase(training)

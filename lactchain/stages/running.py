@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain import distributed
 from lactchain.console import console, figures, plain
@@ -13,20 +13,15 @@ from lactchain.inspection.report import write_page
 from lactchain.process import is_dry_run, seed_everything
 from lactchain.progress import nothing_under_way, under_way
 from lactchain.run import Run
+from lactchain.stages.memory import Batch, enough_memory, print_memory
 from lactchain.stages.sizing import require_numbers
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
-
-Phases = Iterator["Phase"]
-"""What of a stage is estimated before a model is loaded (`lactchain.budget`)."""
 
 
 def run_stage(
     title: str,
     config: Any,
     work: Callable[[Any, Run], dict[str, Any]],
-    memory: Callable[[Any], Phases] | None = None,
+    batches: Sequence[Batch] = (),
     report: bool = False,
     fills_nulls: bool = False,
     closing: Callable[[Any, dict[str, Any]], None] | None = None,
@@ -39,8 +34,7 @@ def run_stage(
         title: of the table of figures, and on the live line.
         config: of the stage, with its folder in `run`.
         work: makes the summary, and everything else in the folder.
-        memory: the phases that are estimated first, and printed instead of all work in a dry run; a
-            stage that is part of another one is estimated with that.
+        batches: what takes memory, which a dry run prints instead of all work.
         report: whether a page is written of the finished folder.
         fills_nulls: whether the work puts numbers in the place of nulls (`stages.sizing`).
         closing: prints what people see at the end; None: the figures.
@@ -49,29 +43,21 @@ def run_stage(
         The summary; nothing for a dry run.
 
     Raises:
-        ConfigError: the folder is another run's, or the work does not fit this device.
+        ConfigError: the folder is another run's, or the device has no more memory.
     """
     if not fills_nulls:
         require_numbers(config)
     if is_dry_run():
-        if memory is None:
-            console.print("nothing is estimated of this command, and nothing was made")
-            return {}
-        from lactchain.budget import print_budget
-
-        return print_budget(memory(config))
-    alone = nothing_under_way()  # of a part the outer stage's estimate tells
+        return print_memory(config, batches)
+    alone = nothing_under_way()
     with Run.of(config) as run, under_way(title):
         if run.finished:
             summary = run.summary
         else:
-            if memory is not None and alone:
-                from lactchain.budget import check_budget
-
-                check_budget(config, memory)
             seed_everything(config.run.seed, config.run.threads)
             note_servers(config, run)
-            summary = work(config, run)
+            with enough_memory(title, batches):
+                summary = work(config, run)
             run.finish(summary)
         if report and distributed.is_main() and not _tells_the_end(run.directory):
             write_page(run.directory)

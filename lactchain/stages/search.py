@@ -15,12 +15,13 @@ from typing import Any, Literal
 from lactchain import distributed
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.errors import ConfigError
+from lactchain.process import is_dry_run
 from lactchain.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
 from lactchain.stages import evaluate, train_simpo
-from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.running import run_stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
@@ -109,7 +110,9 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
             "members are trained one after the other"
         )
     work = partial(search, stages=stages)
-    return run_stage("Search", config, work, memory, report=True)
+    if is_dry_run() and config.language is not None:
+        return train_simpo.main(config.language.train)
+    return run_stage("Search", config, work, report=True)
 
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
@@ -129,15 +132,3 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
         world, seed = config.environment, config.run.seed
         species = AgentSpecies(config.subject, world, space, settings, seed)
     return runs.evolve(config, run, species)
-
-
-def memory(config: SearchConfig) -> Phases:
-    """The phases of a member's generation, if it is a language model."""
-    if config.language is None:
-        return
-    train = config.language.train
-    judge = EvaluateConfig(
-        environment=train.environment, actor=train.actor, evaluation=config.language.evaluation
-    )
-    yield from train_simpo.memory(train)
-    yield from evaluate.memory(judge)

@@ -16,11 +16,12 @@ import numpy as np
 
 from lactchain.data.rollouts import Rollouts, collect
 from lactchain.environments.exact import FAR_SIGHTED, TabularModel, optimal_values, solution_lengths
+from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView
-from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig
-from lactchain.types import Trajectory
+from lactchain.errors import ConfigError, DataError
+from lactchain.settings import EnvironmentConfig, PlayerConfig
+from lactchain.types import Action, ChainGrammar, Trajectory
 
 Config = TypeVar("Config")
 
@@ -221,11 +222,26 @@ def rows_of_simpo(world: WorldSize) -> int:
 def room_for_a_chain(config: Any) -> int:
     """Tokens of the longest chain; the words of tiny models that a run builds are tokens."""
     if config.tiny is None:
-        from lactchain.data.token_counts import chain_length
-
-        if (known := chain_length(config.environment, config.actor)) is not None:
+        known = chain_length(make_language_env(config.environment).grammar, config.actor)
+        if known is not None:
             return known
     return 2 * config.environment.max_chain_length + 7
+
+
+def chain_length(grammar: ChainGrammar, actor: PlayerConfig) -> int | None:
+    """Tokens of the longest chain and its end, by an actor's own tokenizer; None: not known."""
+    from lactchain.models.loading import load_own_tokenizer
+    from lactchain.models.places import resolve_weights
+    from lactchain.models.prompting import encode_completions
+
+    try:
+        resolve_weights(actor.model)
+    except DataError:
+        return None
+    names = range(len(grammar.action_names))
+    chains = [Action(grammar.render([name] * grammar.max_chain_length)) for name in names]
+    tokens = encode_completions(chains, load_own_tokenizer(actor)) if chains else []
+    return max(map(len, tokens), default=None)
 
 
 RULES = (

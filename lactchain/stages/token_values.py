@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from lactchain.data.episodes import check_practised, decision_states
@@ -17,14 +16,13 @@ from lactchain.settings import (
     TrainingConfig,
     ValueConfig,
 )
-from lactchain.stages.running import Phases
+from lactchain.stages.memory import Batch
 from lactchain.stages.token_recording import Telling, record_token_values, telling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from lactchain.data.token_view import TokenView
-    from lactchain.models.meta_models import PassSize
     from lactchain.models.prompting import PromptTemplate
 
 
@@ -129,41 +127,6 @@ def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> 
     return read(config, tokenizer).view
 
 
-def memory(config: TrainValuesConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import training_phase
-    from lactchain.models.meta_models import Heads
-    from lactchain.models.specs import actor_spec
-    from lactchain.trainers.token_values import TRAINERS
-
-    settings, trainer_class = config.settings, TRAINERS[config.method]
-    spec = actor_spec(config.actor, training=True)
-    heads = Heads(
-        trainer_class.num_q_heads,
-        settings.head_size or 2 * spec.shape.get_text_config().hidden_size,
-        target=trainer_class.has_target,
-        policy=settings.cloning_weight > 0,
-    )
-    batch = largest_batch(config)
-    yield training_phase("values", spec, batch, config.training, config.actor, heads)
-
-
-def largest_batch(config: TrainValuesConfig) -> PassSize:
-    """The largest batch, prefix trees of decisions: measured where the episodes are there."""
-    from lactchain.data.token_counts import actor_lengths, find_tokenizer
-    from lactchain.data.token_view import one_step_targets
-    from lactchain.models.meta_models import PassSize
-    from lactchain.trainers.tree_batches import tree_batches
-
-    rows, tokenizer = config.training.batch_size, find_tokenizer(config.actor)
-    if tokenizer is None or not Path(config.trajectories).exists():
-        lengths = actor_lengths(config.environment, config.actor)
-        prompt, states = lengths.prefix + lengths.prompt, rows * lengths.completion
-        return PassSize(rows, prompt + lengths.completion, states, "values", (rows, prompt))
-    view, settings = read_view(config, tokenizer), config.settings
-    targets = one_step_targets(view, settings.gamma)
-    groups, collate = tree_batches(view, targets, settings, multi_step=False, pad_token_id=0)
-    largest = sorted(range(len(groups)), key=lambda i: len(groups.groups[i]))[-rows:]
-    batch = collate([groups[i] for i in largest])
-    behind = batch["behind_input_ids"].shape if "behind_nodes" in batch else (0, 0)
-    return PassSize(*batch["input_ids"].shape, len(batch["state_nodes"]), "values", behind)
+def batches_of(heads: int) -> list[Batch]:
+    """The batches of values with so many heads over the vocabulary."""
+    return [Batch("training.batch_size", "actor.max_new_tokens", heads=heads)]

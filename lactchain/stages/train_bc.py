@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
@@ -36,13 +35,13 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.memory import Batch
+from lactchain.stages.running import run_stage
 from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.models.meta_models import PassSize
     from lactchain.trainers.behavior_cloning import CloningRow
     from lactchain.trainers.guards import GuardedTrainer
     from lactchain.trainers.reading import ReadingCheck
@@ -116,7 +115,8 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
     Raises:
         ConfigError: it does not read as it was to.
     """
-    return run_stage("Behaviour cloning", config, clone, memory)
+    batches = [Batch("training.batch_size", "actor.max_new_tokens")]
+    return run_stage("Behaviour cloning", config, clone, batches)
 
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
@@ -292,33 +292,3 @@ def chosen_episodes(
     ranking = sorted(range(len(kept)), key=lambda i: -kept[i].episode_return)
     best = sorted(ranking[: math.ceil(best_fraction * len(kept))])
     return [kept[i] for i in best]
-
-
-def memory(config: TrainBCConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import training_phase
-    from lactchain.models.specs import actor_spec
-
-    spec = actor_spec(config.actor, training=True)
-    yield training_phase("cloning", spec, largest_batch(config), config.training, config.actor)
-
-
-def largest_batch(config: TrainBCConfig) -> "PassSize":
-    """The largest batch, prompt with completion: measured where the data are there already."""
-    from lactchain.data.token_counts import actor_lengths, find_tokenizer
-    from lactchain.models.meta_models import PassSize
-    from lactchain.trainers.behavior_cloning import IGNORED
-
-    tokenizer = find_tokenizer(config.actor)
-    sources = [path for path in (config.pairs, config.trajectories) if path is not None]
-    if tokenizer is not None and all(Path(path).exists() for path in sources):
-        rows, _ = rows_to_clone(config, make_language_env(config.environment), tokenizer)
-        completion = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in rows)
-        tokens = max(len(row["input_ids"]) for row in rows)
-    else:
-        lengths = actor_lengths(config.environment, config.actor)
-        completion, tokens = (
-            lengths.completion,
-            lengths.prefix + lengths.prompt + lengths.completion,
-        )
-    return PassSize(config.training.batch_size, tokens, completion + 1, "cloning")

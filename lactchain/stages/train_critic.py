@@ -37,7 +37,8 @@ from lactchain.settings import (
     TrainingConfig,
 )
 from lactchain.stages import collect_rollouts
-from lactchain.stages.running import Phases, run_stage
+from lactchain.stages.memory import Batch
+from lactchain.stages.running import run_stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class TrainCriticConfig:
 
 def main(config: TrainCriticConfig) -> dict[str, Any]:
     """Trains the critic; returns how well it predicts."""
-    return run_stage("Critic", config, train_critic, memory)
+    batches = [] if config.trajectories is not None else [*collect_rollouts.BATCHES]
+    batches.append(Batch("training.batch_size", "critic.max_length"))
+    return run_stage("Critic", config, train_critic, batches)
 
 
 def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
@@ -216,21 +219,3 @@ def critic_figures(values: StateValues, env: LanguageEnv) -> dict[str, float]:
         part = values.where([(state in env.held_back) == kind for state in values.states])
         figures |= {f"{name}/critic_r2": part.r2, f"{name}/critic_rmse": part.rmse}
     return figures
-
-
-def memory(config: TrainCriticConfig) -> Phases:
-    """The phases that are estimated."""
-    from lactchain.budget import enumeration, training_phase
-    from lactchain.data.token_counts import critic_length
-    from lactchain.models.meta_models import PassSize
-    from lactchain.models.specs import critic_spec
-
-    if config.trajectories is None:
-        yield from collect_rollouts.memory(config)
-    length = critic_length(config.environment, config.critic)
-    batch = PassSize(config.training.batch_size, length, loss="critic")
-    if not config.critic.frozen:
-        spec = critic_spec(config.critic, training=True)
-        yield training_phase("critic", spec, batch, config.training, config.critic)
-    if compares_with_exact(config, make_language_env(config.environment)):
-        yield enumeration(config.actor, config.critic)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from lactchain.settings import ILQLConfig, RunConfig
 from lactchain.stages.running import run_stage
-from lactchain.stages.token_values import TrainValuesConfig, memory, train_values
+from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class TrainILQLConfig(TrainValuesConfig):
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("ILQL", config, train_values, memory, report=True)
+    return run_stage("ILQL", config, train_values, batches_of(heads=2), report=True)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from lactchain.settings import RunConfig, ValueConfig
 from lactchain.stages.running import run_stage
-from lactchain.stages.token_values import TrainValuesConfig, memory, train_values
+from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 
 
 @dataclass(frozen=True)
@@ -28,4 +28,4 @@ class TrainMCConfig(TrainValuesConfig):
 
 def main(config: TrainMCConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("Monte-Carlo values", config, train_values, memory, report=True)
+    return run_stage("Monte-Carlo values", config, train_values, batches_of(heads=1), report=True)

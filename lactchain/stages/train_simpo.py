@@ -9,8 +9,7 @@ the chosen completions (CPO's alpha) keeps small actors from collapsing.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain.data.episodes import check_practised
 from lactchain.data.sources import open_pairs
@@ -27,11 +26,8 @@ from lactchain.settings import (
     check,
 )
 from lactchain.stages import make_preferences
-from lactchain.stages.running import Phases, run_stage
-
-if TYPE_CHECKING:
-    from lactchain.budget import Phase
-    from lactchain.models.meta_models import PassSize
+from lactchain.stages.memory import Batch
+from lactchain.stages.running import run_stage
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,10 @@ def is_plain(actor: ActorConfig) -> bool:
 
 def main(config: TrainSimPOConfig) -> dict[str, Any]:
     """Trains the actor; returns what it learnt from."""
-    return run_stage("SimPO", config, train_simpo, memory)
+    batches = [Batch("training.batch_size", "actor.max_new_tokens", texts=2)]
+    if config.pairs is None:
+        batches += make_preferences.BATCHES
+    return run_stage("SimPO", config, train_simpo, batches)
 
 
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
@@ -119,41 +118,3 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     summary |= region.distances()
     model_cards.write(config, run, "actor", summary)
     return summary
-
-
-def memory(config: TrainSimPOConfig) -> Phases:
-    """The phases that are estimated."""
-    if config.pairs is None:
-        yield from make_preferences.memory(config)
-    yield simpo_phase(config)
-
-
-def simpo_phase(config: TrainSimPOConfig) -> "Phase":
-    """The phase of the training alone."""
-    from lactchain.budget import training_phase
-    from lactchain.models.specs import actor_spec
-
-    spec = actor_spec(config.actor, training=True)
-    return training_phase("SimPO", spec, largest_batch(config), config.training, config.actor)
-
-
-def largest_batch(config: TrainSimPOConfig) -> "PassSize":
-    """The largest batch, prompt with both completions: measured where the pairs are there."""
-    from lactchain.data.token_counts import actor_lengths, find_tokenizer
-    from lactchain.models.loading import context_of
-    from lactchain.models.meta_models import PassSize
-    from lactchain.models.prompting import PromptTemplate
-    from lactchain.trainers.simpo import preference_rows
-
-    tokenizer = find_tokenizer(config.actor)
-    if tokenizer is not None and config.pairs is not None and Path(config.pairs).exists():
-        grammar = make_language_env(config.environment).grammar
-        template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
-        context = context_of(config.actor)
-        rows, _ = preference_rows(open_pairs(config.pairs), template, tokenizer, context)
-        completions = max(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in rows)
-        prompt = max(len(row["prompt_ids"]) for row in rows)
-    else:
-        lengths = actor_lengths(config.environment, config.actor)
-        prompt, completions = lengths.prefix + lengths.prompt, 2 * lengths.completion
-    return PassSize(config.training.batch_size, prompt + 1 + completions, 1 + completions)

@@ -34,7 +34,7 @@ from lactchain.files import disk_errors
 from lactchain.manifests import write_manifest
 from lactchain.models.adapters import base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
-from lactchain.models.runtime import quiet
+from lactchain.models.runtime import is_out_of_memory, quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.process import stop_requested
 from lactchain.progress import under_way
@@ -70,9 +70,11 @@ def readable(checkpoint: str | Path | None) -> Iterator[None]:
     """
     try:
         yield
-    except (torch.OutOfMemoryError, torch.AcceleratorError, torch.distributed.DistError):
+    except (torch.AcceleratorError, torch.distributed.DistError):
         raise
     except UNREADABLE as error:
+        if is_out_of_memory(error):
+            raise
         reason, *_ = str(error).splitlines() or [type(error).__name__]
         if isinstance(error, UnpicklingError):  # torch would tell how to run it all the same
             reason = "it is cut, or holds more than tensors and plain values"
