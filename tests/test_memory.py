@@ -103,21 +103,21 @@ def test_activations_are_about_what_autograd_keeps(checkpointing, tmp_path):
     model, kept = MistralForCausalLM(shape).train(), {}
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        model.activation_checkpointing_enable()
 
     def keep(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own and tensor.shape[-1] != shape.vocab_size:
+        if storage.data_ptr() not in own and tensor.shape[-1:] != (shape.vocab_size,):
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(ids, labels=ids).loss  # noqa: B018  - what it has kept is looked at
+        model(ids, labels=ids, use_cache=False).loss  # noqa: B018  - what it has kept is looked at
     found = memory_of(config, CLONING)["activations"]
     if checkpointing:
         assert sum(kept.values()) < found
     else:
-        assert found / 2 < sum(kept.values()) < found * 1.2
+        assert found / 2 < sum(kept.values()) < found
 
 
 def test_the_config_of_a_model_is_enough(tmp_path):

@@ -20,7 +20,7 @@ from lactchain.settings import CriticConfig, EnvironmentConfig, LoraSettings, Mo
 from lactchain.strategies import resolve_strategy
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 LETTERS_PER_TOKEN = 3
 """A cautious guess: English has more than four."""
@@ -94,12 +94,9 @@ def memory_of(config: Any, batch: Batch) -> dict[str, float]:
     mixed = os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     itemsize = 2 if mixed and learns else built.dtype.itemsize
     if not learns:
-        queries = shape.num_attention_heads
-        heads = getattr(shape, "num_key_value_heads", None) or queries
-        width = heads * (getattr(shape, "head_dim", None) or hidden // queries)
         return {
             "weights": weight_bytes(built, model.bits),
-            "cache": 2 * width * layers * tokens * itemsize,
+            "cache": 2 * _key_width(shape) * layers * tokens * itemsize,
             "logits": 16 * rows * vocabulary,  # with probabilities, and their sums in float64
         }
     heads = 4 * batch.heads * 2 * hidden * (hidden + vocabulary)
@@ -114,6 +111,13 @@ def memory_of(config: Any, batch: Batch) -> dict[str, float]:
         "activations": tokens * kept * itemsize,
         "logits": 8 * answers * vocabulary * (1 + batch.heads),  # with their gradients
     }
+
+
+def _key_width(shape: PretrainedConfig) -> int:
+    """Width of the keys of a token in a layer."""
+    queries = shape.num_attention_heads
+    heads = getattr(shape, "num_key_value_heads", None) or queries
+    return heads * (getattr(shape, "head_dim", None) or shape.hidden_size // queries)
 
 
 def _part(config: Any, key: str) -> Any:
