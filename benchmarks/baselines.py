@@ -21,7 +21,7 @@ Parts:
   if given, which is made by configs/run_pipeline/tiny.yaml where it is not there.
 
 One thread, CPU time of the process (`time.process_time`). Each measurement is kept in --folder and
-not made again when it is there; --write appends the tables to benchmarks/RESULTS.md.
+not made again when it is there; --write appends the tables to benchmarks/RESULTS_ARCHIVE.md.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="timings of each side, in turns")
     parser.add_argument("--language", help="run folder of a language policy; made if not there")
     parser.add_argument("--folder", default="runs/benchmarks/baselines")
-    parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS_ARCHIVE.md")
     options = parser.parse_args()
     import torch
 
@@ -299,7 +299,7 @@ def processor() -> str:
 
 
 def append(lines: list[str]) -> None:
-    """Adds the tables to RESULTS.md, with what it takes to make them again."""
+    """Adds the tables to RESULTS_ARCHIVE.md, with what it takes to make them again."""
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     heading = f"## Classic agents, {datetime.date.today()}"
@@ -308,7 +308,7 @@ def append(lines: list[str]) -> None:
         f"Commit {commit.strip()}, `{command}`, {processor()}, one thread, "
         f"load {os.getloadavg()[0]:.0f}."
     )
-    with open(ROOT / "benchmarks" / "RESULTS.md", "a", encoding="utf-8") as file:
+    with open(ROOT / "benchmarks" / "RESULTS_ARCHIVE.md", "a", encoding="utf-8") as file:
         file.write("\n".join(["", heading, "", about, "", *lines]))
 
 

@@ -23,7 +23,7 @@ cells, 32 times where dice are thrown and once where none are.
   also sees what else runs), and of this evaluation; of the time spent in playing, the share in the
   model or in the scripted policy.
 
-With --write the tables are appended to benchmarks/RESULTS.md.
+With --write the tables are appended to benchmarks/RESULTS_ARCHIVE.md.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--word-list", help="file of Wordle's words; by default the shipped one")
     parser.add_argument("--folder", default="runs/lmrl", help="where the runs go")
-    parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS_ARCHIVE.md")
     options = parser.parse_args()
     for name in options.worlds:
         words = options.word_list if name == "wordle" else None
@@ -396,7 +396,7 @@ def markdown(seeds: Sequence[Sequence[dict]], world: World) -> list[str]:
 
 
 def append(name: str, options: argparse.Namespace, lines: Sequence[str]) -> None:
-    """Adds a table to RESULTS.md, with what it takes to make it again."""
+    """Adds a table to RESULTS_ARCHIVE.md, with what it takes to make it again."""
     revision = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(revision, cwd=ROOT, capture_output=True, text=True, check=True)
     command = f"python benchmarks/lmrl.py --worlds {name}"
@@ -407,7 +407,7 @@ def append(name: str, options: argparse.Namespace, lines: Sequence[str]) -> None
         command += f" --word-list {Path(options.word_list).name}"
     heading = f"## LMRL-Gym, {name.replace('_', ', ')}, {datetime.date.today()}"
     about = f"Commit {commit.stdout.strip()}, `{command}`, one process."
-    with open(ROOT / "benchmarks" / "RESULTS.md", "a", encoding="utf-8") as file:
+    with open(ROOT / "benchmarks" / "RESULTS_ARCHIVE.md", "a", encoding="utf-8") as file:
         file.write("\n".join(["", heading, "", about, "", *lines, ""]))
 
 

@@ -17,7 +17,7 @@ from lactchain.inspection.markup import Markup, shapes
 from lactchain.inspection.plots import LINE_COLOURS, Axes, padded
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "RESULTS.md"
+RESULTS = HERE / "RESULTS_ARCHIVE.md"
 BEGIN, END = "<!-- tables of peers.py -->", "<!-- end of peers.py -->"
 NAMES = {
     "simpo": "critic, SimPO",
@@ -240,11 +240,11 @@ def _entry(axes: Axes, number: int, name: str) -> list[Markup]:
     return [square, shapes.text(axes.left + 14, 33 + 16 * number, name)]
 
 
-# --- RESULTS.md ----------------------------------------------------------------------------------
+# --- RESULTS_ARCHIVE.md --------------------------------------------------------------------------
 
 
 def rewrite(lines: Sequence[str]) -> None:
-    """Puts the tables in the place of those that stand in RESULTS.md."""
+    """Puts the tables in the place of those that stand in RESULTS_ARCHIVE.md."""
     tables = "\n".join([BEGIN, "", *lines, END])
     before, _, rest = RESULTS.read_text("utf-8").partition(BEGIN)
     RESULTS.write_text(before + tables + rest.partition(END)[2], "utf-8")

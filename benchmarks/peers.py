@@ -20,7 +20,7 @@ nobody.
 
 One that was stopped goes on with the same command, one that is finished is only read. Every point
 is a line of FOLDER/WORLD/SEED/METHOD/points.jsonl. `report` draws curves over steps and over
-seconds, and prints the table (with --write into benchmarks/RESULTS.md).
+seconds, and prints the table (with --write into benchmarks/RESULTS_ARCHIVE.md).
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--minutes", type=float, default=math.inf, help="to stop after, at a point")
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/peers"))
-    parser.add_argument("--write", action="store_true", help="the report into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="the report into RESULTS_ARCHIVE.md")
     options = parser.parse_args()
     if options.command == "report":
         import peer_report

@@ -11,7 +11,7 @@ the same warm start, with as many updates:
 - NLL on `chosen` only: the same pairs, but the rejected completions are not used;
 - ranking by return: pairs without a critic, a chain is worth what it earned itself.
 
-With --write the table is appended to benchmarks/RESULTS.md.
+With --write the table is appended to benchmarks/RESULTS_ARCHIVE.md.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", default="runs/benchmarks", help="where the runs go")
     parser.add_argument("--controls", action="store_true", help="run the controls as well")
-    parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS_ARCHIVE.md")
     options = parser.parse_args()
     folder = Path(options.folder) / Path(options.config).stem
     rows = []
@@ -159,7 +159,7 @@ def markdown(rows: list[dict]) -> list[str]:
 
 
 def append(options: argparse.Namespace, lines: list[str]) -> None:
-    """Adds the table to RESULTS.md, with what it takes to make it again."""
+    """Adds the table to RESULTS_ARCHIVE.md, with what it takes to make it again."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=ROOT,
@@ -172,7 +172,7 @@ def append(options: argparse.Namespace, lines: list[str]) -> None:
     )
     heading = f"## Pipeline, {Path(options.config).stem}, {datetime.date.today()}"
     about = f"Commit {commit}, `{command}{' --controls' if options.controls else ''}`, 2 cores."
-    with open(ROOT / "benchmarks" / "RESULTS.md", "a", encoding="utf-8") as file:
+    with open(ROOT / "benchmarks" / "RESULTS_ARCHIVE.md", "a", encoding="utf-8") as file:
         file.write("\n".join(["", heading, "", about, "", *lines, ""]))
 
 

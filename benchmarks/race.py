@@ -17,7 +17,7 @@ together. Problems are in search_race/agents.py and language.py, contenders in c
 
 - speed: environment steps per CPU-second of random trials side by side, and one by one;
 - table: what the folder holds, as tables and pictures (running times, and how many of 200 random
-  trials are good); with --write in benchmarks/RESULTS.md.
+  trials are good); with --write in benchmarks/RESULTS_ARCHIVE.md.
 
 Every trial and every run is a line in --folder: what is there is not played again, so that a race
 goes on where it was stopped, and trials that several contenders look at are played once.
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="those of the problem, if not given")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="to run at most")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/benchmarks/race")
-    parser.add_argument("--write", action="store_true", help="put tables into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="put tables into the archive")
     options = parser.parse_args()
     limit_threads()
     deadline = time.monotonic() + 60 * options.minutes
@@ -162,7 +162,7 @@ def show(options: argparse.Namespace, deadline: float) -> None:
     lines += speed_lines(read_json_lines(path))
     sys.stdout.write("\n".join([*lines, ""]))
     if options.write:
-        write_between_marks(ROOT / "benchmarks/RESULTS.md", lines)
+        write_between_marks(ROOT / "benchmarks/RESULTS_ARCHIVE.md", lines)
 
 
 def section(problem: Problem, folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ the shared prefix where that is cached) and all new tokens but the last.
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts.py             # a few minutes
     OMP_NUM_THREADS=1 python benchmarks/rollouts.py --quick     # a smoke test
-    OMP_NUM_THREADS=1 python benchmarks/rollouts.py --write     # appends to benchmarks/RESULTS.md
+    OMP_NUM_THREADS=1 python benchmarks/rollouts.py --write     # appends to RESULTS_ARCHIVE.md
 """
 
 from __future__ import annotations
@@ -438,7 +438,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="few environments, one repeat")
     parser.add_argument("--repeats", type=int, default=5, help="of every measurement")
-    parser.add_argument("--write", action="store_true", help="append to benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="append to RESULTS_ARCHIVE.md")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sizes, repeats = ((4, 16), 1) if arguments.quick else ((16, 64, 256), arguments.repeats)
@@ -449,7 +449,7 @@ def main() -> None:
         parts.append(report(make(), dtypes, sizes, repeats))
         print(parts[-1], flush=True)
     if arguments.write:
-        with (ROOT / "benchmarks/RESULTS.md").open("a", encoding="utf-8") as results:
+        with (ROOT / "benchmarks/RESULTS_ARCHIVE.md").open("a", encoding="utf-8") as results:
             results.write("\n## Rollouts\n\n" + "\n".join(parts))
 
 

@@ -70,6 +70,7 @@ def names(cell: str) -> list[str]:
 README = Page("README.md")
 MANUAL = [Page(path.relative_to(ROOT).as_posix()) for path in sorted(ROOT.glob("docs/*.md"))]
 PAGES = [README, Page("CONTRIBUTING.md"), Page("weights/README.md"), *MANUAL]
-RECORDS = [Page("CHANGELOG.md"), Page("benchmarks/RESULTS.md"), Page("benchmarks/LOG.md")]
+RECORDS = [Page("CHANGELOG.md")]
+RECORDS += [Page(f"benchmarks/{name}.md") for name in ("RESULTS", "RESULTS_ARCHIVE", "LOG")]
 """What was true when it was written: only their links are checked."""
 BY_PATH = {page.path: page for page in PAGES}

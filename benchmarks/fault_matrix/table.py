@@ -10,7 +10,7 @@ from typing import Any
 from lactchain.files import read_json_lines
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = (ROOT / "benchmarks" / "RESULTS.md", ROOT / "docs" / "what_survives.md")
+PAGES = (ROOT / "benchmarks" / "RESULTS_ARCHIVE.md", ROOT / "docs" / "what_survives.md")
 BEGIN = "<!-- made by benchmarks/faults.py table -->\n"
 END = "<!-- end of the fault matrix -->\n"
 Record = dict[str, Any]
