@@ -1,21 +1,25 @@
-"""Writes the tables of docs/code.md: each file with the first sentence of its docstring.
+"""Prints each file of the code with the first sentence of its docstring.
 
-python docs/code_map.py
+python docs/code_map.py                       # all of it
+python docs/code_map.py lactchain/serving     # one folder
 """
 
+import argparse
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "code.md"
-BEGIN, END = "<!-- made by docs/code_map.py -->\n", "<!-- end -->\n"
 
 
-def with_tables(page: str) -> str:
-    """The page, with new tables between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + "".join(map(table, folders())) + "\n" + END + rest.partition(END)[2]
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", nargs="*", help="from the repository on; all if none is named")
+    names = [name.strip("/") for name in parser.parse_args().folder]
+    known = {folder.relative_to(ROOT).as_posix(): folder for folder in folders()}
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"no folder with code: {', '.join(unknown)}; there are {', '.join(known)}")
+    print("\n".join(listing(known[name]) for name in names or known), end="")
 
 
 def folders() -> Iterator[Path]:
@@ -24,19 +28,19 @@ def folders() -> Iterator[Path]:
     yield from (ROOT / name for name in ("scripts", "benchmarks", "docs"))
 
 
-def table(folder: Path) -> str:
-    """A folder's files as a table; empty ones, such as most __init__.py, are left out."""
+def listing(folder: Path) -> str:
+    """A folder's files, a line each; empty ones, such as most __init__.py, are left out."""
     files = sorted(file for file in folder.glob("*.py") if file.stat().st_size)
-    rows = (f"| [{f.name}](../{f.relative_to(ROOT).as_posix()}) | {says(f)} |\n" for f in files)
-    title = folder.relative_to(ROOT).as_posix()
-    return f"\n## {title}/\n\n| file | what it is |\n|---|---|\n{''.join(rows)}"
+    width = max((len(file.name) for file in files), default=0)
+    lines = (f"  {file.name:<{width}}  {says(file)}\n" for file in files)
+    return f"{folder.relative_to(ROOT).as_posix()}/\n{''.join(lines)}"
 
 
 def says(file: Path) -> str:
-    """The first line of a file's docstring, as a cell of a table."""
+    """The first line of a file's docstring."""
     docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-    return (docstring or "").partition("\n")[0].replace("|", "\\|")
+    return (docstring or "").partition("\n")[0]
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    main()

@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import pytest
-from pages import MANUAL, README, ROOT
+from pages import BY_PATH, MANUAL, README, ROOT
 
 import lactchain
 from lactchain.settings import EnvironmentConfig
 
-(TREE,) = (text.splitlines() for text in README.blocks("") if "\nlactchain/ " in text)
+(TREE,) = map(str.splitlines, BY_PATH["docs/code.md"].blocks(""))
 
 
 def test_the_readme_can_be_read_in_two_minutes():
