@@ -6,6 +6,7 @@ python docs/code_map.py lactchain/serving     # one folder
 
 import argparse
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,13 +14,14 @@ ROOT = Path(__file__).parent.parent
 
 
 def main() -> None:
+    """Lists the folders that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="*", help="from the repository on; all if none is named")
     names = [name.strip("/") for name in parser.parse_args().folder]
     known = {folder.relative_to(ROOT).as_posix(): folder for folder in folders()}
     if unknown := [name for name in names if name not in known]:
         parser.error(f"no folder with code: {', '.join(unknown)}; there are {', '.join(known)}")
-    print("\n".join(listing(known[name]) for name in names or known), end="")
+    sys.stdout.write("\n".join(listing(known[name]) for name in names or known))
 
 
 def folders() -> Iterator[Path]:
