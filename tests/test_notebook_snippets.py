@@ -11,19 +11,19 @@ import lactchain
 
 MOST_LINES = {
     "An environment": 1,
-    "A policy of one's own": 8,
-    "A reward of one's own": 5,
-    "A chain of what the quickstart trained": 2,
+    "A policy of your own": 8,
+    "A reward of your own": 5,
+    "A chain from the trained quickstart": 2,
     "Values of states": 2,
-    "What a run learnt, and what it answered": 8,
+    "What a run learnt and answered": 8,
     "Episodes of any policy": 3,
     "An evaluation of any policy": 2,
     "Episodes as a frame": 2,
-    "Pairs of one's own scores": 4,
-    "SimPO on a data set of one's own": 6,
-    "A loss of one's own": 15,
+    "Pairs from your own scores": 4,
+    "SimPO on your own data set": 6,
+    "A loss of your own": 15,
     "Two runs side by side": 1,
-    "A run, looked at": 1,
+    "Look at a run": 1,
 }
 SNIPPETS = dict(zip(MOST_LINES, BY_PATH["docs/notebook.md"].blocks("python")[1:], strict=True))
 
