@@ -27,7 +27,7 @@ def main() -> None:
 def folders() -> Iterator[Path]:
     """The folders with Python files that people use, the package first."""
     yield from sorted({file.parent for file in (ROOT / "lactchain").rglob("*.py")})
-    yield from (ROOT / name for name in ("scripts", "benchmarks", "docs"))
+    yield from (ROOT / name for name in ("scripts", "examples", "benchmarks", "docs"))
 
 
 def listing(folder: Path) -> str:
