@@ -29,7 +29,7 @@ from lactchain.stages import train_ilql, train_simpo
 from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import RunPipelineConfig
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage as begin_stage
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.types import Policy, Trajectory
 
@@ -208,12 +208,12 @@ class RankedByReturn(Rounds):
             preferences=stage.preferences,
         )
         gamma = self.config.critic.config.gamma
-        made = run_stage(
-            "Pairs by return", pairs, lambda config, run: pairs_by_return(config, run, gamma)
-        )
+        with begin_stage("Pairs by return", pairs) as begun:
+            if begun.is_open:
+                begun.finish(pairs_by_return(pairs, begun.run, gamma))
         pairs_folder = str(Path(pairs.run.run_dir) / "pairs")
         summary = train_simpo.main(replace(stage, trajectories=None, pairs=pairs_folder))
-        self._take_actor(stage, summary | {"num_env_steps": made["num_env_steps"]})
+        self._take_actor(stage, summary | {"num_env_steps": begun.summary["num_env_steps"]})
         return True
 
 

@@ -13,7 +13,7 @@ from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.run import Run
 from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
 from lactchain.stages.memory import Batch
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -34,12 +34,10 @@ class CollectRolloutsConfig:
 
 def main(config: CollectRolloutsConfig) -> dict[str, Any]:
     """Plays the episodes; returns their figures."""
-    return run_stage("Rollouts", config, collect_rollouts, BATCHES)
-
-
-def collect_rollouts(config: CollectRolloutsConfig, run: Run) -> dict[str, Any]:
-    """The episodes of a configuration; returns their figures."""
-    return episodes_into(config, run)[1]
+    with stage("Rollouts", config, BATCHES) as begun:
+        if begun.is_open:
+            begun.finish(episodes_into(config, begun.run)[1])
+    return begun.summary
 
 
 def episodes_into(

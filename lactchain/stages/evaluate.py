@@ -25,7 +25,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.stages.memory import Batch
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.stages.token_recording import record_token_values, telling
 from lactchain.types import RememberingPolicy
 
@@ -67,7 +67,10 @@ class EvaluateConfig:
 def main(config: EvaluateConfig) -> dict[str, Any]:
     """Plays and samples; returns the figures."""
     batches = [Batch("evaluation.num_envs", "actor.max_new_tokens")]
-    return run_stage("Evaluation", config, evaluate_actor, batches)
+    with stage("Evaluation", config, batches) as begun:
+        if begun.is_open:
+            begun.finish(evaluate_actor(config, begun.run))
+    return begun.summary
 
 
 def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from lactchain.manifests import MANIFEST, read_manifest
 from lactchain.process import is_dry_run
 from lactchain.run import Run
 from lactchain.settings import PlayerConfig, RunConfig, check
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo
@@ -68,10 +68,12 @@ def _is_hub_name(name: str) -> bool:
 
 def main(config: ExportConfig) -> dict[str, Any]:
     """Writes the model; returns what became of the update."""
-    summary = run_stage(f"Exported to {config.run.run_dir}/model", config, export)
+    with stage(f"Exported to {config.run.run_dir}/model", config) as begun:
+        if begun.is_open:
+            begun.finish(export(config, begun.run))
     if config.push_to_hub is not None and distributed.is_main() and not is_dry_run():
         push(Path(config.run.run_dir) / "model", config.push_to_hub, config.public)
-    return summary
+    return begun.summary
 
 
 def export(config: ExportConfig, run: Run) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from lactchain.environments.scripted import behavior_policy
 from lactchain.errors import ConfigError
 from lactchain.run import Run
 from lactchain.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.types import Policy, Trajectory
 
 
@@ -79,7 +79,10 @@ class MakeOfflineDataConfig:
 
 def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
     """Makes the episodes; returns their figures."""
-    return run_stage("Offline data", config, make_offline_data)
+    with stage("Offline data", config) as begun:
+        if begun.is_open:
+            begun.finish(make_offline_data(config, begun.run))
+    return begun.summary
 
 
 def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.stages.memory import Batch
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
@@ -81,12 +81,10 @@ class MakePreferencesConfig:
 
 def main(config: MakePreferencesConfig) -> dict[str, Any]:
     """Makes the pairs; returns their figures."""
-    return run_stage("Preference pairs", config, sample_pairs, BATCHES)
-
-
-def sample_pairs(config: MakePreferencesConfig, run: Run) -> dict[str, Any]:
-    """The pairs of a configuration; returns their figures."""
-    return pairs_into(config, run)[1]
+    with stage("Preference pairs", config, BATCHES) as begun:
+        if begun.is_open:
+            begun.finish(pairs_into(config, begun.run)[1])
+    return begun.summary
 
 
 def pairs_into(

@@ -43,7 +43,7 @@ from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.memory import Batch, print_memory
 from lactchain.stages.recording import film_run
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.stages.selection import SelectionConfig
 from lactchain.stages.sizing import (
     RULES,
@@ -144,10 +144,12 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
     if is_dry_run():
         return print_memory(sized(config), BATCHES if config.tiny is None else ())
-    summary = run_stage("", config, recipe, report=True, fills_nulls=True, closing=show_result)
-    if distributed.is_main() and "round" in summary:  # neither a dry run nor one of old versions
-        film_run(Path(config.run.run_dir), summary["round"])
-    return summary
+    with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
+        if begun.is_open:
+            begun.finish(recipe(config, begun.run))
+    if distributed.is_main():
+        film_run(Path(config.run.run_dir), begun.summary["round"])
+    return begun.summary
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,30 +18,54 @@ from lactchain.stages.memory import Batch, enough_memory, print_memory
 from lactchain.stages.sizing import require_numbers
 
 
-def run_stage(
+class Stage:
+    """A stage that was begun: its run folder, and what came of it.
+
+    Attributes:
+        summary: None until the work is done.
+    """
+
+    def __init__(self, run: Run | None, summary: dict[str, Any] | None) -> None:
+        self._run, self.summary = run, summary
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the work is still to be done."""
+        return self.summary is None
+
+    @property
+    def run(self) -> Run:
+        """The run folder; a dry run has none."""
+        assert self._run is not None
+        return self._run
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Writes the summary, which makes the folder that of a finished run."""
+        self.run.finish(summary)
+        self.summary = summary
+
+
+@contextmanager
+def stage(
     title: str,
     config: Any,
-    work: Callable[[Any, Run], dict[str, Any]],
     batches: Sequence[Batch] = (),
     report: bool = False,
     fills_nulls: bool = False,
     closing: Callable[[Any, dict[str, Any]], None] | None = None,
-) -> dict[str, Any]:
-    """Does the work of a stage in its run folder, unless that is done, and prints its figures.
+) -> Iterator[Stage]:
+    """Opens the run folder of a stage for its work, unless that is done, and prints its figures.
 
-    A stage that is part of another one prints nothing: it is a word on the live line.
+    A stage that is part of another one prints nothing: it is a word on the live line. In a dry run
+    it is not open, and has an empty summary.
 
     Args:
         title: of the table of figures, and on the live line.
         config: of the stage, with its folder in `run`.
-        work: makes the summary, and everything else in the folder.
         batches: what takes memory, which a dry run prints instead of all work.
         report: whether a page is written of the finished folder.
         fills_nulls: whether the work puts numbers in the place of nulls (`stages.sizing`).
         closing: prints what people see at the end; None: the figures.
-
-    Returns:
-        The summary; nothing for a dry run.
 
     Raises:
         ConfigError: the folder is another run's, or the device has no more memory.
@@ -48,22 +73,20 @@ def run_stage(
     if not fills_nulls:
         require_numbers(config)
     if is_dry_run():
-        return print_memory(config, batches)
+        yield Stage(None, print_memory(config, batches))
+        return
     alone = nothing_under_way()
     with Run.of(config) as run, under_way(title):
-        if run.finished:
-            summary = run.summary
-        else:
+        begun = Stage(run, run.summary if run.finished else None)
+        if begun.is_open:
             seed_everything(config.run.seed, config.run.threads)
             note_servers(config, run)
-            with enough_memory(title, batches):
-                summary = work(config, run)
-            run.finish(summary)
+        with enough_memory(title, batches):
+            yield begun
         if report and distributed.is_main() and not _tells_the_end(run.directory):
             write_page(run.directory)
     if alone:
-        (closing or partial(show_figures, title))(config, summary)
-    return summary
+        (closing or partial(show_figures, title))(config, begun.summary)
 
 
 def note_servers(config: Any, run: Run) -> None:

@@ -8,7 +8,6 @@ lactchain/search/runs.py; departures from AgileRL: see evolution.py beside it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.settings import RunConfig, check
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
@@ -109,10 +108,12 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
             f"search: expected a single process, got {count}; start it without a launcher, "
             "members are trained one after the other"
         )
-    work = partial(search, stages=stages)
     if is_dry_run() and config.language is not None:
         return train_simpo.main(config.language.train)
-    return run_stage("Search", config, work, report=True)
+    with stage("Search", config, report=True) as begun:
+        if begun.is_open:
+            begun.finish(search(config, begun.run, stages))
+    return begun.summary
 
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:

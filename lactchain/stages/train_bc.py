@@ -36,7 +36,7 @@ from lactchain.settings import (
     check,
 )
 from lactchain.stages.memory import Batch
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:
@@ -116,7 +116,10 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
         ConfigError: it does not read as it was to.
     """
     batches = [Batch("training.batch_size", "actor.max_new_tokens")]
-    return run_stage("Behaviour cloning", config, clone, batches)
+    with stage("Behaviour cloning", config, batches) as begun:
+        if begun.is_open:
+            begun.finish(clone(config, begun.run))
+    return begun.summary
 
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from lactchain.settings import (
 )
 from lactchain.stages import collect_rollouts
 from lactchain.stages.memory import Batch
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -71,7 +71,10 @@ def main(config: TrainCriticConfig) -> dict[str, Any]:
     """Trains the critic; returns how well it predicts."""
     batches = [] if config.trajectories is not None else [*collect_rollouts.BATCHES]
     batches.append(Batch("training.batch_size", "critic.max_length"))
-    return run_stage("Critic", config, train_critic, batches)
+    with stage("Critic", config, batches) as begun:
+        if begun.is_open:
+            begun.finish(train_critic(config, begun.run))
+    return begun.summary
 
 
 def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:

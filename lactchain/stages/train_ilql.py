@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.settings import ILQLConfig, RunConfig
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 
 
@@ -29,4 +29,7 @@ class TrainILQLConfig(TrainValuesConfig):
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("ILQL", config, train_values, batches_of(heads=2), report=True)
+    with stage("ILQL", config, batches_of(heads=2), report=True) as begun:
+        if begun.is_open:
+            begun.finish(train_values(config, begun.run))
+    return begun.summary

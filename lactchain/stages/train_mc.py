@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.settings import RunConfig, ValueConfig
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 
 
@@ -28,4 +28,7 @@ class TrainMCConfig(TrainValuesConfig):
 
 def main(config: TrainMCConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("Monte-Carlo values", config, train_values, batches_of(heads=1), report=True)
+    with stage("Monte-Carlo values", config, batches_of(heads=1), report=True) as begun:
+        if begun.is_open:
+            begun.finish(train_values(config, begun.run))
+    return begun.summary

@@ -27,7 +27,7 @@ from lactchain.settings import (
 )
 from lactchain.stages import make_preferences
 from lactchain.stages.memory import Batch
-from lactchain.stages.running import run_stage
+from lactchain.stages.running import stage
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,10 @@ def main(config: TrainSimPOConfig) -> dict[str, Any]:
     batches = [Batch("training.batch_size", "actor.max_new_tokens", texts=2)]
     if config.pairs is None:
         batches += make_preferences.BATCHES
-    return run_stage("SimPO", config, train_simpo, batches)
+    with stage("SimPO", config, batches) as begun:
+        if begun.is_open:
+            begun.finish(train_simpo(config, begun.run))
+    return begun.summary
 
 
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
