@@ -162,7 +162,7 @@ def check_parse(text):
 
 
 MANY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-NUM_EXAMPLES = [600, pytest.param(3000, marks=pytest.mark.slow)]
+NUM_EXAMPLES = [600, pytest.param(10_000, marks=pytest.mark.slow)]
 TEXTS = {
     "any Unicode": ANY_TEXT,
     "a heap of fragments": st.lists(FRAGMENTS, max_size=12).map("".join),

@@ -10,29 +10,33 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from fault_matrix import power  # noqa: E402
-from fault_matrix.cases import run_part  # noqa: E402
-from fault_matrix.disk_states import materialise, recording, states  # noqa: E402
+from fault_matrix import power, programs  # noqa: E402
 
-from lactchain import manifests  # noqa: E402
-from lactchain.baselines import state_files  # noqa: E402
-from lactchain.files import atomic_write, read_json_lines  # noqa: E402
+from lactchain.files import atomic_write  # noqa: E402
+from lactchain.run import Run  # noqa: E402
+from lactchain.settings import RunConfig  # noqa: E402
 
 
-def left_by(write, folder, model):
-    """All contents of folder/x that a loss of power after `write` may leave."""
+def recorded(write, folder):
+    """What writing a file over an old one does."""
     folder.mkdir()
     (folder / "x").write_text("old")
-    with recording(folder) as recorded:
-        write(folder / "x")
-    found = set()
-    for number, state in enumerate(
-        states(recorded, len(recorded.operations), model, 30, random.Random(0))
-    ):
-        place = folder.with_name(f"{folder.name}-{number}")
-        materialise(state, recorded, place)
-        found.add((place / "x").read_text() if (place / "x").exists() else None)
+    found = power.Recording(folder)
+    stop = found.start()
+    write(folder / "x")
+    stop()
     return found
+
+
+def left_by(write, folder):
+    """All contents of folder/x that a loss of power after `write` may leave."""
+    found, contents = recorded(write, folder), set()
+    for seed in range(60):
+        place = folder.with_name(f"{folder.name}-{seed}")
+        left = power.state(found, len(found.operations), random.Random(seed))
+        power.materialise(*left, found, place)
+        contents.add((place / "x").read_text() if (place / "x").exists() else None)
+    return contents
 
 
 def renamed_at_once(path):
@@ -40,19 +44,35 @@ def renamed_at_once(path):
     os.replace(path.with_name("y"), path)
 
 
-@pytest.mark.parametrize("model", power.MODELS)
-def test_a_loss_of_power_leaves_what_was_synced_and_anything_of_what_was_not(model, tmp_path):
-    assert left_by(lambda path: atomic_write(path, "new"), tmp_path / "a", model) == {"new"}
-    assert left_by(renamed_at_once, tmp_path / "b", model) >= {"old", "new", ""}
+def test_a_loss_of_power_leaves_what_was_synced_and_anything_of_what_was_not(tmp_path):
+    assert left_by(lambda path: atomic_write(path, "new"), tmp_path / "a") == {"new"}
+    assert left_by(renamed_at_once, tmp_path / "b") >= {"old", "new", ""}
 
 
-def test_a_checkpoint_whose_name_was_not_synced_is_found_to_be_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(manifests, "_sync_name", lambda path: None)
-    unsynced = lambda path: path.mkdir(parents=True, exist_ok=True)  # noqa: E731
-    monkeypatch.setattr(state_files, "make_folder", unsynced)
-    found = [c for c in power.cases(tmp_path, 0.1) if c.name.startswith("checkpoints-loose")]
-    run_part("power", found, tmp_path / "results.jsonl")
-    assert "lost" in {record["ending"] for record in read_json_lines(tmp_path / "results.jsonl")}
+@pytest.mark.parametrize("synced, ending", [(True, "equal"), (False, "lost")])
+def test_a_result_whose_name_was_not_synced_is_found_to_be_lost(
+    synced, ending, tmp_path, monkeypatch
+):
+    program = programs.Program("p", "p", lambda *_: None, tmp_path)
+
+    def finish(run_dir):
+        with Run.open(run_dir, RunConfig()) as run:
+            run.finish({"loss": 1.0})
+
+    end = power.record(program.place, tmp_path / "recording")
+    if not synced:  # the program syncs nothing
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    finish(program.place)
+    end()
+    found = power.pickle.loads((tmp_path / "recording").read_bytes())  # noqa: S301  - just written
+    undisturbed = programs.Undisturbed(programs.digest(program.place), "", 0.0)
+    monkeypatch.setattr(power, "recorded_run", lambda _: found)
+    for module in (power, programs):
+        monkeypatch.setattr(module, "undisturbed", lambda *_: undisturbed)
+    monkeypatch.setattr(programs.Program, "start", lambda program, run_dir: finish(run_dir))
+    monkeypatch.setattr(power, "ended", lambda _: 0)
+    endings = {power.cut(program, True, str(seed), tmp_path).ending for seed in range(8)}
+    assert ending in endings and (not synced or endings == {"equal"})
 
 
 SPRUNG = """

@@ -18,26 +18,33 @@ from lactchain.files import append_json_lines, read_json_lines
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a fault."""
+    """What came of a fault: a word that is counted, and for bad ones a line of what was seen."""
 
     ok: bool
     ending: str
-    """A short word that is counted: equal, refused, repaired, no effect, stack trace, ..."""
     detail: str = ""
-    """One line of what was seen, for bad ones."""
+
+
+def good(ending: str) -> Verdict:
+    return Verdict(True, ending)
+
+
+def bad(ending: str, detail: object = "") -> Verdict:
+    said = ", ".join(map(str, detail)) if isinstance(detail, list) else str(detail)
+    return Verdict(False, ending, said[:500])
 
 
 @dataclass(frozen=True)
 class Case:
-    """One fault of the matrix."""
+    """One fault, of a row of the matrix; its name is the only one in its part.
+
+    `strike` does it in an empty folder of its own, which goes afterwards.
+    """
 
     row: int
-    """In the matrix of 25 rows."""
     program: str
     name: str
-    """Unique in its part."""
     strike: Callable[[Path], Verdict]
-    """Does it in an empty folder of its own, which goes afterwards."""
 
 
 def in_turns(*series: Iterator[Case]) -> Iterator[Case]:
@@ -47,27 +54,25 @@ def in_turns(*series: Iterator[Case]) -> Iterator[Case]:
 
 
 def run_part(part: str, cases: Iterable[Case], results: Path, minutes: float = 1e9) -> Counter[str]:
-    """Strikes each case that has no result yet, and counts how the new ones ended.
+    """Strikes each case that has no line in `results` yet, and counts how these ended.
 
-    Args:
-        results: receives a line for each case; those that are named there are done.
-        minutes: after so long no further case begins.
+    After so many minutes no further case begins.
     """
     done = {record["name"] for record in read_json_lines(results)}
     stop, endings = time.monotonic() + 60 * minutes, Counter()
-    for case in cases:
-        if case.name in done:
-            continue
-        if time.monotonic() > stop:
+    for case in (case for case in cases if case.name not in done):
+        if (began := time.monotonic()) > stop:
             break
-        began = time.monotonic()
         verdict = struck(case)
         seconds = round(time.monotonic() - began, 2)
         facts = {"row": case.row, "program": case.program, "name": case.name, **asdict(verdict)}
         line = {"part": part, **facts, "seconds": seconds, "commit": commit()}
         append_json_lines(results, [line])
         endings[verdict.ending] += 1
-        report(part, endings, None if verdict.ok else facts)
+        if not verdict.ok:
+            print(json.dumps(facts), flush=True)
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[2K{part}: {dict(endings)}")
     return endings
 
 
@@ -87,13 +92,4 @@ def struck(case: Case) -> Verdict:
         except Exception as error:  # noqa: BLE001  - it is told, and the next case comes
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(last.filename).name}:{last.lineno}"
-            return Verdict(False, f"harness: {type(error).__name__}", f"{where}: {error}"[:500])
-
-
-def report(part: str, endings: Counter[str], bad: dict | None) -> None:
-    """Says how far a part is where somebody looks on, and what is bad in any case."""
-    counts = ", ".join(f"{count} {ending}" for ending, count in endings.most_common())
-    if bad is not None:
-        print(json.dumps(bad), flush=True)
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[2K{part}: {counts}")
+            return bad(f"harness: {type(error).__name__}", f"{where}: {error}")

@@ -38,24 +38,21 @@ def digest(run_dir: Path) -> Digest:
     """A word for the content of each file, by its place; equal runs have equal digests.
 
     Of the checkpoints the newest counts: which others are kept depends on where a run was cut, but
-    these must be whole, and not too many.
-    Of pages only the names count: they show times. A manifest counts with what it says of the work,
-    and must hold for the files as they are.
+    these must be whole, and not too many. Of pages only the names count: they show times. A
+    manifest counts with what it says of the work, and must hold for the files as they are.
     """
-    found = {}
-    for path in sorted(files(run_dir)):
-        name = path.relative_to(run_dir).as_posix()
-        found[name] = word(read(path), run_dir)
-    for folder in sorted(p for p in run_dir.rglob("checkpoints") if p.is_dir()):
-        found |= of_checkpoints(folder, folder.relative_to(run_dir).as_posix())
+    found = {
+        path.relative_to(run_dir).as_posix(): word(reader_of(path), path, run_dir)
+        for path in sorted(files(run_dir))
+    }
+    for folder in run_dir.rglob("checkpoints"):
+        if folder.is_dir() and (steps := steps_in(folder)):
+            found |= of_checkpoints(folder, steps, run_dir)
     return found
 
 
 def whole(found: Digest) -> Digest:
-    """The digest of a run that others are compared with: all of it can be read.
-
-    Any two that cannot are equal.
-    """
+    """The digest of a run that others are compared with: any two that cannot be read are equal."""
     if damaged := [f"{name}: {told}" for name, told in found.items() if told.startswith(DAMAGED)]:
         raise RuntimeError(f"the run that nothing disturbed cannot be read: {damaged}")
     return found
@@ -69,20 +66,21 @@ def files(run_dir: Path) -> Iterator[Path]:
             yield path
 
 
-def read(path: Path) -> Any:
-    """The content of a file that must not depend on a disturbance."""
-    if path.is_symlink():
-        return str(path.readlink())
-    reader = READERS.get(path.name) or READERS.get(path.suffix) or Path.read_bytes
-    return _readable(reader, path)
-
-
-def _readable(reader: Callable[[Path], Any], path: Path) -> Any:
-    """What a reader finds, or why nothing can be read: damaged files are read in many ways."""
+def word(reader: Callable[[Path], Any], path: Path, run_dir: Path) -> str:
+    """A word for what is read, wherever the run lies; or why nothing can be read."""
     try:
-        return reader(path)
-    except Exception as error:  # noqa: BLE001
-        return f"{DAMAGED}{type(error).__name__}: {error}"
+        content = reader(path)
+    except Exception as error:  # noqa: BLE001  - damaged files are read in many ways
+        return f"{DAMAGED}{type(error).__name__}: {error}".replace(str(run_dir), "RUN")
+    data = content if isinstance(content, bytes) else repr(content).encode()
+    return hashlib.sha256(data.replace(str(run_dir).encode(), b"RUN")).hexdigest()[:12]
+
+
+def reader_of(path: Path) -> Callable[[Path], Any]:
+    """Who reads of a file what must not depend on a disturbance."""
+    if path.is_symlink():
+        return Path.readlink
+    return READERS.get(path.name) or READERS.get(path.suffix) or Path.read_bytes
 
 
 def metrics(path: Path) -> list[dict[str, Any]]:
@@ -91,13 +89,12 @@ def metrics(path: Path) -> list[dict[str, Any]]:
     How long a training took is not among them: that record follows the last checkpoint, and tells
     of one process. One that was stopped has left its own, one that found it trained leaves none.
     """
-    records = [record for record in read_json_lines(path) if not _is_end_of_training(record)]
-    return [lasting(record) for record in records]
-
-
-def _is_end_of_training(record: Mapping[str, Any]) -> bool:
-    """Whether a record tells how long a training took, and nothing else."""
-    return "time/train_runtime" in record and lasting(record).keys() <= END_OF_TRAINING
+    records = ((record, lasting(record)) for record in read_json_lines(path))
+    return [
+        facts
+        for record, facts in records
+        if "time/train_runtime" not in record or facts.keys() - END_OF_TRAINING
+    ]
 
 
 def lasting(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -130,23 +127,13 @@ def manifest_of_folder(path: Path) -> dict[str, Any]:
 def manifest_of_file(path: Path) -> dict[str, Any]:
     """What a manifest says, if the file beside it, and those that it vouches for, are so."""
     place = read_manifest(path)["place"]
-    _, manifest, whole = read_with_manifest(path.with_name(Path(place).name))
+    _, manifest, is_whole = read_with_manifest(path.with_name(Path(place).name))
     beside = manifest.get("beside", {})
     told = {name: describe((path.parent / name).read_bytes()) for name in beside}
-    if not whole or told != beside:
+    if not is_whole or told != beside:
         raise DataError(f"{path}: {place} is not as it was written")
     tally = lasting(manifest.get("tally", {}))
     return lasting(manifest, "size", "sha256") | {"beside": sorted(beside), "tally": tally}
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a parquet file."""
-    return pyarrow.parquet.read_table(path).to_pylist()
-
-
-def summary(path: Path) -> dict[str, Any]:
-    """Figures but for times."""
-    return figures_of(json.loads(path.read_text()))
 
 
 def adapter(path: Path) -> list[str]:
@@ -155,14 +142,22 @@ def adapter(path: Path) -> list[str]:
     return [record["base_fingerprint"], record["tokenizer_fingerprint"]]
 
 
-def name_only(path: Path) -> str:
-    """That it is there, and not empty."""
-    return "there" if path.stat().st_size else "empty"
+def state(newest: Path) -> list:
+    """The weights, optimiser, random states and so on in a checkpoint."""
+    if (newest / "trainer_state.json").exists():
+        step = int(CHECKPOINT.fullmatch(newest.name)[1])
+        return sorted(final_state(newest.parent.parent, step).items())
+    return [(p.name, p.read_bytes()) for p in sorted(newest.iterdir()) if p.name != MANIFEST]
+
+
+def name_only(path: Path) -> bool:
+    """That it is there, and whether it is empty."""
+    return path.stat().st_size > 0
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "metrics.jsonl": metrics,
-    "summary.json": summary,
+    "summary.json": lambda path: figures_of(json.loads(path.read_text())),
     "lactchain_adapter.json": adapter,
     "lock": lambda path: "there",
     "environment.json": run_file,
@@ -170,56 +165,33 @@ READERS: dict[str, Callable[[Path], Any]] = {
     ".manifest": manifest_of_file,
     "report.html": name_only,
     "README.md": name_only,
-    ".parquet": rows,
-}  # fmt: skip
+    ".parquet": lambda path: pyarrow.parquet.read_table(path).to_pylist(),
+}
 
 
-def of_checkpoints(folder: Path, place: str) -> Digest:
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, in their order."""
+    found = (CHECKPOINT.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def of_checkpoints(folder: Path, steps: list[int], run_dir: Path) -> Digest:
     """The newest checkpoint of a folder; of the others what is wrong with them, if anything."""
-    steps = [CHECKPOINT.fullmatch(path.name) for path in folder.iterdir()]
-    older = sorted(int(match[1]) for match in steps if match)
-    if not older:
-        return {}
-    step = older.pop()
-    found = newest_state(folder, place, step)
-    for other in older:
-        told = word(read(folder / f"checkpoint-{other}" / MANIFEST), folder)
-        if told.startswith(DAMAGED):
-            found[manifest_place(place, other)] = told
-    if len(older) > KEEP:  # whoever is cut before the oldest goes leaves one more
-        found[f"{place}/too many"] = str(len(older) + 1)
+    place, newest = folder.relative_to(run_dir).as_posix(), folder / f"checkpoint-{steps[-1]}"
+    found = {f"{place}{STATE}{steps[-1]}": word(state, newest, run_dir)}
+    for step in steps:
+        manifest = folder / f"checkpoint-{step}" / MANIFEST
+        told = word(manifest_of_folder, manifest, run_dir)
+        if step == steps[-1] or told.startswith(DAMAGED):
+            found[manifest_place(place, step)] = told
+    if len(steps) > KEEP + 1:  # whoever is cut before the oldest goes leaves one more
+        found[f"{place}/too many"] = str(len(steps))
     return found
-
-
-def newest_state(folder: Path, place: str, step: int) -> Digest:
-    """The weights, optimiser, random states and so on in a checkpoint, and its manifest."""
-    newest = folder / f"checkpoint-{step}"
-    if (newest / "trainer_state.json").exists():
-        state = _readable(lambda _: sorted(final_state(folder.parent, step).items()), newest)
-    else:
-        files = sorted(path for path in newest.iterdir() if path.name != MANIFEST)
-        state = [(path.name, short(path.read_bytes(), folder)) for path in files]
-    return {
-        f"{place}{STATE}{step}": word(state, folder),
-        manifest_place(place, step): word(read(newest / MANIFEST), folder),
-    }
 
 
 def manifest_place(place: str, step: int) -> str:
     """Where the manifest of a checkpoint stands in a digest."""
     return f"{place}/checkpoint-{step}/{MANIFEST}"
-
-
-def word(content: Any, run_dir: Path) -> str:
-    """A word for a content, which tells where it cannot be read."""
-    is_damaged = isinstance(content, str) and content.startswith(DAMAGED)
-    return content.replace(str(run_dir), "RUN") if is_damaged else short(content, run_dir)
-
-
-def short(content: Any, run_dir: Path) -> str:
-    """A word for a content, wherever the run lies."""
-    data = content if isinstance(content, bytes) else repr(content).encode()
-    return hashlib.sha256(data.replace(str(run_dir).encode(), b"RUN")).hexdigest()[:12]
 
 
 def differing(found: Digest, expected: Digest, stopped: bool = False) -> list[str]:
@@ -237,17 +209,10 @@ def differing(found: Digest, expected: Digest, stopped: bool = False) -> list[st
 
 def _later(found: Digest, expected: Digest) -> set[str]:
     """The last checkpoints of both, at the places where that of the first is the later one."""
-    steps, least = _last_steps(found), _last_steps(expected)
+    steps, least = (
+        {place: int(step) for place, _, step in (n.partition(STATE) for n in of) if step}
+        for of in (found, expected)
+    )
     places = [place for place in steps.keys() & least.keys() if steps[place] > least[place]]
-    return {
-        name
-        for place in places
-        for last in (steps, least)
-        for name in (f"{place}{STATE}{last[place]}", manifest_place(place, last[place]))
-    }
-
-
-def _last_steps(of: Digest) -> dict[str, int]:
-    """The step of the newest checkpoint at each place."""
-    parts = (name.split(STATE) for name in of if STATE in name)
-    return {place: int(step) for place, step in parts}
+    lasts = [(place, last[place]) for place in places for last in (steps, least)]
+    return {f"{p}{STATE}{n}" for p, n in lasts} | {manifest_place(p, n) for p, n in lasts}

@@ -6,28 +6,37 @@ where nobody may mount one, these cases are left out, and a limit on the size of
 
 import errno
 import os
-import random
 import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from fault_matrix import programs
-from fault_matrix.cases import Case, Verdict
-from fault_matrix.damage import expected_after, left_at, place_of
-from fault_matrix.digests import Digest, differing
-from fault_matrix.done import begun_anew, done, lost
-from fault_matrix.operations import WRITING
-from fault_matrix.programs import PROGRAMS, Program
+from fault_matrix.cases import Case, Verdict, bad, good
+from fault_matrix.digests import differing, digest
+from fault_matrix.done import done, kept
+from fault_matrix.kills import WRITING
+from fault_matrix.processes import ended, last_line, said
+from fault_matrix.programs import (
+    BEGIN,
+    FINISHED,
+    Program,
+    end_of,
+    fresh,
+    left_at,
+    prepared,
+    undisturbed,
+)
 
-TITLE = "disks without room"
-MOST = 540
+A_PROGRAM = 30
+"""Cases of each."""
 KINDS = (
     "size", "inodes", "size", "quota", "size", "read-only", "size", "read-only when it goes on",
     "size", "size",
@@ -35,111 +44,97 @@ KINDS = (
 BLOCK = 4096
 LOG = 8192
 """Bytes that a quota leaves for what a program prints, which is a file here."""
-
 PAGES = {"-report.html": ": the page is left as it was: ", "-episode.gif": "no episode.gif: "}
 """Pages and pictures, by what a run says that has not written them; no work depends on them."""
 
 
-def cases(shared: Path, scale: float) -> Iterator[Case]:
+def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
     """Disks in turn for each program."""
-    kinds = KINDS if can_mount() else ("quota", "read-only")
-    for number in range(round(MOST * scale / len(PROGRAMS)) or 1):
-        for program in PROGRAMS.values():
-            kind = kinds[number % len(kinds)]
-            name = f"{program.name}-{number}"
-            yield Case(3, program.name, name, _Disk(shared, program, kind, number))
+    programs, kinds = prepared(shared, names), KINDS if can_mount() else ("quota", "read-only")
+    for number in range(round(A_PROGRAM * scale) or 1):
+        for name, program in programs.items():
+            strike = partial(limited, program, kinds[number % len(kinds)], number)
+            yield Case(3, name, f"{name}-{number}", strike)
+
+
+def limited(program: Program, kind: str, number: int, folder: Path) -> Verdict:
+    """A run on a disk that will not do, and then on one that will."""
+    share = Random(f"{program.name} {number}").uniform(0.02, 1.1)
+    undisturbed(program)
+    disk, run_dir = disk_of(program, kind, share, number), fresh(program, BEGIN)
+    with mounted(run_dir, disk.option) if disk.option else nullcontext():
+        if disk.left is not None:
+            shutil.copytree(disk.left, run_dir, symlinks=True, dirs_exist_ok=True)
+        disk.remount(run_dir, disk.spoilt)
+        found = twice(program, disk)
+    return replace(found, detail=f"{kind} {share:.3f}; {found.detail}")
 
 
 @dataclass(frozen=True)
-class _Disk:
-    """A run on a disk that will not do, and then on one that will."""
+class Disk:
+    """A disk that will not do: its process limits itself, or it is a file system of its own.
 
-    shared: Path
-    program: Program
-    kind: str
-    number: int
+    Attributes:
+        option: of the file system; what changes when a run has been `left` there; and what mends.
+    """
 
-    def __call__(self, folder: Path) -> Verdict:
-        programs.prepare(self.shared)
-        expected = expected_after(self.program, self.shared, "about to begin")
-        rng = random.Random(f"{self.program.name} {self.number}")
-        run_dir, share = place_of(self.program, self.shared), rng.uniform(0.02, 1.1)
-        shutil.rmtree(run_dir, ignore_errors=True)
-        programs.log_of(run_dir).unlink(missing_ok=True)
-        with self._disk(run_dir, share) as (limit, mend):
-            found = self._twice(run_dir, limit, mend, expected)
-        shutil.rmtree(run_dir, ignore_errors=True)
-        return replace(found, detail=f"{self.kind} {share:.3f}; {found.detail}")
+    limit: Callable[[], None] | None = None
+    option: str = ""
+    spoilt: str = ""
+    mended: str = ""
+    left: Path | None = None
 
-    def _twice(
-        self,
-        run_dir: Path,
-        limit: Callable[[], None] | None,
-        mend: Callable[[], None],
-        expected: Digest,
-    ) -> Verdict:
-        """Without room, and with it; who claims to have ended must have done so without."""
-        first = self._run(run_dir, limit)
-        if not first.ok:
-            return first
-        if first.ending == "exit 0" and (places := self._missed(run_dir, expected)):
-            return Verdict(False, "claims to have ended", ", ".join(places)[:400])
-        before = done(run_dir)
-        mend()
-        again = self._run(run_dir, None)
-        if again.ending != "exit 0":
-            return replace(again, ok=False)
-        if places := differing(self.program.digest(run_dir), expected):
-            return Verdict(False, "not equal", ", ".join(places)[:400])
-        if anew := lost(before, done(run_dir)):
-            return begun_anew(anew)
+    def remount(self, run_dir: Path, option: str) -> None:
+        """Changes the file system."""
+        if option:
+            _mount("-o", f"remount,{option}", str(run_dir))
+
+
+def disk_of(program: Program, kind: str, share: float, number: int) -> Disk:
+    """One that has a share of what a run takes: bytes in whole blocks, or names, and a quarter."""
+    paths = list(left_at(program, FINISHED).rglob("*"))
+    sizes, num_names = [path.lstat().st_size for path in paths], int(share * len(paths) * 5 / 4)
+    if kind == "quota":
+        return Disk(Quota(max(LOG, int(share * max(sizes)))))
+    if kind == "read-only":
+        return Disk(ReadOnly(num_names))
+    if kind == "read-only when it goes on":
+        left = left_at(program, "half") if number % 2 else None
+        return Disk(None, "size=1g", "ro", "rw", left)
+    blocks = (sum(-(-size // BLOCK) for size in sizes) + len(paths) // 8) * 5 / 4
+    size = f"size={max(1, int(share * blocks)) * BLOCK}"
+    option = size if kind == "size" else f"nr_inodes={max(2, num_names)}"
+    return Disk(option=option, mended="size=1g,nr_inodes=100000")
+
+
+def twice(program: Program, disk: Disk) -> Verdict:
+    """Without room, and with it; who claims to have ended must have done so without."""
+    run_dir, expected = program.place, undisturbed(program).digest
+    first = run(program, disk.limit)
+    if first.ending == "exit 0":
+        # Pages that a run says are missing cost a warning, and the same command writes them.
+        told = {place for place, warning in PAGES.items() if warning in said(run_dir)}
+        if places := [p for p in differing(digest(run_dir), expected) if p not in told]:
+            return bad("claims to have ended", places)
+    if not first.ok:
         return first
+    before = done(run_dir)
+    disk.remount(run_dir, disk.mended)
+    again = run(program, None)
+    if again.ending != "exit 0":
+        return replace(again, ok=False)
+    places = differing(digest(run_dir), expected)
+    return bad("not equal", places) if places else kept(before, run_dir, first)
 
-    def _missed(self, run_dir: Path, expected: Digest) -> list[str]:
-        """Where a run has ended otherwise than with room, but for pages that it says are missing.
 
-        They cost a warning, and the same command writes them.
-        """
-        text = programs.log_of(run_dir).read_text(errors="replace")
-        told = {place for place, warning in PAGES.items() if warning in text}
-        places = differing(self.program.digest(run_dir), expected)
-        return [place for place in places if place not in told]
-
-    def _run(self, run_dir: Path, limit: Callable[[], None] | None) -> Verdict:
-        config = self.program.config(self.shared, run_dir)
-        code = programs.ended(programs.start(self.program, config, before=limit))
-        last = programs.last_line(run_dir)
-        if "Traceback" in programs.log_of(run_dir).read_text(errors="replace"):
-            return Verdict(False, "stack trace", last)
-        told = code == 0 or (code == 5 and last.startswith("error: "))
-        return Verdict(told, f"exit {code}", last)
-
-    @contextmanager
-    def _disk(self, run_dir: Path, share: float) -> Iterator[tuple[Any, Callable[[], None]]]:
-        """The limit that the process sets itself, if any, and what gives it room."""
-        if self.kind in ("quota", "read-only"):
-            num_bytes, num_names = _needs(self.program, self.shared)
-            largest = max(LOG, int(share * _largest(self.program, self.shared)))
-            limit = Quota(largest) if self.kind == "quota" else ReadOnly(int(share * num_names))
-            yield limit, lambda: None
-            return
-        if self.kind == "read-only when it goes on":
-            yield from self._left_read_only(run_dir)
-            return
-        num_bytes, num_names = _needs(self.program, self.shared)
-        option = f"size={max(1, int(share * num_bytes / BLOCK)) * BLOCK}"
-        if self.kind == "inodes":
-            option = f"nr_inodes={max(2, int(share * num_names))}"
-        with mounted(run_dir, option):
-            yield None, lambda: _mount("-o", "remount,size=1g,nr_inodes=100000", str(run_dir))
-
-    def _left_read_only(self, run_dir: Path) -> Iterator[tuple[None, Callable[[], None]]]:
-        left = left_at(self.program, self.shared, "half") if self.number % 2 else None
-        with mounted(run_dir, "size=1g"):
-            if left is not None:
-                shutil.copytree(left, run_dir, symlinks=True, dirs_exist_ok=True)
-            _mount("-o", "remount,ro", str(run_dir))
-            yield None, lambda: _mount("-o", "remount,rw", str(run_dir))
+def run(program: Program, limit: Callable[[], None] | None) -> Verdict:
+    """How a run ends."""
+    run_dir = program.place
+    code = ended(program.start(run_dir, before=limit))
+    last = last_line(said(run_dir))
+    if code == 5 and not last.startswith("error: "):
+        return bad("exit 5", last)
+    return end_of(run_dir, code, (0, 5)) or good(f"exit {code}")
 
 
 @dataclass
@@ -178,21 +173,6 @@ class ReadOnly:
         sys.addaudithook(hear)
 
 
-@cache
-def _needs(program: Program, shared: Path) -> tuple[int, int]:
-    """About how many bytes, in whole blocks, and how many names a run takes."""
-    paths = list(left_at(program, shared, "finished").rglob("*"))
-    blocks = sum(-(-path.lstat().st_size // BLOCK) for path in paths)
-    return (blocks + len(paths) // 8) * BLOCK * 5 // 4, len(paths) * 5 // 4 + 2
-
-
-@cache
-def _largest(program: Program, shared: Path) -> int:
-    """Bytes of the longest file of a run."""
-    files = left_at(program, shared, "finished").rglob("*")
-    return max(path.lstat().st_size for path in files if path.is_file())
-
-
 @contextmanager
 def mounted(place: Path, option: str) -> Iterator[None]:
     """A small file system of its own."""
@@ -207,18 +187,13 @@ def mounted(place: Path, option: str) -> Iterator[None]:
 @cache
 def can_mount() -> bool:
     """Whether this process may mount a file system."""
-    return os.geteuid() == 0 and shutil.which("mount") is not None and _may_mount()
-
-
-def _may_mount() -> bool:
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as place:
-        try:
-            with mounted(Path(place) / "disk", "size=64k"):
-                return True
-        except subprocess.CalledProcessError:
-            return False
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    try:
+        with TemporaryDirectory() as place, mounted(Path(place) / "disk", "size=64k"):
+            return True
+    except subprocess.CalledProcessError:
+        return False
 
 
 def _mount(*arguments: str) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -15,20 +16,14 @@ import pyarrow.parquet as pq
 
 MODULE = "canary_of_faults"
 """Of the code that must not be imported; there is one of this name beside the files."""
-
 DEEP = 100_000
 
-
-@dataclass(frozen=True)
-class Trap:
-    """A bad file.
-
-    Attributes:
-        put: writes it in the place of a good one; it may look into `outside`.
-    """
-
-    name: str
-    put: Callable[[Path, Path], None]
+Put = Callable[[Path, Path], object]
+"""Writes a bad file in the place of a good one; it may lead into the folder `outside`."""
+Content = bytes | str | Callable[[Path], bytes]
+"""Of a bad file; in a text OUTSIDE stands for that folder."""
+Change = dict | Callable[[Path], dict]
+"""What is added to the object of a JSON file."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +36,29 @@ class _Runs:
         return os.system, (self.command,)
 
 
-def traps(file: Path) -> Iterator[Trap]:
-    """Those that fit a file by its name."""
-    yield from (Trap(name, _content(make)) for name, make in ANYWHERE.items())
-    yield from (Trap(name, put) for name, put in PLACES.items())
-    for name, make in OF_KIND.get(file.suffix, {}).items():
-        yield Trap(name, _content(make))
-    for name, make in OF_NAME.get(file.name, {}).items():
-        yield Trap(name, _changed(make))
+def traps(file: Path) -> Iterator[tuple[str, Put]]:
+    """Those that fit a file by its name, and what each is called."""
+    yield from PLACES.items()
+    for name, content in (ANYWHERE | OF_KIND.get(file.suffix, {})).items():
+        yield name, _with_content(content)
+    for name, change in OF_NAME.get(file.name, {}).items():
+        yield name, _with_change(change)
 
 
-def _content(make: Callable[[Path], bytes]) -> Callable[[Path, Path], None]:
-    return lambda file, outside: file.write_bytes(make(outside)) and None
-
-
-def _changed(make: Callable[[dict, Path], dict]) -> Callable[[Path, Path], None]:
-    """The object in a JSON file with something added."""
-
+def _with_content(content: Content) -> Put:
     def put(file: Path, outside: Path) -> None:
-        file.write_text(json.dumps(make(json.loads(file.read_bytes()), outside)))
+        made = content(outside) if callable(content) else content
+        if isinstance(made, str):
+            made = made.replace("OUTSIDE", str(outside)).encode()
+        file.write_bytes(made)
+
+    return put
+
+
+def _with_change(change: Change) -> Put:
+    def put(file: Path, outside: Path) -> None:
+        added = change(outside) if callable(change) else change
+        file.write_text(json.dumps(json.loads(file.read_bytes()) | added))
 
     return put
 
@@ -87,24 +86,17 @@ def _numpy_pickle(outside: Path) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + _pickled(outside)
 
 
-def _to_a_file(file: Path, outside: Path) -> None:
-    file.unlink()
-    file.symlink_to(outside / "secret.json")
-
-
-def _to_nothing(file: Path, outside: Path) -> None:
-    file.unlink()
-    file.symlink_to(outside / "made")
+def _link(name: str) -> Put:
+    return lambda file, outside: (file.unlink(), file.symlink_to(outside / name))
 
 
 def _to_a_folder(file: Path, outside: Path) -> None:
     """The folder that holds the file leads elsewhere."""
-    import shutil
-
     folder = outside / "folder"
     shutil.copytree(file.parent, folder, dirs_exist_ok=True, symlinks=True)
     if (file.parent / "environment.json").exists():  # the run itself may lie anywhere
-        return _to_a_file(file, outside)
+        _link("secret.json")(file, outside)
+        return
     shutil.rmtree(file.parent)
     file.parent.symlink_to(folder)
 
@@ -114,65 +106,48 @@ def _temporary_name(file: Path, outside: Path) -> None:
     file.with_name(f".{file.name}.tmp").symlink_to(outside / "secret.json")
 
 
-def _pipe(file: Path, outside: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def _folder(file: Path, outside: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-ANYWHERE = {
+ANYWHERE: dict[str, Content] = {
     "pickle": _pickled,
     "pickle in a zip": _zipped_pickle,
     "pickle in an array": _numpy_pickle,
-    "nothing but zeros": lambda outside: bytes(1 << 20),
+    "nothing but zeros": bytes(1 << 20),
 }
-PLACES = {
-    "link to a file": _to_a_file,
-    "link to nothing": _to_nothing,
+PLACES: dict[str, Put] = {
+    "link to a file": _link("secret.json"),
+    "link to nothing": _link("made"),
     "link in the place of its folder": _to_a_folder,
     "link under the temporary name": _temporary_name,
-    "pipe": _pipe,
-    "folder": _folder,
+    "pipe": lambda file, outside: (file.unlink(), os.mkfifo(file)),
+    "folder": lambda file, outside: (file.unlink(), file.mkdir()),
 }
 
 # --- by kind --------------------------------------------------------------------------------------
 
-
-def _deep_json(outside: Path) -> bytes:
-    return b'{"a":' * DEEP + b"1" + b"}" * DEEP
+_DEEP_JSON = '{"a":' * DEEP + "1" + "}" * DEEP
 
 
-def _long_number(outside: Path) -> bytes:
-    return b'{"schema_version": ' + b"9" * 100_000 + b"}"
+def _outside_names(outside: Path) -> dict:
+    paths = ["../" * 20 + str(outside / "secret.json"), str(outside / "secret.json"), "../run.yaml"]
+    files = {path: {"size": 2, "sha256": "0" * 64} for path in paths}
+    return {"digest": "", "manifest": {"schema_version": 1, "files": files}}
 
 
 def _names_outside(outside: Path) -> bytes:
-    paths = ["../" * 20 + str(outside / "secret.json"), str(outside / "secret.json"), "../run.yaml"]
-    files = {path: {"size": 2, "sha256": "0" * 64} for path in paths}
-    return json.dumps({"digest": "", "manifest": {"schema_version": 1, "files": files}}).encode()
+    return json.dumps(_outside_names(outside)).encode()
 
 
-def _safetensors(header: bytes, length: int | None = None, body: bytes = b"") -> bytes:
-    return struct.pack("<Q", len(header) if length is None else length) + header + body
+def _safetensors(header: str, length: int | None = None) -> bytes:
+    told = len(header) if length is None else length
+    return struct.pack("<Q", told) + header.encode() + bytes(16)
 
 
 def _tensor(shape: list[int], offsets: list[int]) -> bytes:
     entry = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-    return _safetensors(json.dumps({"weight": entry}).encode(), body=bytes(16))
+    return _safetensors(json.dumps({"weight": entry}))
 
 
-def _yaml_aliases(outside: Path) -> bytes:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    return "\n".join(lines).encode()
-
-
-def _yaml_code(outside: Path) -> bytes:
-    return f"run: !!python/object/apply:os.system ['touch {outside}/executed']".encode()
+_ALIASES = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+_ALIASES += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
 
 
 def _parquet(table: pa.Table) -> bytes:
@@ -198,113 +173,88 @@ def _parquet_pickle(outside: Path) -> bytes:
     return _parquet(pa.table([pa.array([1, 2])], schema=pa.schema([field])))
 
 
-def _template(text: str) -> Callable[[Path], bytes]:
-    return lambda outside: text.replace("OUTSIDE", str(outside)).encode()
-
-
-OF_KIND: dict[str, dict[str, Callable[[Path], bytes]]] = {
+OF_KIND: dict[str, dict[str, Content]] = {
     ".json": {
-        "deep nesting": _deep_json,
-        "a number of 100,000 digits": _long_number,
-        "a list": lambda outside: b"[1]",
-        "a text": lambda outside: b'"x"',
+        "deep nesting": _DEEP_JSON,
+        "a number of 100,000 digits": '{"schema_version": ' + "9" * 100_000 + "}",
+        "a list": "[1]",
+        "a text": '"x"',
         "names outside": _names_outside,
-        "half a surrogate pair": lambda outside: rb'{"model_type": "\ud800", "a": "\ud800"}',
+        "half a surrogate pair": r'{"model_type": "\ud800", "a": "\ud800"}',
     },
     ".jsonl": {
-        "deep nesting": lambda outside: _deep_json(outside) + b"\n",
-        "a list": lambda outside: b"[1]\n",
-        "values of other types": lambda outside: b'{"step": "x", "trial": [], "sha256": 1}\n',
+        "deep nesting": _DEEP_JSON + "\n",
+        "a list": "[1]\n",
+        "values of other types": '{"step": "x", "trial": [], "sha256": 1}\n',
     },
-    ".manifest": {"deep nesting": _deep_json, "names outside": _names_outside},
+    ".manifest": {"deep nesting": _DEEP_JSON, "names outside": _names_outside},
     ".safetensors": {
-        "a header of 2^63 bytes": lambda outside: _safetensors(b"{}", 2**63 - 1),
-        "a header longer than the file": lambda outside: _safetensors(b"{}", 10_000),
-        "a deep header": lambda outside: _safetensors(_deep_json(outside)),
-        "a tensor of 2^62 numbers": lambda outside: _tensor([2**31, 2**31], [0, 16]),
-        "a tensor behind the end": lambda outside: _tensor([4], [1 << 40, (1 << 40) + 16]),
-        "offsets backwards": lambda outside: _tensor([4], [16, 0]),
+        "a header of 2^63 bytes": _safetensors("{}", 2**63 - 1),
+        "a header longer than the file": _safetensors("{}", 10_000),
+        "a deep header": _safetensors(_DEEP_JSON),
+        "a tensor of 2^62 numbers": _tensor([2**31, 2**31], [0, 16]),
+        "a tensor behind the end": _tensor([4], [1 << 40, (1 << 40) + 16]),
+        "offsets backwards": _tensor([4], [16, 0]),
     },
     ".yaml": {
-        "code": _yaml_code,
-        "aliases of aliases": _yaml_aliases,
-        "deep nesting": lambda outside: b"[" * DEEP,
+        "code": "run: !!python/object/apply:os.system ['touch OUTSIDE/executed']",
+        "aliases of aliases": "\n".join(_ALIASES),
+        "deep nesting": "[" * DEEP,
     },
     ".parquet": {"a gigabyte of rows": _parquet_bomb, "a pickled type": _parquet_pickle},
     ".jinja": {
-        "attributes": _template("{{ ''.__class__.__mro__[1].__subclasses__() }}"),
-        "imports": _template(
-            "{{ cycler.__init__.__globals__.os.system('touch OUTSIDE/executed') }}"
-        ),
-        "a file": _template("{% include 'OUTSIDE/secret.json' %}"),
-        "a long loop": _template("{% for i in range(10 ** 9) %}{{ i }}{% endfor %}"),
-        "loops in loops": _template(
-            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-        ),
-        "a long text": _template("{{ 'x' * (10 ** 12) }}"),
-        "no end": _template("{% for"),
+        "attributes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "imports": "{{ cycler.__init__.__globals__.os.system('touch OUTSIDE/executed') }}",
+        "a file": "{% include 'OUTSIDE/secret.json' %}",
+        "a long loop": "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}",
+        "loops in loops": "{% for i in range(99999) %}" * 2 + "{% endfor %}" * 2,
+        "a long text": "{{ 'x' * (10 ** 12) }}",
+        "no end": "{% for",
     },
 }
 
 # --- by name --------------------------------------------------------------------------------------
 
-
-def _with_code(stored: dict, outside: Path) -> dict:
-    """A model or tokenizer whose class is in a file beside it."""
-    classes = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), f"{MODULE}.Evil")
-    return stored | {
-        "auto_map": classes | {"AutoTokenizer": [None, f"{MODULE}.Evil"]},
-        "model_type": "evil", "tokenizer_class": "Evil", "architectures": ["Evil"],
-    }  # fmt: skip
+_CLASSES = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), f"{MODULE}.Evil")
+_KNOWN = {"auto_map": _CLASSES | {"AutoTokenizer": [None, f"{MODULE}.Evil"]}}
+"""A model or tokenizer of a known kind, whose class is in a file beside it."""
+_UNKNOWN = _KNOWN | {"model_type": "evil", "tokenizer_class": "Evil", "architectures": ["Evil"]}
 
 
-def _known_with_code(stored: dict, outside: Path) -> dict:
-    """The same, of a kind that is known otherwise."""
-    return stored | {"auto_map": _with_code({}, outside)["auto_map"]}
+def _elsewhere(*names: str) -> Change:
+    return lambda outside: {name: str(outside / "folder") for name in names}
 
 
-def _elsewhere(*names: str) -> Callable[[dict, Path], dict]:
-    return lambda stored, outside: stored | {name: str(outside / "folder") for name in names}
-
-
-OF_NAME: dict[str, dict[str, Callable[[dict, Path], dict]]] = {
+OF_NAME: dict[str, dict[str, Change]] = {
     "config.json": {
-        "code": _with_code,
-        "code beside": _known_with_code,
-        "huge sizes": lambda stored, outside: stored | {"vocab_size": 2**40, "hidden_size": 2**30},
-        "an endless model": lambda stored, outside: stored | {"num_hidden_layers": 10**9},
-        "negative sizes": lambda stored, outside: stored | {"num_attention_heads": -1},
+        "code": _UNKNOWN,
+        "code beside": _KNOWN,
+        "huge sizes": {"vocab_size": 2**40, "hidden_size": 2**30},
+        "an endless model": {"num_hidden_layers": 10**9},
+        "negative sizes": {"num_attention_heads": -1},
         "another name": _elsewhere("_name_or_path", "name_or_path"),
     },
     "tokenizer_config.json": {
-        "code": _with_code,
-        "code beside": _known_with_code,
-        "a template with attributes": lambda stored, outside: stored
-        | {"chat_template": "{{ ''.__class__.__mro__ }}"},
+        "code": _UNKNOWN,
+        "code beside": _KNOWN,
+        "a template with attributes": {"chat_template": "{{ ''.__class__.__mro__ }}"},
         "files elsewhere": _elsewhere("tokenizer_file", "vocab_file", "name_or_path"),
     },
-    "generation_config.json": {"code": lambda s, outside: s | {"custom_generate": str(outside)}},
+    "generation_config.json": {"code": lambda outside: {"custom_generate": str(outside)}},
     "adapter_config.json": {
-        "code": lambda stored, outside: stored
-        | {"auto_mapping": {"base_model_class": "Evil", "parent_library": MODULE}},
-        "an endless expression": lambda stored, outside: stored
-        | {"target_modules": "(.*)*(.*)*(.*)*(.*)*(.*)*(.*)*x"},
+        "code": {"auto_mapping": {"base_model_class": "Evil", "parent_library": MODULE}},
+        "an endless expression": {"target_modules": "(.*)*" * 6 + "x"},
         "elsewhere": _elsewhere("base_model_name_or_path"),
     },
     "lactchain_adapter.json": {"elsewhere": _elsewhere("base", "base_seen_from_here")},
-    "manifest.json": {
-        "names outside": lambda stored, outside: json.loads(_names_outside(outside)),
-    },
+    "manifest.json": {"more names outside": _outside_names},
     "environment.json": {
-        "code": lambda stored, outside: stored | {"imports": [MODULE]},
-        "elsewhere": lambda stored, outside: stored | {"run_id": str(outside)},
+        "code": {"imports": [MODULE]},
+        "elsewhere": lambda outside: {"run_id": str(outside)},
     },
-    "state.json": {
-        "names of attributes": lambda s, outside: s | {"agent": {"parts": {"__class__": {}}}},
-    },
+    "state.json": {"names of attributes": {"agent": {"parts": {"__class__": {}}}}},
     "trainer_state.json": {
-        "huge steps": lambda stored, outside: stored | {"global_step": 10**30, "max_steps": -1},
-        "callbacks": lambda stored, outside: stored
-        | {"stateful_callbacks": {MODULE: {"args": {}, "attributes": {"__class__": 1}}}},
+        "huge steps": {"global_step": 10**30, "max_steps": -1},
+        "callbacks": {"stateful_callbacks": {MODULE: {"args": {}, "attributes": {"__class__": 1}}}},
     },
-}  # fmt: skip
+}

@@ -1,38 +1,26 @@
-"""Kills programs at any time and before any file operation; the same command must make it good."""
+"""SIGKILL at any time and before any file operation; the same command must make it good.
+
+Operations are what can be seen in the folder of a run after a kill: a file opened for writing,
+synced, renamed or removed, a folder made or removed, and the weights that native code writes.
+"""
 
 import os
-import random
+import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from fault_matrix.cases import Case, Verdict, in_turns
+from fault_matrix.cases import Case, Verdict, bad, good, in_turns
 from fault_matrix.done import done, kept
-from fault_matrix.operations import Operations, recorded
-from fault_matrix.programs import (
-    PROGRAMS,
-    Program,
-    duration,
-    ended,
-    in_the_middle,
-    kill,
-    log_of,
-    prepare,
-    start,
-    verdict,
-    wait_until,
-    worked,
-)
-from lactchain.config import dump
+from fault_matrix.processes import ended, kill, wait_until
+from fault_matrix.programs import Program, end_with, in_the_middle, prepared, undisturbed
 
-TITLE = "SIGKILL at random times, and before each kind of file operation; and of whole commands"
 KILLS, COMMANDS = 56, 20
 """Of each program: as many at operations and as many at random times; and of whole commands."""
 ANOTHER = 0.3
@@ -40,48 +28,48 @@ ANOTHER = 0.3
 FEWER = 5
 """Operations that a run may do less than another one that nothing disturbs."""
 SYNCED = ("fsync", "torch.save", "safetensors")
+EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.truncate")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def cases(shared: Path, scale: float) -> Iterator[Case]:
+def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
     """The programs in turns, so that a part of the cases is one of every program."""
-    prepare(shared)
-    count = max(1, round(KILLS * scale))
+    programs, count = prepared(shared, names).values(), max(1, round(KILLS * scale))
+    kinds = (lambda p: at_operations(p, count), lambda p: at_random(p, "random", count))
+    yield from in_turns(*(kind(program) for kind in kinds for program in programs))
     commands = round(COMMANDS * scale)
-    kinds = [(kind, p, count) for kind in (at_operations, at_random) for p in PROGRAMS.values()]
-    yield from in_turns(*(kind(program, shared, number) for kind, program, number in kinds))
-    yield from in_turns(*(whole(program, shared, commands) for program in PROGRAMS.values()))
+    yield from in_turns(*(at_random(program, "command", commands) for program in programs))
 
 
-def at_operations(program: Program, shared: Path, count: int) -> Iterator[Case]:
+def at_operations(program: Program, count: int) -> Iterator[Case]:
     """Kills before file operations of every kind, and in the middle of each kind of writing."""
-    for number, torn in chosen(operations(program, shared), count):
+    for number, torn in chosen(operations(program), count):
         name = f"{program.name}-operation-{number}{'-torn' * torn}"
-        yield Case(2, program.name, name, partial(killed_at, program, shared, number, torn))
+        yield Case(2, program.name, name, partial(killed_at, program, number, torn))
 
 
-def at_random(program: Program, shared: Path, count: int) -> Iterator[Case]:
-    """Kills after any time of work."""
+def at_random(program: Program, kind: str, count: int) -> Iterator[Case]:
+    """Kills after any time of work: of forks, or of commands with an interpreter of their own."""
     for number in range(count):
-        name = f"{program.name}-random-{number}"
-        yield Case(1, program.name, name, partial(killed_in_fork, program, shared, name))
-
-
-def whole(program: Program, shared: Path, count: int) -> Iterator[Case]:
-    """Kills commands that begin with an interpreter, as people give them."""
-    for number in range(count):
-        name = f"{program.name}-command-{number}"
-        yield Case(1, program.name, name, partial(killed_command, program, shared, name))
+        name = f"{program.name}-{kind}-{number}"
+        yield Case(1, program.name, name, partial(killed, program, name, kind == "command"))
 
 
 @cache
-def operations(program: Program, shared: Path) -> list[str]:
-    """The kind of each file operation of a run that nothing disturbs."""
-    run_dir = shared / "operations" / program.name / "run"
+def operations(program: Program) -> list[str]:
+    """The kind of each file operation of a run that nothing disturbs.
+
+    Operations on files of equal names but for their numbers, in folders of equal names, are of one
+    kind.
+    """
+    run_dir = program.shared / "operations" / program.name / "run"
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     record = run_dir.with_suffix(".operations")
-    before = Operations(str(run_dir), record=str(record))
-    ended(start(program, program.config(shared, run_dir), before=before))
-    return recorded(record)
+    end_with(
+        0, program.start(run_dir, before=Operations(str(run_dir), record=str(record))), run_dir
+    )
+    found = (line.partition(" ") for line in record.read_text().splitlines())
+    return [re.sub(r"\d+", "#", f"{e} {'/'.join(Path(path).parts[-2:])}") for e, _, path in found]
 
 
 def chosen(kinds: list[str], count: int) -> list[tuple[int, bool]]:
@@ -104,7 +92,7 @@ def spread(items: list, count: int) -> list:
     return [items[i * len(items) // count] for i in range(count)]
 
 
-def killed_at(program: Program, shared: Path, number: int, torn: bool, folder: Path) -> Verdict:
+def killed_at(program: Program, number: int, torn: bool, folder: Path) -> Verdict:
     """Killed before an operation, and perhaps again.
 
     A run may do a few operations less than the one in which they were counted.
@@ -112,125 +100,111 @@ def killed_at(program: Program, shared: Path, number: int, torn: bool, folder: P
     run_dir = folder / "run"
     for earlier in range(FEWER):
         before = Operations(str(run_dir), number - earlier, torn)
-        code = ended(start(program, program.config(shared, run_dir), before=before))
-        if code != 0:
+        if code := ended(program.start(run_dir, before=before)):
             break
         shutil.rmtree(run_dir)
     if code != -signal.SIGKILL:
-        return Verdict(False, "not killed", f"exit code {code}")
-    return to_its_end(program, shared, run_dir, random.Random(f"{program.name} {number} {torn}"))
+        return bad("not killed", f"exit code {code}")
+    return to_its_end(program, run_dir, Random(f"{program.name} {number} {torn}"))
 
 
-def killed_in_fork(program: Program, shared: Path, name: str, folder: Path) -> Verdict:
+def killed(program: Program, name: str, whole: bool, folder: Path) -> Verdict:
     """Killed after a random time of work, and perhaps again."""
-    run_dir, chance = folder / "run", random.Random(name)
-    code = killed_in_the_middle(program, shared, run_dir, chance.uniform(0, 0.97))
-    if code != -signal.SIGKILL:
-        return verdict(program, shared, run_dir, code)
-    return to_its_end(program, shared, run_dir, chance)
+    run_dir, chance = folder / "run", Random(name)
+    process = in_the_middle(program, run_dir, chance.uniform(0, 0.97), whole=whole)
+    kill(process)
+    if process.exitcode == 0:  # it has just ended
+        shutil.rmtree(run_dir)
+        return killed(program, f"{name}, again", whole, folder)
+    if process.exitcode != -signal.SIGKILL:
+        return program.verdict(run_dir, process.exitcode)
+    return to_its_end(program, run_dir, chance, whole)
 
 
-def killed_in_the_middle(program: Program, shared: Path, run_dir: Path, share: float) -> int | None:
-    """Kills a run after a share of its time; its exit code."""
-    while True:
-        process = in_the_middle(program, shared, run_dir, share)
-        kill(process)
-        if process.exitcode != 0:
-            return process.exitcode
-        shutil.rmtree(run_dir)  # it has just ended
-        share *= 0.8
-
-
-def to_its_end(program: Program, shared: Path, run_dir: Path, chance: random.Random) -> Verdict:
+def to_its_end(program: Program, run_dir: Path, chance: Random, whole: bool = False) -> Verdict:
     """The same command again, and again, until it is not killed; what it came to."""
     while True:
-        before, process = done(run_dir), start(program, program.config(shared, run_dir))
-        if chance.random() >= ANOTHER:
-            return kept(before, run_dir, verdict(program, shared, run_dir, ended(process)))
-        wait_until(process, chance.uniform(0, 1) * duration(program, shared))
+        before, process = done(run_dir), program.start(run_dir, whole=whole)
+        if whole or chance.random() >= ANOTHER:
+            return kept(before, run_dir, program.verdict(run_dir, ended(process)))
+        wait_until(process, chance.uniform(0, 1) * undisturbed(program).seconds)
         kill(process)
         if process.exitcode not in (0, -signal.SIGKILL):
-            return verdict(program, shared, run_dir, process.exitcode)
-        if not (found := kept(before, run_dir, Verdict(True, "killed again"))).ok:
+            return program.verdict(run_dir, process.exitcode)
+        if not (found := kept(before, run_dir, good("killed again"))).ok:
             return found
 
 
 @dataclass
-class Command:
-    """A command with an interpreter of its own; it has what `wait_until` and `kill` ask for."""
+class Operations:
+    """Counts the operations of this process in a folder; to be called in it before the script.
 
-    popen: subprocess.Popen
+    Attributes:
+        folder: what lies elsewhere is not counted.
+        kill_at: number of the operation before which the process ends, from 1 on; 0: none.
+        torn: half of what was written since the last sync, or just now, is missing then.
+        record: receives a line for each operation.
+    """
 
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self.popen.pid
+    folder: str
+    kill_at: int = 0
+    torn: bool = False
+    record: str | None = None
 
-    @property
-    def exitcode(self) -> int | None:
-        """None while it runs."""
-        return self.popen.poll()
+    def __call__(self) -> None:
+        """Begins to count."""
+        import torch
+        from safetensors import torch as safetensors
 
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-        return self.popen.poll() is None
+        self.number = 0
+        self.synced: dict[int, int] = {}  # what has reached the disk stays, by inode
+        sync = os.fsync
 
-    def join(self, timeout: float | None = None) -> None:
-        """Waits for its end, or for so many seconds."""
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(timeout)
+        def fsync(descriptor: int) -> None:
+            self._count("fsync", f"/proc/self/fd/{descriptor}")
+            sync(descriptor)
+            status = os.stat(descriptor)
+            self.synced[status.st_ino] = status.st_size
 
+        os.fsync = fsync
+        torch.save = self._counted(torch.save, "torch.save")
+        safetensors.serialize_file = self._counted(safetensors.serialize_file, "safetensors")
+        sys.addaudithook(self._hear)
 
-def command(program: Program, shared: Path, run_dir: Path) -> Command:
-    """Gives a whole command."""
-    file = run_dir.with_suffix(".yaml")
-    file.write_text(dump(program.config(shared, run_dir)))
-    root = Path(__file__).parent.parent.parent
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    with open(log_of(run_dir), "a") as log:
-        return Command(
-            subprocess.Popen(
-                [sys.executable, str(root / f"scripts/{program.script}.py"), "--config", str(file)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        )
+    def _counted(self, function: Callable[..., Any], event: str) -> Callable[..., Any]:
+        def call(content: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(content, path, *args, **kwargs)
+            self._count(event, path)
+            return result
 
+        return call
 
-@cache
-def command_seconds(program: Program, shared: Path) -> float:
-    """CPU seconds of a whole command that nothing disturbs, from when it has its folder on."""
-    run_dir = shared / "commands" / program.name / "run"
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    process = command(program, shared, run_dir)
-    seconds = begun = until_locked(process, run_dir)
-    while process.is_alive():
-        seconds = worked(process.pid) or seconds
-        time.sleep(0.01)
-    return seconds - begun
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(args[2], int) and args[2] & WRITING:
+            self._count(event, args[0])
+        elif event in EVENTS:
+            path, folder = args[0], args[-1]
+            is_relative = isinstance(path, str) and isinstance(folder, int) and folder >= 0
+            self._count(event, f"/proc/self/fd/{folder}/{path}" if is_relative else path)
 
+    def _count(self, event: str, path: Any) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        path = os.fsdecode(path)
+        path = os.path.realpath(path) if path.startswith("/proc/self") else os.path.abspath(path)
+        if not path.startswith(self.folder + os.sep):
+            return
+        self.number += 1
+        if self.record is not None:
+            descriptor = os.open(self.record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(descriptor, f"{event} {os.path.relpath(path, self.folder)}\n".encode())
+            os.close(descriptor)
+        if self.number == self.kill_at:
+            self._die(event, path)
 
-def until_locked(process: Command, run_dir: Path) -> float:
-    """Waits until a command has its folder; how long it has worked by then."""
-    while process.is_alive() and not (run_dir / "lock").exists():
-        time.sleep(0.002)
-    return worked(process.pid)
-
-
-def killed_command(program: Program, shared: Path, name: str, folder: Path) -> Verdict:
-    """A whole command, killed at a random time after it has its folder, and given again."""
-    run_dir, share = folder / "run", random.Random(name).uniform(0, 0.97)
-    process = command(program, shared, run_dir)
-    begun = until_locked(process, run_dir)
-    while not wait_until(process, begun + share * command_seconds(program, shared)):
-        if process.exitcode != 0:
-            return verdict(program, shared, run_dir, process.exitcode)
-        shutil.rmtree(run_dir)
-        share *= 0.8
-        process = command(program, shared, run_dir)
-        begun = until_locked(process, run_dir)
-    kill(process)
-    before, again = done(run_dir), command(program, shared, run_dir)
-    return kept(before, run_dir, verdict(program, shared, run_dir, ended(again)))
+    def _die(self, event: str, path: str) -> None:
+        if self.torn and os.path.isfile(path) and event in SYNCED:
+            status = os.stat(path)
+            kept = min(self.synced.get(status.st_ino, 0), status.st_size)
+            os.truncate(path, (kept + status.st_size) // 2)
+        os.kill(os.getpid(), signal.SIGKILL)

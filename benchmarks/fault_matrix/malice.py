@@ -7,27 +7,29 @@ must end as if it had not been there; a model may say what it likes.
 """
 
 import os
-import random
 import re
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cache
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from random import Random
 
-from fault_matrix import programs
-from fault_matrix.cases import Case, Verdict
-from fault_matrix.damage import (
-    beyond_ordinary,
-    expected_after,
+from fault_matrix.cases import Case, Verdict, bad, good
+from fault_matrix.damage import beyond_ordinary, is_forgiven
+from fault_matrix.digests import Digest, differing, digest
+from fault_matrix.evil import MODULE, Put, traps
+from fault_matrix.processes import ended, last_line, said
+from fault_matrix.programs import (
+    BEGIN,
+    Program,
+    fresh,
     inputs_of,
-    is_forgiven,
     left_at,
-    place_of,
+    prepared,
+    put_back,
+    undisturbed,
 )
-from fault_matrix.digests import Digest, differing
-from fault_matrix.evil import MODULE, Trap, traps
-from fault_matrix.programs import PROGRAMS, Program
 from fault_matrix.readers import is_named
 from fault_matrix.watch import Watch
 from lactchain.errors import LactChainError
@@ -39,7 +41,6 @@ from lactchain.manifests import (
     write_with_manifest,
 )
 
-TITLE = "files that were made to do harm"
 PATIENCE = 40.0
 MOMENT = "half"
 ATTACKED = (
@@ -53,87 +54,69 @@ NOT_READ = re.compile(r"(README\.md|report\.html|\.gif)$|(^|/)(minari|datasets)/
 OWN = {"schema_version", "run_id", "place", "files", "size", "sha256"}
 
 
-def cases(shared: Path, scale: float) -> Iterator[Case]:
+def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
     """Every program in turn."""
+    programs = prepared(shared, names)
     for number in range(round(A_PROGRAM * scale) or 1):
-        for name in (name for name in ATTACKED if name in PROGRAMS):
-            yield Case(23, name, f"{name}-{number}", _Attack(shared, PROGRAMS[name], number))
+        for name in filter(programs.__contains__, ATTACKED):
+            yield Case(23, name, f"{name}-{number}", partial(attacked, programs[name], number))
 
 
-@dataclass(frozen=True)
-class _Attack:
+def attacked(program: Program, number: int, folder: Path) -> Verdict:
     """One bad file in a run that was left in the middle, or in a model that it reads."""
-
-    shared: Path
-    program: Program
-    number: int
-
-    def __call__(self, folder: Path) -> Verdict:
-        programs.prepare(self.shared)
-        left = left_at(self.program, self.shared, MOMENT)
-        name, trap = _chosen(self.program, self.shared, left)[self.number]
-        moment = MOMENT if (left / name).exists() else "about to begin"
-        expected = expected_after(self.program, self.shared, moment)
-        run_dir, outside = place_of(self.program, self.shared), _outside(folder)
-        shutil.rmtree(run_dir, ignore_errors=True)
-        programs.log_of(run_dir).unlink(missing_ok=True)
-        base, kept = run_dir, None
-        if moment == MOMENT:
-            shutil.copytree(left, run_dir, symlinks=True)
-        else:  # a run that is about to begin
-            base, kept = self.shared, folder / "kept"
-            shutil.copytree((base / name).parent, kept)
-        try:
-            _lay(base / name, trap, outside)
-            laid = _identity(base / name)
-            found = self._go_on(run_dir, outside, folder / "notes")
-            if found.ending == "exit 0" and kept is None:
-                found = self._as_if_nothing_had_been(base / name, laid, run_dir, expected)
-        finally:
-            if kept is not None:
-                _put_back((base / name).parent, kept)
-        return replace(found, detail=f"{trap.name}, {name}; {found.detail}".strip("; "))
-
-    def _go_on(self, run_dir: Path, outside: Path, notes: Path) -> Verdict:
-        before, around = _contents(outside), _around(self.shared, run_dir)
-        _forget_reads(outside)
-        watch = Watch(run_dir.parent, outside, notes, MODULE)
-        config = self.program.config(self.shared, run_dir)
-        code = programs.ended(programs.start(self.program, config, before=watch), PATIENCE)
-        last = programs.last_line(run_dir)
-        if told := notes.read_text(errors="replace") if notes.exists() else "":
-            return Verdict(False, "broke out", told.splitlines()[0][:300])
-        if seen := _reads(outside):
-            return Verdict(False, "read outside", ", ".join(seen))
-        if _contents(outside) != before:
-            return Verdict(False, "wrote outside", str(_contents(outside).keys() - before.keys()))
-        if other := _around(self.shared, run_dir).items() ^ around.items():
-            return Verdict(False, "wrote elsewhere", str(sorted(other))[:300])
-        if "Traceback" in programs.log_of(run_dir).read_text(errors="replace"):
-            return Verdict(False, "stack trace", last)
-        if code is None:
-            return Verdict(False, "hung", last)
-        if code == 0:
-            return Verdict(True, "exit 0", "")
-        is_told = code in (2, 3, 5) and last.startswith("error: ")
-        return Verdict(is_told, "refused" if is_told else f"exit {code}", last)
-
-    def _as_if_nothing_had_been(
-        self, file: Path, laid: object, run_dir: Path, expected: Digest
-    ) -> Verdict:
-        """A bad file is forgiven where it stays, not one that was written over it."""
-        text = programs.log_of(run_dir).read_text(errors="replace")
-        named = is_named(file, run_dir, beyond_ordinary(self.program, self.shared, MOMENT, text))
-        places = differing(self.program.digest(run_dir), expected)
-        places = [place for place in places if not _is_of_trap(file, place, run_dir)]
-        if _identity(file) == laid:
-            places = [place for place in places if not is_forgiven(file, file, place, run_dir)]
-        if not places or (named and places == ["-report.html"]):  # no page of a damaged run
-            return Verdict(True, "named" if named else "did nothing")
-        return Verdict(False, "changed the end", ", ".join(places)[:300])
+    name, trap, put = chosen(program)[number]
+    is_own = (left_at(program, MOMENT) / name).exists()
+    moment = MOMENT if is_own else BEGIN
+    expected = undisturbed(program, moment).digest
+    run_dir, outside = fresh(program, moment), outside_of(folder)
+    file = (run_dir if is_own else program.shared) / name
+    with nullcontext() if is_own else put_back(file.parent, folder / "aside"):
+        lay(file, put, outside)
+        laid = identity(file)
+        found = go_on(program, outside, folder / "notes")
+        if found.ending == "exit 0" and is_own:
+            found = as_if_nothing_had_been(program, file, laid, expected)
+    return replace(found, detail=f"{trap}, {name}; {found.detail}".strip("; "))
 
 
-def _is_of_trap(file: Path, place: str, run_dir: Path) -> bool:
+def go_on(program: Program, outside: Path, notes: Path) -> Verdict:
+    """Whether a program does what it may not, and how it ends."""
+    run_dir = program.place
+    before, around = contents(outside), around_of(program)
+    forget_reads(outside)
+    process = program.start(run_dir, before=Watch(run_dir.parent, outside, notes, MODULE))
+    code, text = ended(process, PATIENCE), said(run_dir)
+    if told := notes.read_text(errors="replace") if notes.exists() else "":
+        return bad("broke out", told.splitlines()[0])
+    if seen := reads(outside):
+        return bad("read outside", seen)
+    if contents(outside) != before:
+        return bad("wrote outside", contents(outside).keys() - before.keys())
+    if other := around_of(program).items() ^ around.items():
+        return bad("wrote elsewhere", sorted(other))
+    if "Traceback" in text:
+        return bad("stack trace", last_line(text))
+    if code == 0:
+        return good("exit 0")
+    is_told = code in (2, 3, 5) and last_line(text).startswith("error: ")
+    ending = "hung" if code is None else f"exit {code}"
+    return good("refused") if is_told else bad(ending, last_line(text))
+
+
+def as_if_nothing_had_been(program: Program, file: Path, laid: object, expected: Digest) -> Verdict:
+    """A bad file is forgiven where it stays, not one that was written over it."""
+    run_dir = program.place
+    named = is_named(file, run_dir, beyond_ordinary(program, MOMENT, said(run_dir)))
+    places = differing(digest(run_dir), expected)
+    places = [place for place in places if not is_of_trap(file, place, run_dir)]
+    if identity(file) == laid:
+        places = [place for place in places if not is_forgiven(file, file, place, run_dir)]
+    if not places or (named and places == ["-report.html"]):  # no page of a damaged run
+        return good("named" if named else "did nothing")
+    return bad("changed the end", places)
+
+
+def is_of_trap(file: Path, place: str, run_dir: Path) -> bool:
     """Whether a place tells of what was laid beside a file, or of what was set aside.
 
     A manifest that is written anew lists the module that was laid there.
@@ -144,7 +127,7 @@ def _is_of_trap(file: Path, place: str, run_dir: Path) -> bool:
     return lists or is_beside or "set-aside-" in place
 
 
-def _identity(file: Path) -> tuple[int, ...] | None:
+def identity(file: Path) -> tuple[int, ...] | None:
     """Which file is at a place, whatever its kind."""
     if not os.path.lexists(file):
         return None
@@ -152,7 +135,7 @@ def _identity(file: Path) -> tuple[int, ...] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _outside(folder: Path) -> Path:
+def outside_of(folder: Path) -> Path:
     """What no program may look into."""
     outside = folder / "outside"
     (outside / "folder").mkdir(parents=True)
@@ -160,13 +143,12 @@ def _outside(folder: Path) -> Path:
     return outside
 
 
-def _contents(outside: Path) -> dict[str, bytes]:
+def contents(outside: Path) -> dict[str, bytes]:
     """The plain files."""
-    files = (path for path in sorted(outside.rglob("*")) if path.is_file())
-    return {path.relative_to(outside).as_posix(): path.read_bytes() for path in files}
+    return {str(path): path.read_bytes() for path in outside.rglob("*") if path.is_file()}
 
 
-def _forget_reads(outside: Path) -> None:
+def forget_reads(outside: Path) -> None:
     """Sets the times of the last reading back so far that the next one is noted."""
     probe = outside.with_name("probe")
     probe.touch()
@@ -181,32 +163,23 @@ def _forget_reads(outside: Path) -> None:
         os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
 
 
-def _reads(outside: Path) -> list[str]:
+def reads(outside: Path) -> list[str]:
     """What was read since, by whatever code."""
     files = (path for path in (outside / "secret.json", *outside.glob("folder/*")) if path.exists())
     return [path.name for path in files if path.lstat().st_atime != LONG_AGO]
 
 
-def _around(shared: Path, run_dir: Path) -> dict[str, tuple[int, int]]:
-    """Sizes and times of everything beside the place of the run."""
+def around_of(program: Program) -> dict[str, tuple[int, int]]:
+    """Sizes and times of everything beside the place of a run."""
     found = {}
-    for folder, folders, files in os.walk(shared):
-        folders[:] = [name for name in folders if Path(folder, name) != run_dir.parent]
-        for name in files:
-            status = os.lstat(os.path.join(folder, name))
-            found[os.path.join(folder, name)] = status.st_size, status.st_mtime_ns
+    for folder, folders, files in os.walk(program.shared):
+        folders[:] = [name for name in folders if Path(folder, name) != program.place.parent]
+        for path in (os.path.join(folder, name) for name in files):
+            found[path] = os.lstat(path).st_size, os.lstat(path).st_mtime_ns
     return found
 
 
-def _put_back(folder: Path, kept: Path) -> None:
-    """An input's folder as it was."""
-    if folder.is_symlink():
-        folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(kept, folder)
-
-
-def _lay(file: Path, trap: Trap, outside: Path) -> None:
+def lay(file: Path, put: Put, outside: Path) -> None:
     """Puts a bad file there, code beside it, and a manifest that says that it is good."""
     described = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
     try:
@@ -214,7 +187,7 @@ def _lay(file: Path, trap: Trap, outside: Path) -> None:
         beside = read_manifest(manifest_beside(file)) if manifest_beside(file).is_file() else {}
     except LactChainError:
         manifest, beside = {}, {}
-    trap.put(file, outside)
+    put(file, outside)
     if not file.is_file() or file.is_symlink() or file.parent.is_symlink():
         return
     if beside and file.suffix != ".manifest":
@@ -228,20 +201,19 @@ def _lay(file: Path, trap: Trap, outside: Path) -> None:
 
 
 @cache
-def _chosen(program: Program, shared: Path, left: Path) -> list[tuple[str, Trap]]:
+def chosen(program: Program) -> list[tuple[str, str, Put]]:
     """Bad files for a program: each kind of file in turn gets each trap that fits it."""
-    files = {}
-    read = inputs_of(program, shared)
-    for base, folder in [(left, left), *((shared, folder) for folder in read)]:
+    left, files = left_at(program, MOMENT), {}
+    for base, folder in [(left, left), *((program.shared, read) for read in inputs_of(program))]:
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(base).as_posix()
             if path.is_file() and not path.is_symlink() and not NOT_READ.search(name):
                 files.setdefault(re.sub(r"\d+", "0", name), (name, path))
     found = [
-        (name, trap)
+        (name, trap, put)
         for name, path in files.values()
-        for trap in traps(path)
-        if path.is_relative_to(left) or not trap.name.startswith("link")  # models are often links
+        for trap, put in traps(path)
+        if path.is_relative_to(left) or not trap.startswith("link")  # models are often links
     ]
-    random.Random(program.name).shuffle(found)
+    Random(program.name).shuffle(found)
     return found

@@ -2,45 +2,41 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fault_matrix import programs
-from fault_matrix.cases import Verdict
+from fault_matrix.cases import Verdict, bad, good
+from fault_matrix.processes import ended, last_line, log_of, said, start
+from fault_matrix.programs import PROGRAMS
 from lactchain.errors import LactChainError
-from lactchain.manifests import (
-    MANIFEST,
-    manifest_beside,
-    read_with_manifest,
-    verify_manifest,
-)
-from lactchain.stages.train_mc import TrainMCConfig
+from lactchain.manifests import MANIFEST, manifest_beside, read_with_manifest, verify_manifest
 
 REPORT = "the report"
 READ = (".parquet", ".safetensors")
 """Names of files end so that a stage is bound to read."""
+NEXT = {
+    "actor": ("evaluate", "model"), "values": ("evaluate", "values"),
+    "critic": ("make_preferences", "critic"), "trajectories": ("train_mc", "trajectories"),
+    "pairs": ("train_simpo", "pairs"),
+}  # fmt: skip
+"""Stages that read what others have written, by the name of the folder, and their setting."""
 
 
 def refusal(code: int | None, text: str, file: Path, run_dir: Path) -> Verdict | None:
     """How a program that printed this has refused a damaged file; None where it ended with 0."""
     last = last_line(text)
     if "Traceback" in text:
-        return Verdict(False, "stack trace", last)
+        return bad("stack trace", last)
     if code == 0:
         return None
     if code not in (2, 3):
-        return Verdict(False, f"exit {code}", last)
+        return bad(f"exit {code}", last)
     if not (last.startswith("error: ") and text.count("error: ") == 1):
-        return Verdict(False, "refused in more than a line", last)
+        return bad("refused in more than a line", last)
     named = is_named(file, run_dir, last)
-    return Verdict(named, "refused" if named else "refused without its name", last)
-
-
-def last_line(text: str) -> str:
-    """The last line that says anything."""
-    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")[:500]
+    return good("refused") if named else bad("refused without its name", last)
 
 
 def is_named(file: Path, run_dir: Path, text: str) -> bool:
@@ -59,19 +55,18 @@ def told_by_readers(file: Path, run_dir: Path, shared: Path) -> Verdict:
     """Whether whoever reads a damaged file of a run is told: a program, or else its manifest."""
     place = shared / "reading"
     for name, process in _readers(file, run_dir, shared, place):
-        code = programs.ended(process)
-        text = programs.log_of(place).read_text(errors="replace")
+        code, text = ended(process), said(place)
         shutil.rmtree(place, ignore_errors=True)
-        programs.log_of(place).unlink()
+        log_of(place).unlink()
         if found := refusal(code, text, file, run_dir):
             return replace(found, ending=f"{found.ending} by {name}")
         if is_named(file, run_dir, text):
-            return Verdict(True, f"named by {name}")
+            return good(f"named by {name}")
         if name != REPORT and file.suffix in READ:
-            return Verdict(False, f"believed by {name}", last_line(text))
+            return bad(f"believed by {name}", last_line(text))
     if _is_found_out(file):
-        return Verdict(True, "left as it is, its manifest tells")
-    return Verdict(False, "believed", "nobody says that it is damaged")
+        return good("left as it is, its manifest tells")
+    return bad("believed", "nobody says that it is damaged")
 
 
 def _readers(
@@ -84,41 +79,19 @@ def _readers(
     for folder in file.parents:
         is_of_next = "checkpoints" not in file.relative_to(folder).parts
         if folder.name in NEXT and folder.is_relative_to(run_dir) and is_of_next:
-            yield "the next stage", NEXT[folder.name](folder, shared, place)
-    page = ("--run_dir", str(run_dir), "--output", f"{place}.html")
-    yield REPORT, programs.start_script("report", page, programs.log_of(place))
+            yield "the next stage", _next_stage(folder, shared, place)
+    page = ["--run_dir", str(run_dir), "--output", f"{place}.html"]
+    yield REPORT, start("report", page, log_of(place))
 
 
-def _read_critic(folder: Path, shared: Path, place: Path) -> BaseProcess:
-    stage = programs.stage("make_preferences")
-    return programs.start(stage, replace(stage.config(shared, place), critic=str(folder)))
-
-
-def _read_actor(folder: Path, shared: Path, place: Path) -> BaseProcess:
-    """Whole, or an adapter, or values that guide one."""
-    stage = programs.stage("evaluate")
-    config = stage.config(shared, place)
-    is_adapter = (folder / "adapter_config.json").exists()
-    setting = "values" if folder.name == "values" else "adapter" if is_adapter else "model"
-    actor = replace(config.actor, **{setting: str(folder)})
-    return programs.start(stage, replace(config, actor=actor))
-
-
-def _read_episodes(folder: Path, shared: Path, place: Path) -> BaseProcess:
-    stage = programs.values("train_mc", TrainMCConfig)
-    return programs.start(stage, replace(stage.config(shared, place), trajectories=str(folder)))
-
-
-def _read_pairs(folder: Path, shared: Path, place: Path) -> BaseProcess:
-    stage = programs.stage("train_simpo")
-    return programs.start(stage, replace(stage.config(shared, place), pairs=str(folder)))
-
-
-NEXT: dict[str, Callable[[Path, Path, Path], BaseProcess]] = {
-    "actor": _read_actor, "values": _read_actor, "critic": _read_critic,
-    "trajectories": _read_episodes, "pairs": _read_pairs,
-}  # fmt: skip
-"""Stages that read what others have written, by the name of the folder."""
+def _next_stage(folder: Path, shared: Path, place: Path) -> BaseProcess:
+    name, setting = NEXT[folder.name]
+    program = replace(PROGRAMS[name], shared=shared)
+    config, read = program.config(place), str(folder)
+    if name == "evaluate":  # an actor may be whole, or an adapter, and values guide one
+        setting = "adapter" if (folder / "adapter_config.json").exists() else setting
+        return program.start(place, replace(config, actor=replace(config.actor, **{setting: read})))
+    return program.start(place, replace(config, **{setting: read}))
 
 
 def _is_found_out(file: Path) -> bool:

@@ -1,151 +1,98 @@
-"""Asks programs to stop at any time; they must save, end with 130 or 143, and go on exactly."""
+"""SIGTERM and SIGINT at any time; programs must save, end with 130 or 143, and go on exactly."""
 
 import os
-import random
 import re
 import signal
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from fault_matrix.cases import Case, Verdict, in_turns
-from fault_matrix.done import (
-    Done,
-    Note,
-    Notes,
-    Place,
-    begun_anew,
-    begun_before,
-    done,
-    furthest,
-    lost,
-)
-from fault_matrix.programs import (
-    PATIENCE,
-    PROGRAMS,
-    Program,
-    duration,
-    ended,
-    in_the_middle,
-    kill,
-    prepare,
-    start,
-    verdict,
-    wait_until,
-    worked,
-)
+from fault_matrix.cases import Case, Verdict, bad, good, in_turns
+from fault_matrix.done import anew, done
+from fault_matrix.processes import PATIENCE, ended, kill, wait_until, worked
+from fault_matrix.programs import Program, in_the_middle, prepared, undisturbed
+from lactchain.files import append_json_lines, read_json_lines
+from lactchain.progress import Step
+from lactchain.run import Run
 
-TITLE = "SIGTERM and SIGINT at random times"
 SIGNALS = 28
 """Of each program."""
 WITHIN = 10.0
 """Seconds until a process has ended, without those that it waited for a processor."""
-LATE = 0.2
-"""Which share of its whole work a run may still do that ends though it was asked to stop."""
-SAVING = 0.1
-"""CPU seconds that it may do so in any case: it writes its results, which is not cut."""
+LATE, SAVING = 0.2, 0.1
+"""A run that was asked to stop may end if it does no more than this share of its work, or so many
+CPU seconds, in which it writes its results, which is not cut."""
 AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
 """Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
 
 
-def cases(shared: Path, scale: float) -> Iterator[Case]:
-    """The programs in turns."""
-    prepare(shared)
+def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
+    """The programs in turns, and both signals."""
     count = max(1, round(SIGNALS * scale))
-    yield from in_turns(*(of_program(p, shared, count) for p in PROGRAMS.values()))
+    yield from in_turns(*(of_program(p, count) for p in prepared(shared, names).values()))
 
 
-def of_program(program: Program, shared: Path, count: int) -> Iterator[Case]:
-    """Both signals by turns."""
+def of_program(program: Program, count: int) -> Iterator[Case]:
     for number in range(count):
         asked = (signal.SIGTERM, signal.SIGINT)[number % 2]
         name = f"{program.name}-{asked.name}-{number}"
-        yield Case(11, program.name, name, partial(stopped, program, shared, asked, name))
+        yield Case(11, program.name, name, partial(stopped, program, asked, name))
 
 
-@dataclass(frozen=True)
-class Stop:
-    """How a process ended that was asked to stop.
-
-    Attributes:
-        code: its exit code.
-        asked_at: by `time.monotonic`; None where it had ended before.
-        worked: for how many seconds of CPU time it still worked.
-        seconds: how long that took, without waiting for a processor.
-        before: what it had done when it was asked.
-        began: whether it had begun its run: it held the folder's lock, and could have saved.
-        notes: what it told of its progress.
-    """
-
-    code: int | None
-    asked_at: float | None
-    worked: float
-    seconds: float
-    before: Done
-    began: bool
-    notes: list[Note]
-
-    def __str__(self) -> str:
-        """For a detail."""
-        after = f"{self.seconds:.2f} s, {self.worked:.2f} s of work"
-        return f"exit {self.code} after {after}, had {self.before}"
-
-
-def stopped(
-    program: Program, shared: Path, asked: signal.Signals, name: str, folder: Path
-) -> Verdict:
+def stopped(program: Program, asked: signal.Signals, name: str, folder: Path) -> Verdict:
     """Stopped once or twice, and then run to its end."""
-    run_dir, chance = folder / "run", random.Random(name)
-    notes = Notes(f"{run_dir}.notes")
+    run_dir, chance, notes = folder / "run", Random(name), Notes(str(folder / "notes"))
     shares = [chance.uniform(0.05, 0.97) for _ in range(chance.choice((1, 1, 2)))]
 
     def processes() -> Iterator[BaseProcess]:
-        yield in_the_middle(program, shared, run_dir, shares[0], before=notes)
+        yield in_the_middle(program, run_dir, shares[0], before=notes)
         for share in shares[1:]:
-            process = start(program, program.config(shared, run_dir), before=notes)
-            wait_until(process, share * duration(program, shared))
+            process = program.start(run_dir, before=notes)
+            wait_until(process, share * undisturbed(program).seconds)
             yield process
 
-    return stops(program, shared, run_dir, asked, notes, processes())
+    return stops(program, run_dir, asked, notes, processes())
 
 
 def stops(
     program: Program,
-    shared: Path,
     run_dir: Path,
     asked: signal.Signals,
-    notes: Notes,
+    notes: "Notes",
     processes: Iterable[BaseProcess],
 ) -> Verdict:
     """Asks processes of a run to stop, one after the other, and then lets it go to its end."""
-    reached: dict[Place, float] = {}
-    told: list[Stop] = []
+    reached: dict[str, float] = {}
+    codes = []
     for process in processes:
-        stop = ask_to_stop(run_dir, process, asked, notes)
-        told.append(stop)
-        again = begun_before(stop.notes, reached) or lost(stop.before, done(run_dir))
-        bad = fault_of(stop, asked, program, shared, run_dir)
-        if bad is not None or again:
-            bad = bad or begun_anew(again)
-            return replace(bad, detail=f"{bad.detail}; {stop}")
-        reached |= furthest(stop.notes)
+        before, wrong = ask_to_stop(program, run_dir, process, asked, notes)
+        if wrong := wrong or begun_before(notes, reached) or anew(before, run_dir):
+            return replace(wrong, detail=f"exit {process.exitcode}: {wrong.detail}")
+        reached |= notes.furthest()
+        codes.append(str(process.exitcode))
     left = done(run_dir)
-    code = ended(start(program, program.config(shared, run_dir), before=notes))
-    found = verdict(program, shared, run_dir, code, stopped=True)
-    again = begun_before(list(notes.read()), reached) or lost(left, done(run_dir))
-    if found.ok:
-        codes = " and ".join(f"{stop.code}" for stop in told)
-        found = begun_anew(again) if again else Verdict(True, f"exit {codes}, then equal")
-    return replace(found, detail="; ".join(filter(None, [found.detail, *map(str, told)])))
+    code = ended(program.start(run_dir, before=notes))
+    found = program.verdict(run_dir, code, stopped=True)
+    if not found.ok:
+        return found
+    wrong = begun_before(notes, reached) or anew(left, run_dir)
+    return wrong or good(f"exit {' and '.join(codes)}, then equal")
 
 
-def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, notes: Notes) -> Stop:
-    """Asks a process to stop, unless it has ended; waits for that."""
+def ask_to_stop(
+    program: Program,
+    run_dir: Path,
+    process: BaseProcess,
+    asked: signal.Signals,
+    notes: "Notes",
+) -> tuple[Any, Verdict | None]:
+    """Asks a process to stop; what it had done by then, and what is bad about how it ended."""
     if asked == signal.SIGINT:  # whoever starts the processes has them ignore it at first
         while process.is_alive() and not _hears(asked, process.pid):
             time.sleep(0.001)
@@ -156,12 +103,21 @@ def ask_to_stop(run_dir: Path, process: BaseProcess, asked: signal.Signals, note
         os.kill(process.pid, asked)
         os.kill(process.pid, signal.SIGCONT)
         asked_at = time.monotonic()
-    if asked_at is None:
+    if asked_at is None:  # it had ended
         before = done(run_dir)
     work, seconds = until_end(process, worked_before)
-    lock = run_dir / "lock"
-    began = lock.is_file() and lock.read_text().strip() == str(process.pid)
-    return Stop(process.exitcode, asked_at, work, seconds, before, began, list(notes.read()))
+    code, lock = process.exitcode, run_dir / "lock"
+    has_begun = lock.is_file() and lock.read_text().strip() == str(process.pid)
+    if seconds > WITHIN:
+        return before, bad("slow", f"{seconds:.1f} s after {asked.name}")
+    if code == 0 and asked_at is not None:
+        most = max(LATE * undisturbed(program).seconds, SAVING)
+        later = [note[0] for note in notes.read() if note[3] > asked_at]
+        is_soon = work <= most and len(later) <= 1 and (run_dir / "summary.json").is_file()
+        return before, None if is_soon else bad("deaf", f"went on for {work:.2f} s: {later}")
+    if code == -signal.SIGTERM and has_begun:
+        return before, bad(f"exit {code}", "though it had begun, and could have saved")
+    return before, None if code in (0, *AT_ONCE[asked]) else program.verdict(run_dir, code)
 
 
 def _hears(asked: signal.Signals, pid: int) -> bool:
@@ -170,32 +126,6 @@ def _hears(asked: signal.Signals, pid: int) -> bool:
         caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
         return bool(int(caught[1], 16) >> (asked - 1) & 1)
     return False
-
-
-def fault_of(
-    stop: Stop, asked: signal.Signals, program: Program, shared: Path, run_dir: Path
-) -> Verdict | None:
-    """What is bad about how a process ended, if anything."""
-    if stop.code is None or stop.seconds > WITHIN:
-        return Verdict(False, "slow", f"after {asked.name}")
-    if stop.code == 0 and stop.asked_at is not None:
-        return _deaf(stop, program, shared, run_dir)
-    if stop.code == -signal.SIGTERM and stop.began:
-        return Verdict(False, f"exit {stop.code}", "though it had begun")
-    if stop.code not in (0, *AT_ONCE[asked]):
-        return verdict(program, shared, run_dir, stop.code)
-    return None
-
-
-def _deaf(stop: Stop, program: Program, shared: Path, run_dir: Path) -> Verdict | None:
-    """A process may end its run though it was asked to stop, if that was about to end."""
-    later = Counter(note.place for note in stop.notes if note.time > stop.asked_at)
-    most = max(LATE * duration(program, shared), SAVING)
-    soon = stop.worked <= most and later.total() <= 1
-    if soon and (run_dir / "summary.json").is_file():
-        return None
-    told = ", ".join(f"{count} x {place[-1]}" for place, count in later.items())
-    return Verdict(False, "deaf", f"went on for {stop.worked:.2f} s: {told}")
 
 
 def until_end(process: BaseProcess, worked_before: float) -> tuple[float, float]:
@@ -221,3 +151,67 @@ def waited_for_processor(pid: int) -> float:
         for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             seconds += int(file.read_text().split()[1]) / 1e9
     return seconds
+
+
+# --- how far a process was, as it told on its live line -------------------------------------------
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Has a process note in a file what it tells of its progress; called before the script.
+
+    A note has the innermost run and the step, how far that is, whether it was there from the start,
+    and the time.
+    """
+
+    file: str
+
+    def __call__(self) -> None:
+        """From now on; what another process has noted goes."""
+        Path(self.file).unlink(missing_ok=True)
+        runs: list[Run] = []
+
+        def note(is_resumed: bool, step: Step, done: float) -> None:
+            place = f"{runs[-1].directory if runs else ''} {step.label}"
+            told = {"place": place, "done": done, "resumed": is_resumed, "time": time.monotonic()}
+            append_json_lines(self.file, [told])
+
+        _after(Run, "__init__", lambda run, *_: runs.append(run))
+        _after(Run, "close", lambda run: runs.remove(run) if run in runs else None)
+        _after(Step, "at", partial(note, False))
+        _after(Step, "resumed", partial(note, True))
+
+    def read(self) -> list[tuple[str, float, bool, float]]:
+        """What was noted."""
+        return [tuple(note.values()) for note in read_json_lines(self.file)]
+
+    def furthest(self) -> dict[str, float]:
+        """How far a process was at each place, when it was there for the last time."""
+        found: dict[str, float] = {}
+        for place, far, is_resumed, _ in self.read():
+            found[place] = far if is_resumed else max(found.get(place, 0), far)
+        return found
+
+
+def _after(kind: type, name: str, hear: Callable[..., None]) -> None:
+    """Has a method of a class call something when it has done its work."""
+    original = getattr(kind, name)
+
+    @wraps(original)
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        hear(*args, **kwargs)
+        return result
+
+    setattr(kind, name, heard)
+
+
+def begun_before(notes: Notes, reached: dict[str, float]) -> Verdict | None:
+    """Whether a process began behind what another had reached, and could have gone on from."""
+    first = {place: done for place, done, is_resumed, _ in reversed(notes.read()) if is_resumed}
+    again = [
+        f"{place}: from {done:g} instead of {reached[place]:g}"
+        for place, done in first.items()
+        if done < reached.get(place, 0)
+    ]
+    return bad("begun anew", again) if again else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_matrix.operations import WRITING
+from fault_matrix.kills import WRITING
 from lactchain.provenance import describe_environment
 
 STARTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
@@ -50,8 +50,11 @@ class Watch:
 
     def _judge(self, event: str, args: tuple[Any, ...]) -> str:
         """What is wrong with an event; nothing where nothing is."""
-        if event == "open":
-            return self._opened(*args)
+        if event == "open" and not isinstance(args[0], int):
+            path, _, flags = args
+            if (flags or 0) & WRITING and self._is_elsewhere(path):
+                return f"{path} for writing"
+            return f"{path} for reading" if _within(path, self.outside) else ""
         if event in STARTS or event == "socket.connect":
             return repr(args)[:200]
         if event in CHANGES:
@@ -64,14 +67,6 @@ class Watch:
             file = getattr(args[0], "co_filename", "")
             return file if str(self.inside.parent.parent) in file else ""
         return ""
-
-    def _opened(self, path: Any, mode: Any, flags: Any) -> str:
-        if isinstance(path, int):
-            return ""
-        writes = bool((flags or 0) & WRITING)
-        if writes and self._is_elsewhere(path):
-            return f"{path} for writing"
-        return f"{path} for reading" if _within(path, self.outside) else ""
 
     def _is_elsewhere(self, path: Any, parent: bool = False) -> bool:
         if not isinstance(path, str | bytes | os.PathLike):
