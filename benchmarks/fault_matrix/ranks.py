@@ -17,7 +17,6 @@ from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from types import FrameType
 from typing import Any
 
 from fault_matrix.cases import Case, Verdict, bad, good
@@ -26,7 +25,7 @@ from fault_matrix.done import done, kept
 from fault_matrix.processes import PATIENCE, ended, kill, said, to_end, wait_until
 from fault_matrix.programs import Program, prepared
 from lactchain.peers import Peers
-from lactchain.stages.running import run_stage
+from lactchain.progress import nothing_under_way
 
 NAMES = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
 ROUNDS = 12
@@ -195,7 +194,7 @@ def _prepare(folder: Path, fault: str | None = None, cpu_seconds: float = 0.0) -
     if fault is not None:
 
         def plant(number: int, frame: Any) -> None:
-            if _is_at_work(frame):
+            if not nothing_under_way():  # a process does what a stage is for
                 (folder / STRUCK).touch()
                 PLANTED[fault](number, frame)
             else:  # no code of others runs before
@@ -203,10 +202,3 @@ def _prepare(folder: Path, fault: str | None = None, cpu_seconds: float = 0.0) -
 
         signal.signal(signal.SIGPROF, plant)
         signal.setitimer(signal.ITIMER_PROF, max(cpu_seconds, 0.01))
-
-
-def _is_at_work(frame: FrameType | None) -> bool:
-    """Whether a process does what a stage is for."""
-    while frame is not None and frame.f_code is not run_stage.__code__:
-        frame = frame.f_back
-    return frame is not None
