@@ -25,21 +25,16 @@ log = logging.getLogger(__name__)
 def latest_checkpoint(directory: str | Path) -> Path | None:
     """The newest `checkpoint-N` of this run that verifies, None when there is none.
 
-    What is skipped is logged with the reason, and with where the run goes on instead, and stays;
-    one of a newer version is refused. What a removal that was cut short has left goes.
+    What is skipped is logged with the reason, and stays; one of a newer version is refused. What a
+    removal that was cut short has left goes.
     """
     _finish_removals(directory)
-    skipped, found = {}, None
     for path in _newest_first(directory):
         reason = _reason_to_skip(path)
         if reason is None:
-            found = path
-            break
-        skipped[path] = reason
-    onward = f"goes on from {found.name}" if found else "begins anew, since none is whole"
-    for path, reason in skipped.items():
-        log.warning("skipped %s: %s; the run %s", path, reason, onward)
-    return found
+            return path
+        log.warning("skipped %s: %s; an earlier one counts, if any", path, reason)
+    return None
 
 
 def prune_checkpoints(directory: str | Path, keep: int) -> None:
@@ -104,9 +99,8 @@ def _is_replaceable(path: Path) -> bool:
 
 def _finish_removals(directory: str | Path) -> None:
     """Removes what `_remove` was about to, when it was cut short; several processes may at once."""
-    for leftover in Path(directory).glob(f"{_REMOVED}checkpoint-*"):
-        if _CHECKPOINT.fullmatch(leftover.name.removeprefix(_REMOVED)):
-            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in Path(directory).glob(f"{_REMOVED}checkpoint-[0-9]*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

@@ -20,9 +20,11 @@ import numpy as np
 
 from lactchain.errors import DataError, DiskError
 
-SEAL = "sha256"
+SEAL = "seal"
 LONGEST_TARGET = 4096
 """Bytes of a path, at most."""
+SAMPLE_BYTES = 1 << 20
+"""Of a large file this much is hashed at its beginning and at each of 16 places."""
 
 
 @contextmanager
@@ -142,6 +144,16 @@ def sha256(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def take_sample(digest: Any, path: Path) -> None:
+    """Adds size and bytes of a file to a checksum, of one above 17 MB those at 17 places."""
+    size = path.stat().st_size
+    digest.update(str(size).encode())
+    with path.open("rb") as stream:
+        for place in range(17):
+            stream.seek(max(place * SAMPLE_BYTES, place * (size - SAMPLE_BYTES) // 16))
+            digest.update(stream.read(SAMPLE_BYTES))
+
+
 def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
     """The object in a JSON file; `mend` tells at the end of messages how to come by such a file."""
     behind = f"; {mend}" if mend else ""
@@ -203,11 +215,29 @@ def parse_json_lines(path: Path, content: bytes, num_before: int = 0) -> list[di
     return records
 
 
-def seal(record: Mapping[str, Any], number: int, run_id: str = "") -> dict[str, Any]:
+def seal(record: Mapping[str, Any], number: int = 0, run_id: str = "") -> dict[str, Any]:
     """A record with the checksum of what it says, of its run, and of its place, from 0 on."""
-    place = f"{run_id} {number}".lstrip()
-    digest = hashlib.sha256(f"{place} {to_json(record)}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{run_id} {number} {to_json(record)}".encode()).hexdigest()
     return {**record, SEAL: digest}
+
+
+def unseal(sealed: Mapping[str, Any], number: int = 0, run_id: str = "") -> dict[str, Any] | None:
+    """The record that was sealed; None where it was changed, or for another place or run."""
+    record = {key: value for key, value in sealed.items() if key != SEAL}
+    return record if sealed == seal(record, number, run_id) else None
+
+
+def write_sealed(path: str | Path, record: Mapping[str, Any]) -> None:
+    """Writes a JSON file that is sealed."""
+    write_json(path, seal(record), indent=1)
+
+
+def read_sealed(path: str | Path, mend: str) -> dict[str, Any]:
+    """What `write_sealed` was given; `DataError`, with `mend`, where the file was changed."""
+    record = unseal(read_json(path, mend))
+    if record is None:
+        raise DataError(f"{path}: damaged, its checksum does not match; {mend}")
+    return record
 
 
 def read_sealed_lines(path: str | Path, run_id: str = "") -> list[dict[str, Any]]:
@@ -216,14 +246,15 @@ def read_sealed_lines(path: str | Path, run_id: str = "") -> list[dict[str, Any]
     Raises:
         DataError: a line was changed, is not in its place, or is another run's.
     """
-    lines = read_json_lines(path)
-    records = [{key: value for key, value in line.items() if key != SEAL} for line in lines]
-    for number, (line, record) in enumerate(zip(lines, records, strict=True)):
-        if line != seal(record, number, run_id):
+    records = []
+    for number, line in enumerate(read_json_lines(path)):
+        record = unseal(line, number, run_id)
+        if record is None:
             raise DataError(
                 f"{path}: line {number + 1} is damaged, or was written for another place; remove"
                 " it and all after it, what they tell is done again"
             )
+        records.append(record)
     return records
 
 

@@ -1,10 +1,9 @@
 """Manifests: what was whole when it was written, where it lies, and which run it belongs to.
 
-A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files,
-and a digest of the manifest itself, which is written last. Hidden files, such as a file browser's,
-are no part of it, nor is a model card, which people may edit; others that were put there are named
-and left alone. A file that is read by itself has its manifest beside it: `00000-of-00003.parquet`
-has `00000-of-00003.manifest`.
+A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files.
+It is written last, and sealed. Hidden files, such as a file browser's, are no part of it, nor is a
+model card, which people may edit; others that were put there are left alone. A file that is read by
+itself has its manifest beside it: `0-of-3.parquet` has `0-of-3.manifest`.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
 there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
@@ -15,25 +14,20 @@ for what a newer version of the project wrote.
 """
 
 import hashlib
-import json
-import logging
 import os
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import (
-    SEAL,
     atomic_write,
     disk_errors,
-    read_json,
-    seal,
+    read_sealed,
     sha256,
     sync_file,
     sync_folder,
-    write_json,
+    write_sealed,
 )
 
 MANIFEST = "manifest.json"
@@ -43,36 +37,40 @@ RUN_FILE = "environment.json"
 SCHEMA_VERSION = 1
 _OWN_KEYS = {"schema_version", "run_id", "place", "files", "size", "sha256"}
 
-log = logging.getLogger(__name__)
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / RUN_FILE).is_file()
+
+
+def run_around(path: str | Path) -> Path | None:
+    """The innermost run whose folder a path lies in; a stage of a pipeline is a run of its own.
+
+    A link leads to where the file itself lies.
+    """
+    return next(filter(is_run, Path(path).resolve().parents), None)
 
 
 def origin(path: str | Path) -> dict[str, Any]:
-    """The run whose folder a path lies in, and its place there; outside of runs None and its name.
-
-    The innermost run counts: a stage of a pipeline is a run of its own. A link leads to where the
-    file itself lies.
-    """
-    path = Path(path).resolve()
-    for folder in path.parents:
-        if (folder / RUN_FILE).is_file():
-            run_id = read_run_file(folder).get("run_id")
-            if run_id is not None:
-                return {"run_id": run_id, "place": path.relative_to(folder).as_posix()}
-    return {"run_id": None, "place": path.name}
+    """The run around a path, and its place there; outside of runs None and its name."""
+    run, path = run_around(path), Path(path).resolve()
+    if run is None:
+        return {"run_id": None, "place": path.name}
+    run_id = read_run_file(run).get("run_id")
+    return {"run_id": run_id, "place": path.relative_to(run).as_posix()}
 
 
 def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Writes what names the run in a folder, and closes it with a checksum."""
-    write_json(folder / RUN_FILE, seal(facts, 0), indent=2)
+    """Writes what makes a folder that of a run, sealed."""
+    write_sealed(folder / RUN_FILE, facts)
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """What names the run in a folder; `DataError` where it is damaged."""
-    stored = read_json(folder / RUN_FILE)
-    facts = {key: value for key, value in stored.items() if key != SEAL}
-    if stored != seal(facts, 0):
-        raise DataError(f"{folder / RUN_FILE}: damaged; remove it, the same command writes it anew")
-    return facts
+    """What a folder's run says of itself; `DataError` where it is damaged."""
+    return read_sealed(
+        folder / RUN_FILE,
+        "put a copy back, or remove it and give the same command with --inexact",
+    )
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
@@ -86,11 +84,9 @@ def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
 
 def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
     """Whether the run that a path lies in has a stage, a run of its own, of this id."""
-    parents = Path(path).resolve().parents
-    run = next((folder for folder in parents if (folder / RUN_FILE).is_file()), None)
-    return run is not None and any(
-        read_run_file(file.parent).get("run_id") == run_id for file in run.rglob(RUN_FILE)
-    )
+    run = run_around(path)
+    stages = () if run is None else run.rglob(RUN_FILE)
+    return any(read_run_file(file.parent).get("run_id") == run_id for file in stages)
 
 
 def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
@@ -115,20 +111,13 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
 
 
 def verify_manifest(directory: str | Path) -> dict[str, Any]:
-    """The manifest of a directory all of whose listed files are as they were written.
-
-    Files that are not listed are named in the log.
-    """
+    """The manifest of a directory all of whose listed files are as they were written."""
     directory = Path(directory)
     manifest = read_manifest(directory / MANIFEST)
     _check_origin(directory, manifest)
     recorded = manifest["files"]
     for name in sorted(recorded):
         _verify_file(directory / name, recorded[name])
-    for path in sorted(directory.rglob("*")):
-        is_folder = path.is_dir() and not path.is_symlink()
-        if not is_folder and str(path.relative_to(directory)) not in {*recorded, MANIFEST, CARD}:
-            _name_foreign(path)
     return manifest
 
 
@@ -168,13 +157,8 @@ def verify_if_described(path: str | Path, mend: str) -> None:
     if beside.is_file():
         if not read_with_manifest(path)[2]:
             raise DataError(f"{path}: damaged; {mend}")
-    elif Path(path).is_file() and in_a_run(Path(path)):
+    elif Path(path).is_file() and run_around(path):
         raise DataError(f"{beside}: missing, nothing vouches for {Path(path).name}; {mend}")
-
-
-def in_a_run(path: Path) -> bool:
-    """Whether a file or folder lies in that of a run, which vouches for all that it writes."""
-    return any((parent / RUN_FILE).is_file() for parent in path.resolve().parents)
 
 
 def manifest_beside(path: str | Path) -> Path:
@@ -184,16 +168,9 @@ def manifest_beside(path: str | Path) -> Path:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """A manifest that is whole, or an error; whether the files are whole is another question."""
-    try:
-        text = path.read_bytes().decode()
-        manifest = json.loads(text)["manifest"]
-        intact = _serialise(manifest) == text
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing, what it describes was never completed") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: damaged, it is no manifest") from error
-    if not intact:
-        raise DataError(f"{path}: damaged, its checksum does not match")
+    if not path.exists():
+        raise DataError(f"{path}: missing, what it describes was never completed")
+    manifest = read_sealed(path, "it is no manifest")
     version = manifest["schema_version"]
     if version > SCHEMA_VERSION:
         raise ConfigError(
@@ -206,7 +183,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def _sync_name(path: Path) -> None:
     """Lets the name of a folder, and of those that it is in, reach the disk, up to its run's."""
     parents = list(path.absolute().parents)
-    run = next((n for n, parent in enumerate(parents) if (parent / RUN_FILE).is_file()), 0)
+    run = next((n for n, parent in enumerate(parents) if is_run(parent)), 0)
     for folder in parents[: run + 1]:
         sync_folder(folder)
 
@@ -216,20 +193,8 @@ def _write(
 ) -> None:
     if reserved := _OWN_KEYS & set(extra):
         raise ValueError(f"extra: expected none of the manifest's own keys, got {sorted(reserved)}")
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        **origin(described),
-        **json.loads(json.dumps(extra)),  # as reading gives it back: keys are text, tuples lists
-        **contents,
-    }
-    atomic_write(path, _serialise(manifest))
-
-
-def _serialise(manifest: Mapping[str, Any]) -> str:
-    """The one text of a manifest, closed by the digest of all before it."""
-    body = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    return f'{{\n"digest": "{digest}",\n"manifest": {body}\n}}\n'
+    about = {"schema_version": SCHEMA_VERSION, **origin(described)}
+    write_sealed(path, about | dict(extra) | contents)
 
 
 def describe(content: bytes) -> dict[str, Any]:
@@ -256,11 +221,6 @@ def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
         raise DataError(f"{path}: expected {expected['size']} bytes, got {size}")
     if sha256(path) != expected["sha256"]:
         raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
-
-
-@cache  # once: manifests are verified again and again
-def _name_foreign(path: Path) -> None:
-    log.warning("%s: not listed in %s, left alone", path, MANIFEST)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lactchain.config import load
 from lactchain.environments.registry import find_env
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import DataError
 from lactchain.files import follow, to_json
+from lactchain.manifests import is_run, read_run_file, run_around
 from lactchain.models.places import resolve_weights
-from lactchain.results import ADAPTER_RECORD, base_of, is_run, result_of
+from lactchain.results import ADAPTER_RECORD, base_of, result_of
 from lactchain.settings import CriticConfig, EnvironmentConfig, PlayerConfig
 
 Config = TypeVar("Config")
@@ -128,10 +128,10 @@ def _warn_of_other_words(config: Any) -> None:
 
 def _environment_of(weights: Path) -> Mapping[str, Any]:
     """The environment's settings in the innermost run around some weights, as far as known."""
-    run = next((folder for folder in weights.parents if is_run(folder)), None)
-    with suppress(ConfigError):  # a damaged file is for commands about that run to tell
-        settings = load(run / "config.yaml").get("environment") if run is not None else None
-        return settings if isinstance(settings, Mapping) else {}
+    run = run_around(weights)
+    with suppress(DataError):  # a damaged file is for commands about that run to tell
+        settings = read_run_file(run).get("config", {}) if run is not None else {}
+        return settings.get("environment") or {}
     return {}
 
 

@@ -5,16 +5,12 @@ from pathlib import Path
 
 from lactchain.errors import DataError
 from lactchain.files import follow, read_json
+from lactchain.manifests import is_run
 
 ADAPTER_RECORD = "lactchain_adapter.json"
 """Beside an adapter's weights: which base model it belongs to."""
 SEEN_FROM_HERE = "base_seen_from_here"
 """In that file: where the base is, seen from there, if both are in one run."""
-
-
-def is_run(path: Path) -> bool:
-    """Whether a folder is that of a run; those of some models have a config.yaml as well."""
-    return (path / "config.yaml").is_file() and not (path / "config.json").is_file()
 
 
 def result_of(path: str | Path, name: str) -> Path:
@@ -53,3 +49,22 @@ def base_of(adapter: Path) -> str:
             "whole"
         )
     return record["base"]
+
+
+def seen_from(folder: str | Path, place: str | Path) -> str | None:
+    """A place as seen from a folder, such as ../base/actor; None unless one run holds both.
+
+    The outermost run counts: the stages of a pipeline stay together.
+    """
+    folder, place = Path(os.path.abspath(folder)), os.path.abspath(place)
+    runs = [parent for parent in (folder, *folder.parents) if is_run(parent)]
+    if not runs or not Path(place).is_relative_to(runs[-1]):
+        return None
+    return os.path.relpath(place, folder)
+
+
+def is_same_place(old: object, old_folder: str, new: object, new_folder: str | Path) -> bool:
+    """Whether two settings name one place inside a run whose folder was the old one."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    return os.path.relpath(old or ".", old_folder) == seen_from(new_folder, new)

@@ -4,11 +4,9 @@ A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`
 whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
 """
 
-import hashlib
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +19,6 @@ from lactchain.files import (
     append_json_lines,
     disk_errors,
     make_folder,
-    parse_json_lines,
     read_json,
     read_json_lines,
     sync_file,
@@ -31,6 +28,7 @@ from lactchain.files import (
 )
 from lactchain.manifests import (
     describe,
+    is_run,
     manifest_beside,
     read_manifest,
     read_run_file,
@@ -45,10 +43,8 @@ from lactchain.run_folder import (
     has_produced,
     leave_nothing,
     prepare_folder,
-    run_id_of,
-    seen_by_all,
+    redact,
 )
-from lactchain.same_run import redact
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +65,6 @@ class Run(AbstractContextManager["Run"]):
         self.directory = directory
         self.id = run_id
         self._lock = lock
-        self._metrics = _Metrics(self.directory / "metrics.jsonl")
 
     @classmethod
     def of(cls, config: Any) -> "Run":
@@ -83,7 +78,7 @@ class Run(AbstractContextManager["Run"]):
 
         Args:
             run_dir: the folder.
-            config: the config dataclass of the run. Fields in `same_run.HARMLESS`, at any
+            config: the config dataclass of the run. Fields in `run_folder.HARMLESS`, at any
                 depth, may differ from those in the folder; a difference is logged. Any other is
                 refused.
             resume: auto; never, which refuses a folder with a run; must, which refuses one without.
@@ -103,12 +98,13 @@ class Run(AbstractContextManager["Run"]):
                 refusal = error
         if distributed.any_of(refusal is not None):
             raise refusal or ConfigError(f"{directory}: rank 0 cannot work in this folder")
-        if not seen_by_all(directory):
+        found = read_run_file(directory) if is_run(directory) else {}
+        if distributed.any_of(found != distributed.of_main(found)):
             raise ConfigError(
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
-        run = cls(directory, run_id_of(directory, settings), lock)
+        run = cls(directory, found["run_id"], lock)
         if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -171,8 +167,8 @@ class Run(AbstractContextManager["Run"]):
     def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
         """The same, unless that step has such a record: a part that is repeated is silent."""
         if distributed.is_main():
-            self._metrics.read_on()
-            if not any(metrics.keys() <= names for names in self._metrics.names[step]):
+            records = read_metrics(self.directory)
+            if not any(r["step"] == step and metrics.keys() <= r.keys() for r in records):
                 self.log(metrics, step)
 
     @property
@@ -188,12 +184,12 @@ class Run(AbstractContextManager["Run"]):
     def mark_metrics(self) -> dict[str, Any]:
         """Size and checksum of `metrics.jsonl` as it has reached the disk now: for a checkpoint."""
         path = self.directory / "metrics.jsonl"
-        if path.exists():
-            with disk_errors(path):
-                sync_file(path)
-                sync_folder(self.directory)
-            self._metrics.read_on()
-        return self._metrics.mark
+        if not path.exists():
+            return describe(b"")
+        with disk_errors(path):
+            sync_file(path)
+            sync_folder(self.directory)
+        return describe(path.read_bytes())
 
     def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
         """Drops the records after a step, when a run resumes from there.
@@ -214,38 +210,6 @@ class Run(AbstractContextManager["Run"]):
         kept = [record for record in records if record["step"] <= step]
         if len(kept) < len(records):
             write_json_lines(path, kept)
-        self._metrics = _Metrics(path)
-
-
-class _Metrics:
-    """What is known of a `metrics.jsonl`; each reading reads what was added since the last one.
-
-    Attributes:
-        names: of each step, what each of its records tells.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.names: defaultdict[int, list[Set[str]]] = defaultdict(list)
-        self._path, self._digest = path, hashlib.sha256()
-        self._size = self._num_lines = 0
-
-    def read_on(self) -> None:
-        """Takes note of the records that were added."""
-        if not self._path.exists():
-            return
-        with open(self._path, "rb") as file:
-            file.seek(self._size)
-            added = file.read()
-        for record in parse_json_lines(self._path, added, self._num_lines):
-            self.names[record["step"]].append({*record})
-        self._size += len(added)
-        self._num_lines += added.count(b"\n")
-        self._digest.update(added)
-
-    @property
-    def mark(self) -> dict[str, Any]:
-        """Size and checksum of what was read: what `describe` gives."""
-        return {"size": self._size, "sha256": self._digest.hexdigest()}
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:

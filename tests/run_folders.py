@@ -6,7 +6,6 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from lactchain.data.evaluations import (
     CompletionValues,
@@ -82,8 +81,7 @@ def write_run(
 ):
     """The files that every run has; curves that fall and rise."""
     directory.mkdir(parents=True)
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    write_run_file(directory, {"device": "cpu", "git_commit": "abc"})
+    write_run_file(directory, {"device": "cpu", "git_commit": "abc", "config": config})
     records = (
         {
             "step": 10 * n,

@@ -4,11 +4,12 @@ import sys
 
 import pytest
 
-from lactchain.config import to_yaml, typed_modules
+from lactchain.config import typed_modules
 from lactchain.environments import registry
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
 from lactchain.inspection.run_view import RunView
+from lactchain.manifests import write_run_file
 from lactchain.run import Run
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages.collect_rollouts import CollectRolloutsConfig
@@ -78,6 +79,6 @@ def test_a_run_asks_again_for_what_it_has_imported(own_world, tmp_path, caplog):
 
 def test_a_report_imports_nothing_that_a_run_only_says(own_world, tmp_path, caplog):
     settings = {"environment": {"id": "own_world:own/Taxi-v0"}}
-    (tmp_path / "config.yaml").write_text(to_yaml(settings))
+    write_run_file(tmp_path, {"config": settings})
     assert RunView(tmp_path).env is None and own_world not in sys.modules
     assert "add --import own_world" in caplog.text

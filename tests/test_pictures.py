@@ -1,13 +1,13 @@
 """Worlds describe what is seen of their states; what is no state of theirs is not drawn."""
 
 import pytest
-import yaml
 from run_folders import MAZE, write_maze_run
 
 from lactchain.environments.language import language_env
 from lactchain.inspection.pictures import KINDS, Mark, Picture, Scene
 from lactchain.inspection.report import render
 from lactchain.inspection.run_view import open_run
+from lactchain.manifests import write_run_file
 
 GRID = {"x": 0, "y": 1, "orientation": 3, "goal_x": 2, "goal_y": 3}
 SCENES = {
@@ -65,5 +65,5 @@ def test_backgrounds_are_what_the_worlds_are_made_of():
 def test_there_is_fog_where_an_actor_reads_no_more_than_what_is_around_it(tmp_path, template, fog):
     run = write_maze_run(tmp_path / "run")
     environment = {"id": MAZE.id, "extractor": MAZE.extractor, "template": template}
-    (run / "config.yaml").write_text(yaml.safe_dump({"environment": environment}))
+    write_run_file(run, {"config": {"environment": environment}})
     assert f'"fog": {fog}' in render(open_run(run))

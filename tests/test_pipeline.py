@@ -19,8 +19,8 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
-from lactchain.config import dump
 from lactchain.config import load as read_config
+from lactchain.config import to_dict
 from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError, ConfigError
@@ -76,11 +76,8 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert "<html" in (tmp_path / "run/report.html").read_text()
     shutil.rmtree(tmp_path / "run" / "round_2")
     (tmp_path / "run" / "summary.json").unlink()
-    (tmp_path / "run" / "config.yaml").write_text(
-        dump(replace(config, target={"success_rate": 0.0}))
-    )
-    named = read_run_file(tmp_path / "run")  # which knows that this was another target
-    write_run_file(tmp_path / "run", {k: v for k, v in named.items() if k != "identity"})
+    told = {"config": to_dict(replace(config, target={"success_rate": 0.0}))}
+    write_run_file(tmp_path / "run", read_run_file(tmp_path / "run") | told)
     stopped = run_here("run_pipeline", replace(config, target={"success_rate": 0.0}))
     assert stopped["num_rounds"] == 1 and stopped["target_met"]
     metrics = {r["step"]: r for r in read_metrics(tmp_path / "run") if "eval/success_rate" in r}

@@ -19,6 +19,7 @@ from lactchain.baselines.training import train_agent
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import follow, stand_for
+from lactchain.manifests import write_run_file
 from lactchain.models.places import resolve_weights
 from lactchain.preflight import look_up
 from lactchain.results import result_of
@@ -41,7 +42,7 @@ def saved(folder: Path, *results: str) -> Path:
     """The folder of a run that has saved such results."""
     for result in results:
         (folder / result).mkdir(parents=True)
-    (folder / "config.yaml").touch()
+    write_run_file(folder, {})
     return folder
 
 
@@ -194,7 +195,8 @@ def test_an_adapter_of_a_run_comes_with_its_base(tmp_path):
 
 def test_an_actor_that_is_asked_in_other_words_than_it_was_trained_with_is_told(tmp_path, caplog):
     run = saved(tmp_path / "run", "actor")
-    (run / "config.yaml").write_text("environment: {template: brief, history: 1}")
+    settings = {"environment": {"template": "brief", "history": 1}}
+    write_run_file(run, {"config": settings})
     actor = GuidedActorConfig(str(run))
     look_up(EvaluateConfig(environment=replace(GRID, template="brief"), actor=actor))
     assert caplog.messages == []

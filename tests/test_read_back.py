@@ -205,18 +205,6 @@ def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
         except DataError:
             continue
         assert found["run_id"] == run.id
-    path.unlink()
-    with Run.open(tmp_path / "run", RunConfig()) as again:
-        assert again.id == run.id
-
-
-def test_the_name_of_another_run_is_refused(tmp_path):
-    for seed in (0, 1):
-        with Run.open(tmp_path / f"{seed}", RunConfig(seed=seed)) as run:
-            run.log({"loss": 0.5}, step=1)
-    shutil.copy(tmp_path / "1" / RUN_FILE, tmp_path / "0" / RUN_FILE)
-    with pytest.raises(DataError, match="environment.json: belongs to another run"):
-        Run.open(tmp_path / "0", RunConfig(seed=0))
 
 
 @pytest.mark.parametrize("kind, version, read", [
@@ -241,13 +229,13 @@ def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):
 def test_a_seal_whose_own_name_is_damaged_is_one(tmp_path):
     path = tmp_path / "trials.jsonl"
     append_json_lines(path, [seal({"trial": 1}, 0, "run")])
-    path.write_text(path.read_text().replace("sha256", "sha257").replace("1", "2", 1))
+    path.write_text(path.read_text().replace("seal", "seam").replace("1", "2", 1))
     with pytest.raises(DataError, match="line 1 is damaged"):
         read_sealed_lines(path, "run")
     with Run.open(tmp_path / "run", RunConfig()) as run:
         run.log({"loss": 1.0}, 1)
     file = run.directory / RUN_FILE
-    file.write_text(file.read_text().replace("sha256", "sha257"))
+    file.write_text(file.read_text().replace("seal", "seam"))
     with pytest.raises(DataError, match="environment.json: damaged"):
         read_run_file(run.directory)
 
@@ -262,15 +250,6 @@ def test_the_page_of_a_run_shows_nothing_that_was_changed_since_it_ended(name, t
     path.write_text(path.read_text().replace("1", "2", 1))
     with pytest.raises(DataError, match=name):
         write_report(run.directory)
-
-
-def test_a_stage_whose_settings_were_lost_is_missed_by_the_page(tmp_path):
-    with Run.open(tmp_path / "run", RunConfig()) as run:
-        with Run.open(run.path("stage"), RunConfig(seed=1)) as stage:
-            stage.log({"loss": 1.0}, 1)
-        (stage.directory / "config.yaml").unlink()
-        with pytest.raises(DataError, match="stage/config.yaml: changed since the run wrote it"):
-            write_report(run.directory)
 
 
 def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(tmp_path):

@@ -308,7 +308,7 @@ def test_games_of_wordle_show_coloured_letters(tmp_path):
 def test_a_run_that_has_just_begun_has_a_page(tmp_path):
     run = tmp_path / "new"
     run.mkdir()
-    (run / "config.yaml").write_text("seed: 1\n")
+    write_run_file(run, {"config": {"seed": 1}})
     page = page_of(run)
     assert "unfinished" in page.texts and "Under way:" in page.texts
     assert page.table("episodes")["round"] == []
@@ -336,7 +336,6 @@ def test_a_page_is_written_when_a_stage_begins_but_not_all_the_time(tmp_path):
 
 def test_a_page_or_a_film_that_cannot_be_drawn_costs_a_line_and_no_run(tmp_path, caplog):
     caplog.set_level("INFO", "lactchain")
-    (tmp_path / "config.yaml").mkdir()
     LivePage(tmp_path).begin("round_1/critic")
     write_page(tmp_path)
     film_run(tmp_path, 1)

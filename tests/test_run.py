@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from run_setups import Config, start
 
-from lactchain import distributed, settings
+from lactchain import distributed, process, settings
 from lactchain.config import load, parse
 from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.manifests import verify_manifest, write_manifest, write_run_file
+from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.run import Run
-from lactchain.same_run import identity_of
 
 
 def leave_something(run_dir: Path) -> Run:
@@ -113,39 +112,39 @@ def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):
     Run.open(run_dir, Config(), resume="must").close()
 
 
-@pytest.mark.parametrize("content", [None, "run: {seed: 7}\n", "run: [", "runn: {seed: 0}\n"])
-def test_settings_that_were_lost_are_written_anew_where_they_are_known_to_be_the_same(
-    run_dir, content, caplog
-):
+@pytest.mark.parametrize("content", [None, "run: {seed: 7}\n", "run: ["])
+def test_settings_for_people_are_written_anew_where_they_were_lost(run_dir, content):
     leave_something(run_dir)
     file = run_dir / "config.yaml"
     stored = file.read_bytes()
     file.unlink() if content is None else file.write_text(content)
     other = replace(Config(), run=settings.RunConfig(seed=1))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="run.seed was 0, now 1"):
         Run.open(run_dir, other)
-    with pytest.raises(ConfigError, match="resume is never"):
-        Run.open(run_dir, Config(), resume="never")
     with Run.open(run_dir, Config(), resume="must"):
         assert file.read_bytes() == stored
-    assert caplog.text.count("config.yaml: was missing or damaged, and is written anew") == 1
 
 
-def test_a_run_whose_record_was_lost_says_what_is_not_known_any_more(run_dir, caplog):
-    leave_something(run_dir)
-    assert "began with" not in caplog.text
+def test_a_run_whose_record_was_lost_goes_on_only_where_it_is_told_to(run_dir, monkeypatch):
+    run = with_a_part(run_dir)
     (run_dir / "environment.json").unlink()
-    Run.open(run_dir, Config()).close()
-    assert (
-        caplog.text.count("environment.json: was missing, and is written anew; which models") == 1
-    )
+    with pytest.raises(DataError, match="environment.json: missing, .*; put a copy back; or add"):
+        Run.open(run_dir, Config())
+    monkeypatch.setattr(process, "_inexact", True)
+    with pytest.raises(ConfigError, match="run.seed was 0, now 1"):
+        Run.open(run_dir, replace(Config(), run=settings.RunConfig(seed=1)))
+    with Run.open(run_dir, Config()) as again:
+        assert again.id == run.id
+        verify_manifest(run_dir / "checkpoints/checkpoint-1")
 
 
-def test_what_a_killed_process_left_to_be_seen_by_others_goes(run_dir):
+def test_the_record_of_another_run_is_refused(run_dir, tmp_path):
     leave_something(run_dir)
-    (run_dir / ".seen-7").touch()
-    Run.open(run_dir, Config()).close()
-    assert not (run_dir / ".seen-7").exists()
+    with Run.open(tmp_path / "other", replace(Config(), run=settings.RunConfig(seed=1))) as other:
+        other.log({"loss": 1.0}, step=0)
+    shutil.copy(tmp_path / "other/environment.json", run_dir)
+    with pytest.raises(ConfigError, match="made by another configuration"):
+        Run.open(run_dir, Config())
 
 
 def test_a_folder_of_other_things_is_not_taken_over(run_dir):
@@ -154,14 +153,6 @@ def test_a_folder_of_other_things_is_not_taken_over(run_dir):
     with pytest.raises(ConfigError, match=r"expected a run or nothing, found \['thesis.tex'\]"):
         Run.open(run_dir, Config())
     assert not (run_dir / "config.yaml").exists()
-
-
-def test_a_damaged_configuration_is_named(run_dir):
-    leave_something(run_dir)
-    (run_dir / "config.yaml").write_text("a: [")
-    (run_dir / "environment.json").unlink()  # nothing tells that it would be the same
-    with pytest.raises(ConfigError, match="config.yaml: expected YAML"):
-        Run.open(run_dir, Config())
 
 
 def test_what_another_process_writes_when_this_one_ends_belongs_to_the_run(run_dir, monkeypatch):
@@ -204,7 +195,7 @@ def test_what_was_produced_stays_when_a_command_fails(run_dir):
 def test_a_file_of_somebody_elses_is_no_trace_of_a_run(run_dir):
     run_dir.mkdir()
     (run_dir / "config.yaml").write_text("mine: 1\n")
-    with pytest.raises(ConfigError, match="made by another configuration"):
+    with pytest.raises(DataError, match="environment.json: missing"):
         Run.open(run_dir, Config())
     assert (run_dir / "config.yaml").read_text() == "mine: 1\n"
 
@@ -257,10 +248,8 @@ def test_a_process_waits_with_its_end_until_the_run_has_its_summary(run_dir, mon
 
 
 def with_a_part(run_dir: Path) -> Run:
-    """A run with a part that names it by an id of its own."""
+    """A run with a part that names it."""
     run = leave_something(run_dir)
-    stored = load(run_dir / "config.yaml")
-    write_run_file(run_dir, {"run_id": "0123", "identity": identity_of(stored)})
     part = run_dir / "checkpoints/checkpoint-1"
     part.mkdir(parents=True)
     (part / "weights").write_text("1")
@@ -272,7 +261,7 @@ def with_a_part(run_dir: Path) -> Run:
 def test_a_run_goes_on_after_a_kill_between_the_files_that_say_what_it_is(
     run_dir, number, monkeypatch
 ):
-    with_a_part(run_dir)
+    before = with_a_part(run_dir)
     replaced, kept = [], os.replace
 
     def replace_once(source: Path, target: Path) -> None:
@@ -286,41 +275,17 @@ def test_a_run_goes_on_after_a_kill_between_the_files_that_say_what_it_is(
         Run.open(run_dir, Config())
     monkeypatch.undo()
     with Run.open(run_dir, Config()) as run:
-        assert len(replaced) == number and run.id == "0123"
+        assert len(replaced) == number and run.id == before.id
         verify_manifest(run_dir / "checkpoints/checkpoint-1")
-
-
-def test_a_name_of_another_run_is_refused(run_dir):
-    leave_something(run_dir)
-    write_run_file(run_dir, {"run_id": "0123", "identity": "4567"})
-    with pytest.raises(DataError, match="environment.json: belongs to another run"):
-        Run.open(run_dir, Config())
 
 
 def test_what_tells_of_no_run_is_refused_as_its_name_and_not_written_on(run_dir):
     leave_something(run_dir)
     for text in ('{"manifest": {"files": {"/etc/passwd": 1}}}', "{}"):
         (run_dir / "environment.json").write_text(text)
-        with pytest.raises(DataError, match="environment.json: damaged; remove it"):
+        with pytest.raises(DataError, match="environment.json: damaged.*; put a copy back"):
             Run.open(run_dir, Config())
         assert (run_dir / "environment.json").read_text() == text
-
-
-def test_a_run_that_lost_its_name_takes_it_from_what_it_has_written(run_dir):
-    with_a_part(run_dir)
-    (run_dir / "environment.json").unlink()
-    with Run.open(run_dir, Config()) as run:
-        assert run.id == "0123"
-        verify_manifest(run_dir / "checkpoints/checkpoint-1")
-
-
-def test_what_was_put_into_a_run_from_elsewhere_does_not_name_it(run_dir, tmp_path):
-    run = leave_something(run_dir)
-    with_a_part(tmp_path / "other")
-    shutil.copytree(tmp_path / "other/checkpoints/checkpoint-1", run_dir / "part")
-    (run_dir / "environment.json").unlink()
-    with Run.open(run_dir, Config()) as again:
-        assert again.id == run.id
 
 
 def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run_dir):
@@ -331,14 +296,6 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_left_alone(run
     with pytest.raises(ConfigError, match="lock: expected a plain file, got a link or folder"):
         Run.open(run_dir, Config())
     assert precious.read_text() == "mine"
-
-
-def test_links_in_a_loop_are_named(run_dir):
-    leave_something(run_dir)
-    (run_dir / "a").symlink_to("b")
-    (run_dir / "b").symlink_to("a")
-    with pytest.raises(ConfigError, match=r"run/[ab]: expected .*, got what cannot be read"):
-        Run.open(run_dir, Config())
 
 
 @pytest.mark.parametrize("name", ["wandb/debug-core.log", "critic/wandb/debug.log", ".notes"])
@@ -353,7 +310,7 @@ def test_a_link_that_is_never_read_back_may_lead_anywhere(run_dir, tmp_path, nam
 def test_a_link_out_of_a_run_is_refused(run_dir, tmp_path, name):
     Run.open(run_dir, Config()).close()
     (run_dir / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=f"{name}: expected .*, got a link that leads out"):
+    with pytest.raises(ConfigError, match=f"{name}: expected a plain file or folder"):
         Run.open(run_dir, Config())
 
 

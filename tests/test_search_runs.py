@@ -14,7 +14,6 @@ from training_setups import exit_codes, logs
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
 from lactchain.baselines.training import read_agent
-from lactchain.config import dump
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.files import read_json_lines
 from lactchain.run import read_metrics
@@ -211,9 +210,6 @@ def test_credit_is_the_mean_gain_of_each_kind():
 
 
 def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, capsys):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text(dump(config(tmp_path / "run")))
-    (tmp_path / "run" / "lock").touch()
     original = runs.record_generation
 
     def record(run_, generation):

@@ -17,13 +17,12 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from lactchain import distributed
-from lactchain.config import load
 from lactchain.data.evaluations import EpisodeResult, by_part, read_episodes
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.files import atomic_write, follow, read_json
-from lactchain.manifests import CARD, MANIFEST, RUN_FILE, read_manifest
+from lactchain.manifests import CARD, MANIFEST, read_manifest
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD
 from lactchain.models.places import resolve_weights
 from lactchain.run import Run
@@ -75,13 +74,13 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
     """Writes the card of the weights in RUN/actor, critic, values, or model, which is an export."""
     if not distributed.is_main():
         return
-    folder, settings = follow(run.path(kind)), load(run.path("config.yaml"))  # without secrets
+    folder, settings = follow(run.path(kind)), run.environment["config"]  # without secrets
     model, adapter = config.critic if kind == "critic" else config.actor, folder / ADAPTER_FILES[0]
     base = Base.of(run.path("base/actor") if getattr(config, "tiny", None) else model.model)
     told = {"kind": kind, "base": base, "read_as": model.dtype, "folder": folder.as_posix()}
     told |= {"config": config, "settings": settings, "summary": summary, "run": run, "code": code}
     told |= {"rank": read_json(adapter)["r"] if adapter.is_file() else None}
-    told |= {"commit": read_json(run.path(RUN_FILE))["git_commit"]}
+    told |= {"commit": run.environment["git_commit"]}
     if kind == "model":
         told |= _export(model, folder)
     else:

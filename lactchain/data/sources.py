@@ -27,7 +27,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
 from lactchain.files import parse_json_lines
-from lactchain.manifests import RUN_FILE, in_a_run
+from lactchain.manifests import RUN_FILE, is_run, run_around
 from lactchain.results import result_of
 from lactchain.types import Action, PreferencePair, Trajectory
 
@@ -78,7 +78,7 @@ def _files(path: Path) -> list[Path]:
 def _read_file(file: Path) -> list[Trajectory]:
     """A file that must have had a manifest is refused without it."""
     has_others = any(file.parent.glob("*-of-*.manifest"))
-    if parquet.has_manifest(file) or has_others or in_a_run(file):
+    if parquet.has_manifest(file) or has_others or run_around(file):
         return read_trajectories(file)
     try:
         table = pq.ParquetFile(file).read()
@@ -135,7 +135,7 @@ def _require(row: Row, columns: Sequence[str], name: str) -> None:
 
 def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
     """The rows of a data set that is not ours; None where our own reader should look."""
-    if (path / RUN_FILE).is_file():
+    if is_run(path):
         return None
     if (path / "state.json").is_file():
         return saved_dataset(path).to_list()

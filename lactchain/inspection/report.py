@@ -14,6 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from lactchain.config import to_yaml
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.files import atomic_write
 from lactchain.inspection import plots
@@ -146,7 +147,7 @@ def _embedded(
         ],
         "words": words(view),
         "valued": {name: part.token_values.meta for name, part in parts if part.token_values},
-        "config": (view.directory / "config.yaml").read_text(encoding="utf-8"),
+        "config": to_yaml(view.config),
         "environment": json.dumps(view.environment, indent=2),
         "screen": screen,
     }

@@ -10,7 +10,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lactchain.config import load
 from lactchain.data.movement import loops
 from lactchain.environments.views import State
 from lactchain.files import follow
@@ -18,6 +17,7 @@ from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.inspection.tables import Row
 from lactchain.inspection.worth import Worth, key
+from lactchain.manifests import read_run_file
 from lactchain.types import Trajectory
 
 MAX_BYTES = 20_000_000
@@ -48,7 +48,7 @@ class Vocabulary:
     """Token ids as text, by the tokenizer in a run's folder: no model is loaded for it."""
 
     def __init__(self, run_dir: Path) -> None:
-        actor = load(run_dir / "config.yaml").get("actor")
+        actor = read_run_file(run_dir).get("config", {}).get("actor")
         named = actor.get("model") if isinstance(actor, dict) else None
         places = [follow(run_dir / "actor"), run_dir / "base/actor", *([named] if named else [])]
         files = (Path(place) / "tokenizer.json" for place in places)

@@ -1,6 +1,6 @@
 """A run folder as it lies on disk, read when asked for; of what is not there yet, nothing.
 
-Folders inside with a config.yaml of their own are runs too: the stages of a pipeline.
+Folders inside with an environment.json of their own are runs too: the stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lactchain.config import load
 from lactchain.data.evaluations import (
     CompletionValues,
     EpisodeResult,
@@ -31,7 +30,7 @@ from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, DataError
 from lactchain.files import read_json_lines
 from lactchain.inspection.pictures import Picture
-from lactchain.manifests import RUN_FILE, describe, read_run_file
+from lactchain.manifests import RUN_FILE, is_run, read_run_file
 from lactchain.run import read_metrics, read_summary
 from lactchain.settings import EnvironmentConfig, known_fields
 from lactchain.types import PreferencePair, Trajectory
@@ -50,20 +49,18 @@ class RunView:
     directory: Path
 
     @cached_property
+    def _facts(self) -> dict[str, Any]:
+        return read_run_file(self.directory)
+
+    @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration."""
-        file = self.directory / "config.yaml"
-        described = self.environment.get("config")  # older versions of the project wrote none
-        found = describe(file.read_bytes()) if file.is_file() else None
-        if described is not None and found != described:
-            mend = "put a copy back, or give the command of the run again, which writes it anew"
-            raise DataError(f"{file}: changed since the run wrote it; {mend}")
-        return load(file)
+        return self._facts.get("config", {})
 
-    @cached_property
+    @property
     def environment(self) -> dict[str, Any]:
-        """Versions, device, commit; empty where there is no record."""
-        return read_run_file(self.directory) if (self.directory / RUN_FILE).exists() else {}
+        """Versions, device, commit, and what the run has read."""
+        return {name: fact for name, fact in self._facts.items() if name != "config"}
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
@@ -111,9 +108,7 @@ class RunView:
     @cached_property
     def stages(self) -> dict[str, RunView]:
         """The runs inside this one by relative path, in the order they were started."""
-        names = ("config.yaml", RUN_FILE)  # one of which may have been lost
-        folders = {path.parent for name in names for path in self.directory.rglob(name)}
-        inside = sorted(folders - {self.directory})
+        inside = sorted({f.parent for f in self.directory.rglob(RUN_FILE)} - {self.directory})
         stages = {f.relative_to(self.directory).as_posix(): RunView(f) for f in inside}
         begun = {n: next(iter(v.metrics), {}).get("time", math.inf) for n, v in stages.items()}
         order = sorted(stages, key=lambda name: (begun[name], round_of(name) or 0, name))
@@ -248,8 +243,8 @@ def open_run(path: str | Path | RunView) -> RunView:
     if isinstance(path, RunView):
         return path
     directory = Path(path)
-    if not (directory / "config.yaml").is_file():
-        raise ConfigError(f"{directory}: expected a run folder, found no config.yaml in it")
+    if not is_run(directory):
+        raise ConfigError(f"{directory}: expected a run folder, found no {RUN_FILE} in it")
     return RunView(directory)
 
 

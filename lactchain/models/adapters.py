@@ -25,12 +25,11 @@ from peft.helpers import rescale_adapter_scale
 from transformers import PreTrainedModel
 
 from lactchain.errors import DataError
-from lactchain.files import read_json, sha256
+from lactchain.files import read_json, sha256, take_sample
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_tensors, verify_file_if_listed
-from lactchain.moved import seen_from
-from lactchain.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of
+from lactchain.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
 from lactchain.settings import LoraSettings
 
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
@@ -39,9 +38,6 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
-
-SAMPLE_BYTES = 1 << 20
-"""Of a weight file this much is hashed at its beginning (the header) and at each of 16 places."""
 
 
 @dataclass(frozen=True)
@@ -250,12 +246,8 @@ def base_checksum(folder: str | Path) -> str:
         config.pop(volatile, None)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for file in sorted(folder.glob("model*.safetensors")):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
-        with file.open("rb") as stream:
-            for place in range(17):
-                stream.seek(max(place * SAMPLE_BYTES, place * (size - SAMPLE_BYTES) // 16))
-                digest.update(stream.read(SAMPLE_BYTES))
+        digest.update(f"{file.name} ".encode())
+        take_sample(digest, file)
     return digest.hexdigest()
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lactchain.errors import DataError
 from lactchain.files import read_json
-from lactchain.manifests import MANIFEST, in_a_run, verify_listed, verify_manifest
+from lactchain.manifests import MANIFEST, run_around, verify_listed, verify_manifest
 from lactchain.models.places import download_command, mend
 
 INDEX = "model.safetensors.index.json"
@@ -72,7 +72,7 @@ def check_weights(path: Path) -> list[Path]:
 
 def verify_manifest_if_any(path: Path) -> None:
     """Raises `DataError` if a folder is not as its manifest says; most models have none."""
-    if (path / MANIFEST).is_file() or in_a_run(path):
+    if (path / MANIFEST).is_file() or run_around(path):
         verify_manifest(path)
 
 

@@ -37,7 +37,7 @@ from lactchain.models.growth import (
 )
 from lactchain.models.loading import load_shape, resolve_dtype
 from lactchain.models.places import resolve_weights
-from lactchain.moved import seen_from
+from lactchain.results import seen_from
 from lactchain.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import first_config, mutate_tunables

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lactchain import distributed
-from lactchain.config import load
 from lactchain.data.candidates import Judge, is_known
 from lactchain.data.episodes import Episode, sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
@@ -30,6 +29,7 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.views import State
+from lactchain.manifests import read_run_file
 from lactchain.run import Run
 from lactchain.settings import ActorConfig, EnvironmentConfig, known_fields
 from lactchain.types import Action, PreferencePair, Trajectory
@@ -193,7 +193,7 @@ def _before_and_after(run_dir: Path, number: int) -> dict[str, list[Frame]]:
     )
     best = max(zip(before, after, strict=True), key=_telling)
     state = best[0].infos[0]["state"]
-    played = load(run_dir / "round_0/evaluation/config.yaml")["environment"]
+    played = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
     environment = EnvironmentConfig(**known_fields(EnvironmentConfig, played))
     return {
         name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
