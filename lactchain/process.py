@@ -1,15 +1,21 @@
-"""Processes: how a script starts, hears signals, and ends with the exit code of what happened."""
+"""Processes: how a script starts, hears signals, and ends; and on what its results depend."""
 
+import functools
 import gc
 import inspect
 import logging
 import os
+import platform
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -19,7 +25,7 @@ from lactchain import distributed
 from lactchain.config import parse, take_imports, take_switch, typed_modules
 from lactchain.console import LogLines, console, plain
 from lactchain.environments.patience import overdue
-from lactchain.environments.registry import import_modules, name_modules
+from lactchain.environments.registry import import_modules, modules_of, name_modules
 from lactchain.errors import (
     DataError,
     EnvironmentFault,
@@ -40,6 +46,13 @@ has, where a language model is loaded. --import MODULE imports a module of yours
 registers environments; a file of settings imports none. --inexact goes on with a run though
 something is not as it was, such as the number of processes or threads, and the result another.
 """
+
+# The only variables of the process that are written down; any other may hold a secret.
+RECORDED_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "WORLD_SIZE")
+RECORDED_PACKAGES = (
+    "accelerate", "datasets", "gymnasium", "numpy", "peft", "safetensors",
+    "tokenizers", "torch", "transformers",
+)  # fmt: skip
 
 Config = TypeVar("Config")
 
@@ -235,3 +248,51 @@ def num_cores() -> int:
     else:
         cores = os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def provenance() -> dict[str, Any]:
+    """What results depend on beside the configuration: for manifests and `environment.json`."""
+    import torch
+
+    return {
+        "git_commit": _git_commit(),
+        "versions": dict(_versions()),
+        "threads": torch.get_num_threads(),
+        "world_size": distributed.world_size(),
+    }
+
+
+def describe_environment() -> dict[str, Any]:
+    """Where this process runs. No secrets: no arguments, and only harmless variables."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        **provenance(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "imports": modules_of(),
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
+        "num_devices": torch.cuda.device_count(),
+        "variables": {k: os.environ[k] for k in RECORDED_VARIABLES if k in os.environ},
+    }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in RECORDED_PACKAGES}
+
+
+@functools.cache
+def _git_commit() -> str | None:
+    """The commit of this source tree, `+` behind it when files differ; None outside a clone.
+
+    It is asked for once: what is changed later is not what runs in this process.
+    """
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    git = ("git", "-C", str(root))
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True)
+    return f"{head.stdout.strip()}{'+' if changed.returncode else ''}" if head.stdout else None

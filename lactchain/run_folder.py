@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
 
 from lactchain.config import differences, load, to_yaml
@@ -22,9 +23,8 @@ from lactchain.errors import ConfigError, DiskError
 from lactchain.files import atomic_write, disk_errors, make_folder, to_json, whole_lines
 from lactchain.inputs import Inputs, check_inputs, inputs_of
 from lactchain.manifests import RUN_FILE, is_run, read_run_file, write_run_file
-from lactchain.process import refuse_unless_inexact
+from lactchain.process import describe_environment, refuse_unless_inexact
 from lactchain.progress import nothing_under_way
-from lactchain.provenance import describe_environment
 from lactchain.results import is_same_place
 
 TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
@@ -159,10 +159,11 @@ def _check_plain(directory: Path) -> None:
         folders[:] = [name for name in folders if name[0] != "." and name not in _TRACKERS]
         for name in (*folders, *(name for name in files if name[0] != ".")):
             path = Path(folder, name)
-            leads_out = not Path(os.path.realpath(path)).is_relative_to(inside)
-            is_folder = path.is_dir()
-            is_special = not is_folder and path.exists() and not path.is_file()
-            if leads_out or is_special or (is_folder and name in _FILES):
+            is_plain = Path(os.path.realpath(path)).is_relative_to(inside)
+            with suppress(OSError):  # it may be gone by now
+                mode = path.stat().st_mode
+                is_plain &= S_ISREG(mode) or (S_ISDIR(mode) and name not in _FILES)
+            if not is_plain:
                 raise ConfigError(
                     f"{path}: expected a plain file or folder of this run; remove it, or put a "
                     "copy of what it stands for in its place"

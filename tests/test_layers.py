@@ -14,7 +14,7 @@ LAYERS = {
     "console": 1.1, "trackers": 1.1, "tunable": 1.1, "progress": 1.15,
     "settings": 1.2, "checkpoints": 1.3,
     "peers": 1.9, "environments": 2.0, "models": 2.0, "distributed": 2.0,
-    "ecosystems": 2.1, "provenance": 2.1, "preflight": 2.1, "process": 2.15, "inputs": 2.16,
+    "ecosystems": 2.1, "preflight": 2.1, "process": 2.15, "inputs": 2.16,
     "run_folder": 2.18, "run": 2.2,
     "serving": 2.5, "trl": 3.0, "data": 3.0, "trainers": 4.0, "baselines": 4.0,
     "saved": 4.1,

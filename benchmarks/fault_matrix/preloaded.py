@@ -28,7 +28,7 @@ from lactchain.config import dump
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.provenance import provenance
+from lactchain.process import provenance
 
 torch.set_num_threads(1)
 for module in pkgutil.walk_packages(lactchain.__path__, "lactchain."):

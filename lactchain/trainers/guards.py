@@ -36,9 +36,8 @@ from lactchain.models.adapters import base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
 from lactchain.models.runtime import is_out_of_memory, quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
-from lactchain.process import stop_requested
+from lactchain.process import provenance, stop_requested
 from lactchain.progress import under_way
-from lactchain.provenance import provenance
 from lactchain.run import Run
 from lactchain.trackers import OptionalTracker
 from lactchain.trainers.window import WindowedTrainer
