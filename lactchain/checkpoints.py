@@ -33,7 +33,7 @@ def latest_checkpoint(directory: str | Path) -> Path | None:
         reason = _reason_to_skip(path)
         if reason is None:
             return path
-        log.warning("skipped %s: %s; an earlier one counts, if any", path, reason)
+        log.warning("skipped %s: %s; the one before counts, if any", path, reason)
     return None
 
 

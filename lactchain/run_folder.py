@@ -165,8 +165,8 @@ def _check_plain(directory: Path) -> None:
                 is_plain &= S_ISREG(mode) or (S_ISDIR(mode) and name not in _FILES)
             if not is_plain:
                 raise ConfigError(
-                    f"{path}: expected a plain file or folder of this run; remove it, or put a "
-                    "copy of what it stands for in its place"
+                    f"{path}: expected a plain file or folder of this run, and no link out of it; "
+                    "remove it, or put a copy of what it stands for in its place"
                 )
 
 
