@@ -2,12 +2,12 @@
 
 import importlib
 import random
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from itertools import islice
@@ -95,8 +95,6 @@ def test_a_part_goes_on_where_it_was_and_a_fault_of_the_benchmark_does_not_end_i
     assert run_part("p", [Case(1, "none", "d", strike)], results, minutes=0) == {}
 
 
-# --- what a run ends with -------------------------------------------------------------------------
-
 SHARD = "00000-of-00001.parquet"
 
 
@@ -154,72 +152,19 @@ def test_a_digest_sees_what_is_not_as_it_should_be(change, found, tmp_path):
             whole(digest(run_dir))
 
 
-# --- a program that is killed and stopped ---------------------------------------------------------
-
-COUNTING = """
-import os, shutil, signal, time
-from dataclasses import dataclass
-from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
-from lactchain.errors import Interrupted
-from lactchain.process import launch, stop_requested
-from lactchain.progress import under_way
-from lactchain.run import Run
-from lactchain.settings import RunConfig
-
-@dataclass(frozen=True)
-class Counting:
-    run: RunConfig
-
-def main(config):
-    with Run.of(config) as run, under_way("updates", 20) as step:
-        if not run.finished:
-            count(run, step)
-
-def count(run, step):
-    folder = run.path("checkpoints")  # begins
-    state = load_checkpoint(folder) or {"number": 0, "metrics": None}
-    run.truncate_metrics(state["number"] or -1, state["metrics"])
-    step.resumed(state["number"])
-    for number in range(state["number"] + 1, 21):
-        until = time.process_time() + 0.01
-        while time.process_time() < until:
-            pass
-        run.log({"number": number}, step=number)
-        step.at(number)
-        if number == 11 and "PAUSE" in os.environ:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        stopped = stop_requested()  # listens
-        if stopped or number % 8 == 0:  # saves
-            save_checkpoint(folder, number, {"number": number}, 2, run.mark_metrics())
-        if stopped:
-            raise Interrupted(stopped, "stopped")
-    run.finish({"number": number})
-
-if __name__ == "__main__":
-    launch(main, Counting)
-"""
-"""It survives; some of its lines are changed so that it does not."""
 ANEW = ("# begins", "\n    shutil.rmtree(folder, ignore_errors=True)")
-
-
-@dataclass(frozen=True)
-class Counting:
-    run: RunConfig
 
 
 def paused(folder, changes, **before):
     """Such a program, and a process of it that waits after its eleventh update."""
-    text = COUNTING
+    text = (ROOT / "tests/counting.py").read_text()
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
     (folder / "script.py").write_text(text)
-    program = programs.Program(
-        "counting",
-        str(folder / "script"),
-        lambda _, run: Counting(RunConfig(run_dir=str(run))),
-        folder,
-    )
+    config = runpy.run_path(str(folder / "script.py"))["Counting"]
+    make = lambda _, run_dir: config(RunConfig(run_dir=str(run_dir)))  # noqa: E731
+    program = programs.Program("counting", str(folder / "script"), make, folder)
     process = program.start(folder / "run", PAUSE="1", **before)
     while process.is_alive() and ") T " not in Path(f"/proc/{process.pid}/stat").read_text():
         time.sleep(0.01)
@@ -245,9 +190,6 @@ def test_a_program_that_does_not_stop_as_it_should_is_found(changes, ending, tmp
     program, process = paused(tmp_path, changes, before=notes)
     found = signals.stops(program, tmp_path / "run", signal.SIGTERM, notes, [process])
     assert found.ending == ending and found.ok == ending.endswith("equal"), found
-
-
-# --- programs that are played ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -366,9 +308,6 @@ def test_a_world_that_misbehaves_costs_nothing_that_was_done(
     assert worlds.misbehave(program, fault, tmp_path).ending == ending
 
 
-# --- how ends are judged --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code, said, ending", [
     (0, "done", None),
     (3, "error: FILE: damaged", "refused"),
@@ -400,30 +339,15 @@ def test_a_damaged_file_that_is_read_in_silence_is_found(name, ending, tmp_path,
     assert readers.told_by_readers(tmp_path / name, tmp_path, tmp_path).ending == ending
 
 
-@pytest.mark.parametrize("file, stages", [
-    ("trajectories/0.parquet", ["trajectories"]), ("critic/critic/model.bin", ["critic"] * 2),
-    ("critic/checkpoints/checkpoint-3/model.bin", []),  # its stage alone reads it
-])  # fmt: skip
-def test_whoever_reads_a_folder_is_asked_about_its_files(file, stages, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_next_stage", lambda folder, *_: folder.name)
-    monkeypatch.setattr(readers, "start", lambda *_: "report")
-    found = readers._readers(tmp_path / "run" / file, tmp_path / "run", tmp_path, tmp_path)
-    assert [process for _, process in found] == [*stages, "report"]
-
-
 @pytest.mark.parametrize("file, place, forgiven", [
     ("a/b/model.bin", "a/manifest.json", True),  # a manifest above it
-    ("a/model.bin", "b/manifest.json", False),
     ("rows.parquet", "rows.manifest", True),  # and the one beside it
-    ("rows.parquet", "others.manifest", False),
     ("rows.parquet", "+.rows.parquet.tmp", True),
     ("rows.parquet", "metrics.jsonl", False),
     ("c/checkpoint-4/rng.pt", "c/state after step 4", True),
     ("c/checkpoint-2/rng.pt", "c/state after step 4", False),
     ("../actor/model.bin", "environment.json", True),  # what a run has read
-    ("../actor/model.bin", "rows.parquet", False),
     ("environment.json", "rows.manifest", True),  # it names the run
-    ("environment.json", "c/state after step 4", False),
     ("environment.json", "stage/critic/manifest.json", False),  # of a run of its own
 ])  # fmt: skip
 def test_damage_is_forgiven_at_the_places_of_the_file_itself(file, place, forgiven, tmp_path):
@@ -476,9 +400,6 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
     assert try_it()["fault"] == "imported"
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 def test_the_table_counts_endings_and_names_what_did_harm():
     facts = {"part": "kills", "row": 1, "program": "train_dqn", "commit": "1f", "detail": "a `b`"}
     records = [{**facts, "name": name, "ok": True, "ending": "equal"} for name in "ab"]
@@ -491,10 +412,8 @@ def test_the_table_counts_endings_and_names_what_did_harm():
     assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]
     for page in (page.read_text("utf-8") for page in table.PAGES):
         before, found = page.split(table.BEGIN)
-        assert (
-            table.with_table(page, text)
-            == before + table.BEGIN + text + table.END + (found.split(table.END)[1])
-        )
+        end = table.END + found.split(table.END)[1]
+        assert table.with_table(page, text) == before + table.BEGIN + text + end
 
 
 def test_every_script_that_makes_a_run_is_attacked():

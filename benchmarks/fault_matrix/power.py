@@ -136,7 +136,7 @@ class Recording:
         def fsync(descriptor: Any) -> None:
             self._look()
             originals["fsync"](descriptor)
-            inode = os.stat(descriptor).st_ino
+            inode = os.stat(getattr(descriptor, "fileno", lambda: descriptor)()).st_ino
             if inode in self._inodes:
                 self.operations.append(Sync(self._inodes[inode]))
 

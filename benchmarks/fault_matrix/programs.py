@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -168,6 +169,7 @@ def in_the_middle(program: Program, run_dir: Path, share: float, **how: Any) -> 
         process, begun = program.start(run_dir, **how), 0.0
         while how.get("whole") and process.is_alive() and not (run_dir / "lock").exists():
             begun = worked(process.pid)
+            time.sleep(0.002)
         if wait_until(process, begun + share * undisturbed(program).seconds) or process.exitcode:
             return process
         shutil.rmtree(run_dir)

@@ -91,8 +91,8 @@ def done_lines(records: Iterable[Record], rounds: Mapping[str, int]) -> list[str
     commits = ", ".join(f"`{name}`" for name in dict.fromkeys(r["commit"] for r in records))
     return [
         f"Faults done, and in brackets how many `--scale 1` strikes: {', '.join(done)}. They are"
-        " more where programs were changed between two rounds: a kill is named by the number of a"
-        " file operation, and these were others then.",
+        " more where a part was begun twice: kills are named by numbers of file operations, and no"
+        " two counts of a program need agree.",
         f"At the commits {commits}; what was done at an earlier one is not done again at a later.",
     ]
 
