@@ -54,7 +54,7 @@ def test_every_script_has_a_configuration_for_both_sizes(setting):
 
 
 MOST_SETTINGS = {
-    "train_critic": 55,
+    "train_critic": 56,
     "run_pipeline": 109,
     "train_simpo": 55,
     "train_bc": 50,

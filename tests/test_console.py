@@ -18,9 +18,8 @@ from lactchain import progress
 from lactchain.console import GrowingTable, console, plain, table
 from lactchain.errors import Interrupted
 from lactchain.progress import Step, live_line, under_way
-from lactchain.stages.closing import command, show_result
+from lactchain.stages.closing import command
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.run_pipeline import RunPipelineConfig
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -162,14 +161,6 @@ def test_a_pipeline_prints_a_line_for_each_round_one_table_and_what_to_do_next(
     run_here("run_pipeline", config)
     again = capsys.readouterr().out  # a finished run says it once more
     assert again.count("┏") == 1 and commands[1] in again
-
-
-def test_a_finished_run_of_an_older_version_shows_its_figures(capsys):
-    """Its summary names no round, and so there is nothing to go on with."""
-    show_result(RunPipelineConfig(), {"success_rate_after": 0.75, "num_pairs": 12})
-    shown = capsys.readouterr().out
-    assert "Pipeline" in shown and "0.75" in shown and "--config" not in shown
-    assert shown.rstrip().endswith("everything is in runs/run_pipeline")
 
 
 def test_the_actor_has_its_name_as_soon_as_there_is_one(weights, tmp_path, monkeypatch):

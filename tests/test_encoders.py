@@ -142,15 +142,6 @@ def test_an_instruction_is_part_of_what_values_mean(weights, tmp_path):
         EmbeddingCritic.from_config(other)
 
 
-def test_a_critic_older_than_instructions_has_none(weights, tmp_path):
-    EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"))).save(tmp_path)
-    file = tmp_path / "critic_config.json"
-    stored = json.loads(file.read_text())
-    del stored["instruction"]
-    file.write_text(json.dumps(stored))
-    assert EmbeddingCritic.load(tmp_path).settings.instruction is None
-
-
 # --- the end of sequence -------------------------------------------------------------------------
 
 

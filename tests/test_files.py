@@ -35,8 +35,3 @@ def test_no_byte_of_sealed_lines_changes_unnoticed(tmp_path):
         read_sealed_lines(path)
     path.write_bytes(b"".join(lines[:2]))
     assert read_sealed_lines(path) == records[:2]
-
-
-def test_lines_of_older_versions_have_no_seals(tmp_path):
-    append_json_lines(tmp_path / "old.jsonl", [{"trial": 0}])
-    assert read_sealed_lines(tmp_path / "old.jsonl") == [{"trial": 0}]

@@ -79,10 +79,9 @@ def test_an_ending_needs_no_last_observation_and_a_cut_does(tmp_path):
         open_trajectories(write([ended | {"terminated": False}], tmp_path, "jsonl"))
 
 
-def test_files_of_ours_are_read_as_they_always_were(tmp_path):
+def test_files_of_ours_are_read(tmp_path):
     pairs = [PreferencePair("x", "a", "b", (1, 2), (3,), 1.0, 0.0)]
     write_pairs(tmp_path / "pairs/0.parquet", pairs)
-    (tmp_path / "pairs/0.json").write_text("{}")  # the tally of a shard
     assert open_pairs(tmp_path / "pairs") == pairs
     played = episodes()
     write_trajectories(tmp_path / "played/0.parquet", played)
