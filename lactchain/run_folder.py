@@ -42,7 +42,7 @@ HARMLESS = frozenset((
     "urls", "in_flight", "timeout_seconds", "max_drift",
 ))  # fmt: skip
 _SECRET = re.compile(
-    r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)tokens?$"
+    r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(token|(?<=.)tokens)$"
     r"|secret|passw|credential|authorization|cookie|^(auth|pat)$|(api|access|private)[_-]?keys?",
     re.I,
 )

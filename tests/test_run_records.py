@@ -175,7 +175,12 @@ def test_no_part_of_a_url_that_is_a_secret_is_written(text, run_dir):
 
 
 def test_settings_that_only_speak_of_tokens_are_kept(run_dir):
-    extra = {"eos_token": "</s>", "note": "see https://hub/a@b", "max_tokens_kind": "new"}
+    extra = {
+        "eos_token": "</s>",
+        "note": "see https://hub/a@b",
+        "max_tokens_kind": "new",
+        "tokens": "all",
+    }
     with Run.open(run_dir, replace(Config(), training=settings.TrainingConfig(extra=extra))):
         assert load(run_dir / "config.yaml")["training"]["extra"] == extra
 
