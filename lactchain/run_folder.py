@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from lactchain.config import differences, load, to_yaml
 from lactchain.environments.registry import not_imported
-from lactchain.errors import ConfigError, DiskError
+from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.files import atomic_write, disk_errors, make_folder, to_json, whole_lines
 from lactchain.inputs import Inputs, check_inputs, inputs_of
 from lactchain.manifests import RUN_FILE, is_run, read_run_file, write_run_file
@@ -79,8 +79,8 @@ def prepare_folder(
         if resume == "never" and before:
             raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
         if before:
-            _check_imports(directory, before)
             _check_changes(directory, before["config"], json.loads(to_json(settings)))
+            _check_imports(directory, before)
         about = {
             "run_id": identity_of(before.get("config", settings)),
             **before,
@@ -212,6 +212,11 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
         if folder is None or not is_same_place(old, folder, new, directory):
             line = f"{key} was {old!r}, now {new!r}"
             (refused if HARMLESS.isdisjoint(key.split(".")) else lines).append(line)
+    if refused and _has_stored(directory, now):
+        raise DataError(
+            f"{directory / RUN_FILE}: tells of another run than config.yaml; put a copy back, or "
+            "remove it and go on with --inexact"
+        )
     if refused:
         raise ConfigError(
             f"{directory}: made by another configuration ({'; '.join(refused)}); choose another "
@@ -220,6 +225,13 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
         )
     for line in lines:
         log.info("%s: continues with a harmless change: %s", directory, line)
+
+
+def _has_stored(directory: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether `config.yaml` has these settings, but for harmless ones."""
+    with suppress(ConfigError):
+        return identity_of(redact(load(directory / "config.yaml"))) == identity_of(settings)
+    return False
 
 
 def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:

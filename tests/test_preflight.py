@@ -179,8 +179,10 @@ def test_a_run_stands_for_its_results(tmp_path):
 
 
 def test_a_model_that_has_such_a_file_is_no_run(tmp_path):
-    model = saved(tmp_path / "model", "actor")
-    (model / "config.json").touch()
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.yaml", "config.json"):
+        (model / name).touch()
     config = EvaluateConfig(actor=GuidedActorConfig(str(model)))
     assert look_up(config) == config
 

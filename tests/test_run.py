@@ -143,7 +143,7 @@ def test_the_record_of_another_run_is_refused(run_dir, tmp_path):
     with Run.open(tmp_path / "other", replace(Config(), run=settings.RunConfig(seed=1))) as other:
         other.log({"loss": 1.0}, step=0)
     shutil.copy(tmp_path / "other/environment.json", run_dir)
-    with pytest.raises(ConfigError, match="made by another configuration"):
+    with pytest.raises(DataError, match="environment.json: tells of another run than config.yaml"):
         Run.open(run_dir, Config())
 
 

@@ -1,6 +1,7 @@
 """A world is one folder or file: no other code names it, and a new one needs a file and a line."""
 
 import ast
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from lactchain.inspection.contents import contents
 from lactchain.inspection.pictures import Mark
 from lactchain.inspection.report import write_report
 from lactchain.inspection.run_view import open_run
+from lactchain.manifests import read_run_file, write_run_file
 from lactchain.settings import EnvironmentConfig
 from lactchain.stages.make_offline_data import RecordingConfig
 
@@ -111,6 +113,6 @@ def test_scripted_policies_of_a_new_world_go_by_their_names(tmp_path):
 
 
 def test_a_world_that_is_not_there_any_more_is_reported_without_pictures(pipeline, tmp_path):
-    config = (pipeline[1] / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(config.replace("key_corridor:", "no_such_module:"))
+    told = json.dumps(read_run_file(pipeline[1])).replace("key_corridor:", "no_such_module:")
+    write_run_file(tmp_path, json.loads(told))
     assert '"picture": null' in write_report(tmp_path).read_text()
