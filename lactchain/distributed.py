@@ -59,13 +59,37 @@ def check_launcher() -> None:
     """
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-    by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
     alone = not any(size in os.environ for size in sizes)
-    if by_accelerate and alone and rendezvous == ("127.0.0.1", "29500"):
+    if _by_accelerate() and alone and rendezvous == ("127.0.0.1", "29500"):
         raise ConfigError(
             "accelerate was asked for several processes and started one; for two on a CPU: "
             "accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml SCRIPT ..."
         )
+
+
+def check_gpus() -> None:
+    """Refuses processes on GPUs that are not there: accelerate starts them all the same."""
+    if world_size() == 1 or not _by_accelerate() or _hides_gpus():
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
+            "here; for two processes on a CPU: --config_file "
+            "configs/accelerate/cpu_2_processes.yaml"
+        )
+
+
+def _by_accelerate() -> bool:
+    return "ACCELERATE_MIXED_PRECISION" in os.environ
+
+
+def _hides_gpus() -> bool:
+    """Whether the launcher was told to leave GPUs alone."""
+    by_flag = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
+    by_device = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
+    return by_flag or by_device or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
 
 
 def initialise() -> "PartialState":
