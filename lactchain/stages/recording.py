@@ -234,7 +234,7 @@ def find_candidates(texts: Sequence[str], stage: Path) -> list[list[Candidate]]:
     """Completions to each of some texts, that a round has sampled, or made pairs of."""
     sampled: defaultdict[str, list[Action]] = defaultdict(list)
     pairs: defaultdict[str, list[PreferencePair]] = defaultdict(list)
-    if (folder := stage / "evaluation/samples").is_dir():  # not in runs of older versions
+    if (folder := stage / "evaluation/samples").is_dir():  # none where num_samples is 0
         for sample in read_samples(folder):
             sampled[sample.observation].append(sample.action)
     if (folder := stage / "simpo/pairs").is_dir():
