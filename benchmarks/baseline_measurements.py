@@ -21,7 +21,7 @@ from lactchain.baselines.settings import (
     TrainDQNConfig,
     TrainPPOConfig,
 )
-from lactchain.config import parse
+from lactchain.config.parsing import parse
 
 ROOT = Path(__file__).parent.parent
 CLASSES = {

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from lactchain import EnvironmentConfig
+from lactchain.config.settings import CriticConfig, TrainingConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import StateValues
 from lactchain.data.rollouts import Rollouts
@@ -23,9 +24,8 @@ from lactchain.environments.exact import all_chains, optimal_chains, pad_chains,
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.process import seed_everything
-from lactchain.run import Run
-from lactchain.settings import CriticConfig, TrainingConfig
+from lactchain.runs.process import seed_everything
+from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable, return_scale
 from lactchain.types import Trajectory

@@ -27,13 +27,13 @@ from tempfile import TemporaryDirectory
 
 import websockets
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, collection_metrics
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
-from lactchain.settings import EnvironmentConfig
-from lactchain.stages.serve import ServeConfig
 from lactchain.types import FunctionPolicy
+from lactchain_extras.stages.serve import ServeConfig
 
 
 def digits(low: int, high: int, written: str) -> FunctionPolicy:

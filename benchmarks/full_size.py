@@ -38,14 +38,14 @@ import torch
 from random_models import ACTOR, ENCODER, build_actor, build_encoder
 from transformers import GenerationConfig, PreTrainedModel
 
-from lactchain.config import parse
-from lactchain.console import table
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, LoraSettings
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import ActorConfig, LoraSettings
+from lactchain.runs.console import table
 from lactchain.stages import train_simpo
 from lactchain.stages.memory import Batch, memory_of
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs

@@ -20,12 +20,12 @@ from typing import Any
 
 from rehearsal import STAGES, build_models, rehearse
 
-from lactchain.console import table
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import all_episodes
 from lactchain.data.rollouts import Rollouts, episode_results, summarize
 from lactchain.environments.scripted import RandomChains
-from lactchain.run import read_metrics
-from lactchain.settings import EnvironmentConfig
+from lactchain.runs.console import table
+from lactchain.runs.run import read_metrics
 
 SETTINGS: dict[str, Any] = {
     "critic.config.gamma": 0.8,  # returns of a poor policy are mostly noise; less so when near

@@ -34,15 +34,15 @@ from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
+from lactchain.config.settings import SamplerConfig, recast
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_actor
-from lactchain.process import seed_everything
-from lactchain.settings import SamplerConfig, recast
+from lactchain.runs.process import seed_everything
 from lactchain.stages.run_pipeline import RunPipelineConfig
-from lactchain.trl import episode_return, rollout, tasks
 from lactchain.types import Trajectory
+from lactchain_extras.trl import episode_return, rollout, tasks
 
 TOKEN_BY_TOKEN = {
     "importance_sampling_level": "token",

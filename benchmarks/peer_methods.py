@@ -14,6 +14,7 @@ from typing import Any
 
 from peer_worlds import World, as_measured, greedy, measure
 
+from lactchain.config.settings import ILQLConfig, RunConfig, SamplerConfig, TrainingConfig, recast
 from lactchain.data.episodes import Episode, go_round, sampled_episodes, sampled_states
 from lactchain.data.preferences import Candidates, make_pairs, require_pairs, write_pairs
 from lactchain.data.questions import questions_asked
@@ -21,16 +22,15 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.files import append_json_lines, read_json, read_json_lines, write_json
 from lactchain.models.actor import LanguageActor
-from lactchain.run import Run
-from lactchain.settings import ILQLConfig, RunConfig, SamplerConfig, TrainingConfig, recast
+from lactchain.runs.run import Run
 from lactchain.stages import train_ilql, train_simpo
 from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.running import stage as begin_stage
 from lactchain.stages.train_ilql import TrainILQLConfig
+from lactchain.storage.files import append_json_lines, read_json, read_json_lines, write_json
 from lactchain.types import Policy, Trajectory
 
 NUM_ENVS = 512

@@ -12,9 +12,9 @@ import numpy as np
 from lmrl import T_95
 from peer_worlds import WORLDS, bounds
 
-from lactchain.files import read_json, read_json_lines, write_json
-from lactchain.inspection.markup import Markup, shapes
-from lactchain.inspection.plots import LINE_COLOURS, Axes, padded
+from lactchain.storage.files import read_json, read_json_lines, write_json
+from lactchain_extras.explorer.markup import Markup, shapes
+from lactchain_extras.explorer.plots import LINE_COLOURS, Axes, padded
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "RESULTS_ARCHIVE.md"

@@ -9,18 +9,18 @@ from typing import Any
 import gymnasium as gym
 from worlds import WORLDS as PRESETS
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, EnvironmentConfig, GuidedActorConfig, recast
 from lactchain.data.expected_results import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.ecosystems.manifest import manifest
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import behavior_policy
 from lactchain.environments.views import shipped_view
 from lactchain.models.actor import LanguageActor
-from lactchain.settings import ActorConfig, EnvironmentConfig, GuidedActorConfig, recast
 from lactchain.stages.evaluate import enough_per_start
 from lactchain.stages.run_pipeline import RunPipelineConfig, sized
 from lactchain.types import ChainGrammar, Policy, RememberingPolicy
+from lactchain_extras.ecosystems.manifest import manifest
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 UNKNOWN_LAKE = "peer_worlds:peers/UnknownLake-v0"

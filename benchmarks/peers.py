@@ -13,7 +13,7 @@ nobody.
 - simpo: the pipeline: a critic ranks answers, SimPO learns from pairs;
 - cloned_chosen: the same without the preference loss: the likelihood of what is chosen;
 - by_return: no critic: answers are played on to the end, and ranked by what came of it;
-- grpo: TRL's GRPOTrainer plays whole episodes, by `lactchain.trl.rollout`;
+- grpo: TRL's GRPOTrainer plays whole episodes, by `lactchain_extras.trl.rollout`;
 - grpo_states: TRL's GRPOTrainer, each group being answers to one state that the world is set to,
   each played on to the end, and learnt for its own sake;
 - ilql: offline, on episodes of the warm start.
@@ -36,10 +36,10 @@ from peer_methods import METHODS, Course, Paused
 from peer_worlds import WORLDS, World
 
 from lactchain.errors import LactChainError
-from lactchain.files import write_json
-from lactchain.run import Run
+from lactchain.runs.run import Run
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.storage.files import write_json
 
 ORDER = ("simpo", "cloned_chosen", "by_return", "grpo_states", "grpo", "ilql")
 

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.config import parse
-from lactchain.console import table
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig, recast
 from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
 from lactchain.data.intervals import paired_interval
-from lactchain.files import read_json, write_json
-from lactchain.settings import ActorConfig, GuidedActorConfig, PlayerConfig, recast
+from lactchain.runs.console import table
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.rounds import cloning, criticism, evaluation
 from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.storage.files import read_json, write_json
 
 PRESET = Path(__file__).parent.parent / "configs/run_pipeline/smollm2.yaml"
 WEIGHTS = {

@@ -41,7 +41,7 @@ from search_race.language import LANGUAGE
 from search_race.problems import TUNING, Problem
 from search_race.trials import OutOfTime, Trial, Trials, searched_values, whole_lines
 
-from lactchain.files import append_json_lines, read_json_lines
+from lactchain.storage.files import append_json_lines, read_json_lines
 
 ROOT = Path(__file__).parent.parent
 PROBLEMS = {problem.name: problem for problem in (CARTPOLE, WIDE, LANGUAGE)}

@@ -38,9 +38,9 @@ import yaml
 from random_models import SHAPES
 from taught_models import build_taught_actor, build_taught_encoder
 
-from lactchain.console import table
 from lactchain.data.base_models import prepare
-from lactchain.run import read_metrics
+from lactchain.runs.console import table
+from lactchain.runs.run import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 ACTOR, ENCODER = SHAPES

@@ -43,7 +43,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import EnvironmentConfig, TinyModelConfig
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.automaton import ChainAutomaton, build_automaton
@@ -61,7 +62,6 @@ from lactchain.models.tiny import (
     build_tiny_tokenizer,
     mistral_config,
 )
-from lactchain.settings import EnvironmentConfig, TinyModelConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
 
 ROOT = Path(__file__).parent.parent

@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from engine_stand_in import Engine, serving
 from script_setups import GRID, build_weights
 
+from lactchain.config.settings import EnvironmentConfig, SamplerConfig, ServedConfig
 from lactchain.data.episodes import sampled_episodes, sampled_states
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
@@ -45,7 +46,6 @@ from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.serving.policy import ServedActor
 from lactchain.serving.transport import Transport, answers
-from lactchain.settings import EnvironmentConfig, SamplerConfig, ServedConfig
 
 FAULTS = 0.3
 DELAY = 0.2

@@ -36,11 +36,11 @@ from script_setups import COLLECT, build_weights, config_of, run_here, start
 from serving_setups import GRAMMAR, adapter_weights, pipeline
 from test_rollouts import heard
 
+from lactchain.config.settings import ServedConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ServerError
 from lactchain.serving.servers import adapter_name
-from lactchain.settings import ServedConfig
 from lactchain.types import Trajectory
 
 VICTIMS = ("trainer", "client", "server")

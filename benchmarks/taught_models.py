@@ -19,12 +19,12 @@ from torch.nn import functional
 from tqdm import trange
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.functional.tokens import pad
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import quiet
-from lactchain.settings import EnvironmentConfig
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from transformers import Trainer
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import TrainingConfig
 from lactchain.data.token_view import TokenView
 from lactchain.functional.tokens import pad
 from lactchain.models.loading import load_actor, load_own_tokenizer
 from lactchain.models.values import ValueModel
-from lactchain.process import seed_everything
-from lactchain.run import Run
-from lactchain.settings import TrainingConfig
+from lactchain.runs.process import seed_everything
+from lactchain.runs.run import Run
 from lactchain.stages.token_values import read_view
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.trainers.base import training_arguments

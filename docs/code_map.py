@@ -26,7 +26,8 @@ def main() -> None:
 
 def folders() -> Iterator[Path]:
     """The folders with Python files that people use, the package first."""
-    yield from sorted({file.parent for file in (ROOT / "lactchain").rglob("*.py")})
+    for package in ("lactchain", "lactchain_extras"):
+        yield from sorted({file.parent for file in (ROOT / package).rglob("*.py")})
     yield from (ROOT / name for name in ("scripts", "examples", "benchmarks", "docs"))
 
 

@@ -12,11 +12,11 @@ import textwrap
 from pathlib import Path
 
 from lactchain import open_run
-from lactchain.inspection import plots
-from lactchain.inspection.markup import Markup, shapes
 from lactchain.inspection.run_view import RunView
-from lactchain.inspection.summary import summarise
 from lactchain.types import Trajectory
+from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.markup import Markup, shapes
+from lactchain_extras.explorer.summary import summarise
 
 WIDTH, HEIGHT = 800, 432
 TEXT_WIDTH = 30  # letters in a line beside a grid

@@ -14,12 +14,12 @@ _MODULES = {
     "types": "Action ChainGrammar Critic FunctionPolicy Policy PreferencePair Reward Trajectory",
     "errors": "ConfigError DataError DiskError EnvironmentFault Interrupted LactChainError "
     "NonFiniteError",
-    "config": "dump parse",
-    "settings": "ActorConfig CollectConfig CriticConfig EnvironmentConfig GuidedActorConfig "
+    "config.parsing": "dump parse",
+    "config.settings": "ActorConfig CollectConfig CriticConfig EnvironmentConfig GuidedActorConfig "
     "HeldBackConfig LoraSettings PlayerConfig PreferenceConfig RunConfig SamplerConfig SimPOConfig "
     "TrainingConfig",
-    "run": "Run",
-    "process": "launch",
+    "runs.run": "Run",
+    "runs.process": "launch",
     "environments.language": "LanguageEnv language_env make_language_env",
     "environments.views": "TextView",
     "environments.extractors": "Chain Rejection make_extractor",
@@ -40,8 +40,7 @@ _MODULES = {
     "stages.make_preferences": "make_preferences",
     "trainers.critic": "CriticTrainer",
     "trainers.simpo": "SimPOTrainer",
-    "inspection.report": "write_report",
-    "inspection.notebook": "explore frames",
+    "inspection.notebook": "frames",
     "opened": "open_run",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

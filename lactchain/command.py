@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from lactchain.errors import LactChainError
-from lactchain.shipped import CONFIGS, script, scripts, settings, with_files
+from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
+from lactchain.errors import ConfigError, LactChainError
 
 USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
 
@@ -68,12 +68,19 @@ def run(name: str, arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: there is no such command, or no configuration of a name.
     """
-    from lactchain.process import launch
+    from lactchain.runs.process import launch
 
     file = script(name)
     sys.argv = [f"lactchain {name}", *arguments_of(name, arguments)]
     # A script has a `main`, and the class of its settings.
-    defined = runpy.run_path(str(file))
+    try:
+        defined = runpy.run_path(str(file))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "lactchain_extras":
+            raise
+        raise ConfigError(
+            f"{name}: it is a command of lactchain_extras, which is missing"
+        ) from None
     (config_class,) = (value for key, value in defined.items() if key.endswith("Config"))
     launch(defined["main"], config_class, usage(name, defined["__doc__"]))
 

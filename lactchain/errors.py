@@ -1,6 +1,6 @@
 """Errors that people meet: one line with what, where, expected and got, and how to mend it.
 
-Each class carries the exit code of a script that ends with it; `lactchain.process.launch` prints
+Each class carries the exit code of a script that ends with it; `runs.process.launch` prints
 the message and exits with that code.
 """
 

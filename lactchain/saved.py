@@ -10,7 +10,7 @@ from lactchain.baselines import training
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
-from lactchain.results import result_of
+from lactchain.storage.results import result_of
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:

@@ -5,8 +5,8 @@ python scripts/doctor.py --config configs/doctor/gridworld_tiny.yaml
 python scripts/doctor.py --config configs/doctor/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
-from lactchain.stages.doctor import DoctorConfig, main
+from lactchain.runs.process import launch
+from lactchain_extras.stages.doctor import DoctorConfig, main
 
 if __name__ == "__main__":
     launch(main, DoctorConfig, __doc__)

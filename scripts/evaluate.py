@@ -5,7 +5,7 @@ accelerate launch --config_file configs/accelerate/multi_gpu.yaml scripts/evalua
         --config configs/evaluate/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluateConfig, main
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ python scripts/export.py --config configs/export/gridworld_tiny.yaml
 python scripts/export.py --config configs/export/gridworld_mistral7b.yaml --dtype float32
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.export import ExportConfig, main
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ python scripts/make_offline_data.py --config configs/make_offline_data/maze.yaml
 python scripts/make_offline_data.py --config configs/make_offline_data/wordle.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.make_offline_data import MakeOfflineDataConfig, main
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ accelerate launch --config_file configs/accelerate/multi_gpu.yaml \
         scripts/make_preferences.py --config configs/make_preferences/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.make_preferences import MakePreferencesConfig, main
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ python scripts/play.py --config configs/play/gridworld_tiny.yaml
 python scripts/play.py --config configs/play/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.play import PlayConfig, main
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ python scripts/prepare_weights.py --config configs/prepare_weights/smollm2.yaml
 python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
 
 if __name__ == "__main__":

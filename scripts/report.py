@@ -5,8 +5,8 @@ python scripts/report.py --run_dir runs/quickstart --beside '[runs/train_ppo_gri
 python scripts/report.py --config configs/report/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
-from lactchain.stages.report import ReportConfig, main
+from lactchain.runs.process import launch
+from lactchain_extras.stages.report import ReportConfig, main
 
 if __name__ == "__main__":
     launch(main, ReportConfig, __doc__)

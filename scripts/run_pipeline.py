@@ -5,7 +5,7 @@ accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/run_pi
         --config configs/run_pipeline/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.run_pipeline import RunPipelineConfig, main
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ python scripts/search.py --config configs/search/cartpole.yaml --method random \
 python scripts/search.py --config configs/search/gridworld_tiny.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.search import SearchConfig, main
 
 if __name__ == "__main__":

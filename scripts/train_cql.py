@@ -5,7 +5,7 @@ python scripts/train_cql.py --config configs/train_cql/gridworld.yaml
 """
 
 from lactchain.baselines.settings import TrainCQLConfig
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.train_agent import main
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_
         --config configs/train_critic/gridworld_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.train_critic import TrainCriticConfig, main
 
 if __name__ == "__main__":

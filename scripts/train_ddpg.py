@@ -5,7 +5,7 @@ python scripts/train_ddpg.py --config configs/train_ddpg/mountain_car.yaml
 """
 
 from lactchain.baselines.settings import TrainDDPGConfig
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.train_agent import main
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_
         --config configs/train_ilql/maze_mistral7b.yaml
 """
 
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.train_ilql import TrainILQLConfig, main
 
 if __name__ == "__main__":

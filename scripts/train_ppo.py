@@ -5,7 +5,7 @@ python scripts/train_ppo.py --config configs/train_ppo/gridworld.yaml
 """
 
 from lactchain.baselines.settings import TrainPPOConfig
-from lactchain.process import launch
+from lactchain.runs.process import launch
 from lactchain.stages.train_agent import main
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the processes that tests start.
 
 import gc
 import os
+import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,13 @@ def imports_are_no_garbage() -> None:
     """What is there before a file's tests stays: to look through it takes a quarter of the time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of the second package: `pytest -m "not extras"` leaves them out."""
+    for item in items:
+        if re.search(r"^\s*(from|import) lactchain_extras", item.path.read_text("utf-8"), re.M):
+            item.add_marker("extras")
 
 
 @pytest.fixture

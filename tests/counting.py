@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
+from lactchain.config.settings import RunConfig
 from lactchain.errors import Interrupted
-from lactchain.process import launch, stop_requested
-from lactchain.progress import under_way
-from lactchain.run import Run
-from lactchain.settings import RunConfig
+from lactchain.runs.process import launch, stop_requested
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any
 
 from engine_words import VLLM, VLLM_DEFAULTS, VLLM_LOAD, VLLM_TOKENIZE, VLLM_UNLOAD, amiss
 
+from lactchain.config.settings import SamplerConfig
 from lactchain.models.actor import LanguageActor
-from lactchain.settings import SamplerConfig
 from lactchain.types import ChainGrammar
 
 BATCH = 64

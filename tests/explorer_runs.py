@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes, write_values
 from lactchain.data.inspections import write_inspection
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
@@ -15,7 +16,6 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
-from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action
 
 CONFIG = EnvironmentConfig(

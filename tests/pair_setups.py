@@ -25,12 +25,12 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 from training_setups import MAKERS, STATES, open_run
 
-from lactchain import distributed
+from lactchain.config.settings import ActorConfig, TrainingConfig
 from lactchain.errors import Interrupted
 from lactchain.models.loading import load_actor
-from lactchain.process import launch, stop_requested
-from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig, TrainingConfig
+from lactchain.runs import distributed
+from lactchain.runs.process import launch, stop_requested
+from lactchain.runs.run import read_metrics
 from lactchain.trainers import guards
 from lactchain.trainers.base import save_result, train
 

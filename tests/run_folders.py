@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import (
     CompletionValues,
     EpisodeResult,
@@ -21,8 +22,7 @@ from lactchain.environments.exact import shortest_paths as path_lengths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
-from lactchain.manifests import write_run_file, write_with_manifest
-from lactchain.settings import EnvironmentConfig
+from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import Action, Trajectory
 from lactchain.worlds.wordle.policies import ConsistentWords
 

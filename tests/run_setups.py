@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lactchain import settings
+from lactchain.config import settings
 
 ROOT = Path(__file__).parent.parent
 

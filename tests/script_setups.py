@@ -23,12 +23,8 @@ from typing import Any
 import torch
 import training_setups
 
-from lactchain.config import dump
-from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
-from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
-from lactchain.process import launch
-from lactchain.settings import (
+from lactchain.config.parsing import dump
+from lactchain.config.settings import (
     ActorConfig,
     CollectConfig,
     CriticConfig,
@@ -43,6 +39,10 @@ from lactchain.settings import (
     TrainingConfig,
     recast,
 )
+from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+from lactchain.data.preferences import read_pairs
+from lactchain.data.trajectories import read_trajectories
+from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.make_offline_data import RecordingConfig
 from lactchain.stages.run_pipeline import ActorStageConfig, CriticStageConfig

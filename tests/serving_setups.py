@@ -8,11 +8,11 @@ import torch
 from script_setups import COLLECT, GRID, PREFERENCES, TRAINING, config_of
 from test_rollouts import heard
 
+from lactchain.config.settings import ActorConfig, LoraSettings, SamplerConfig, ServedConfig
 from lactchain.environments.language import make_language_env
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.serving.transport import Transport
-from lactchain.settings import ActorConfig, LoraSettings, SamplerConfig, ServedConfig
 from lactchain.stages.run_pipeline import ActorStageConfig
 
 GRAMMAR = make_language_env(GRID).grammar

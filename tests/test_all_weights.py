@@ -10,6 +10,7 @@ import torch
 from script_setups import LORA, build_weights
 from torch import nn
 
+from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.models import loading
 from lactchain.models.adapters import save_adapter
@@ -17,7 +18,6 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig, CriticConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import family_models  # noqa: E402

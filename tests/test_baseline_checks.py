@@ -10,15 +10,6 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from lactchain.baselines import member_envs
-from lactchain.baselines.checks import (
-    GAMMA,
-    PROBES,
-    check_advantages,
-    check_conservatism,
-    check_double_q,
-    check_replay,
-    examine,
-)
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.member_envs import MemberEnvs
@@ -27,6 +18,15 @@ from lactchain.baselines.replay import Batch, ReplayBuffer
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
 from lactchain.functional.returns import generalized_advantages
 from lactchain.functional.value_losses import cql_penalty, double_q_targets
+from lactchain_extras.agent_checks import (
+    GAMMA,
+    PROBES,
+    check_advantages,
+    check_conservatism,
+    check_double_q,
+    check_replay,
+    examine,
+)
 
 NUM_COPIES = 4
 

@@ -36,7 +36,8 @@ from lactchain.baselines.settings import (
 from lactchain.baselines.state_files import load_state, save_state
 from lactchain.baselines.training import random_transitions, read_agent, train_agent
 from lactchain.baselines.transitions import write_transitions
-from lactchain.config import dump, parse
+from lactchain.config.parsing import dump, parse
+from lactchain.config.settings import RunConfig
 from lactchain.errors import (
     ConfigError,
     DataError,
@@ -44,9 +45,8 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.inspection.report import write_learning_curve, write_report
-from lactchain.run import read_metrics
-from lactchain.settings import RunConfig
+from lactchain.runs.run import read_metrics
+from lactchain_extras.explorer.report import write_learning_curve, write_report
 
 LOOP = LoopConfig(
     num_members=2, total_steps=480, log_every_steps=64, eval_every_steps=160, num_eval_episodes=3,
@@ -211,7 +211,7 @@ def test_killed_it_goes_on_from_its_last_checkpoint_to_the_bit(name, finished, t
     code = f"""
 import time
 from lactchain.baselines import settings, training
-from lactchain.config import parse
+from lactchain.config.parsing import parse
 save = training.Training.save
 def slow_save(self):
     save(self)

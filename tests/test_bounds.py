@@ -6,8 +6,8 @@ from typing import Annotated
 
 import pytest
 
-from lactchain.bounds import AtLeast1, Bound, Bounded, Positive, Share
-from lactchain.config import dump, parse
+from lactchain.config.bounds import AtLeast1, Bound, Bounded, Positive, Share
+from lactchain.config.parsing import dump, parse
 from lactchain.errors import ConfigError
 
 

@@ -9,6 +9,7 @@ import pytest
 from dice_worlds import AT_A, AT_B, BOLD, CAREFUL, GOAL, HOLE, bridge
 
 from lactchain import FunctionPolicy
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode, all_episodes
 from lactchain.data.expected_results import chain_worth, expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
@@ -23,7 +24,6 @@ from lactchain.environments.exact import (
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
-from lactchain.settings import EnvironmentConfig
 from lactchain.types import Action
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lactchain import manifests
-from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import seal, to_json
-from lactchain.manifests import verify_manifest, write_manifest, write_run_file
+from lactchain.storage import manifests
+from lactchain.storage.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
+from lactchain.storage.files import seal, to_json
+from lactchain.storage.manifests import verify_manifest, write_manifest, write_run_file
 
 
 def make_checkpoint(directory: Path, step: int, **extra) -> Path:

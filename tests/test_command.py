@@ -12,8 +12,9 @@ import yaml
 from run_folders import write_text_run
 from script_setups import config_class
 
-from lactchain import command, shipped
-from lactchain.config import parse, to_dict
+from lactchain import command
+from lactchain.config import shipped
+from lactchain.config.parsing import parse, to_dict
 from lactchain.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent

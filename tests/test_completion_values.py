@@ -8,6 +8,7 @@ import torch
 from run_folders import MAZE, WORDLE
 from script_setups import SHAPE
 
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.evaluations import CompletionValues, read_values
 from lactchain.data.exact_values import estimate_completion_values
@@ -16,7 +17,6 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
 from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 

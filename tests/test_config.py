@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from lactchain import settings
-from lactchain.config import (
+from lactchain.config import settings
+from lactchain.config.parsing import (
     differences,
     dump,
     load,

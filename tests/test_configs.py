@@ -10,10 +10,10 @@ import torch
 from script_setups import config_class
 from test_prompting import MISTRAL, sentencepiece_like
 
-from lactchain.config import dump, parse
+from lactchain.config.parsing import dump, parse
+from lactchain.config.settings import RunConfig, SamplerConfig, TrainingConfig, recast
 from lactchain.environments.language import make_language_env
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import RunConfig, SamplerConfig, TrainingConfig, recast
 from lactchain.stages import run_pipeline
 from lactchain.stages.memory import Batch, memory_of
 from lactchain.stages.sizing import fill, measure_world

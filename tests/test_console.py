@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 from script_setups import build_weights, config_of, run_here
 
-from lactchain import progress
-from lactchain.console import GrowingTable, console, plain, table
 from lactchain.errors import Interrupted
-from lactchain.progress import Step, live_line, under_way
+from lactchain.runs import progress
+from lactchain.runs.console import GrowingTable, console, plain, table
+from lactchain.runs.progress import Step, live_line, under_way
 from lactchain.stages.closing import command
 from lactchain.stages.rounds import Rounds
 

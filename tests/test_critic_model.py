@@ -9,12 +9,12 @@ import torch
 from test_tiny_models import SMALL, corpus
 from transformers import AutoModelForSequenceClassification
 
+from lactchain.config.settings import CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import at_stored_precision
 from lactchain.models.pooling import pool
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
-from lactchain.settings import CriticConfig, LoraSettings
 from lactchain.types import Critic
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]

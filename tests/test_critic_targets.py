@@ -15,10 +15,10 @@ from training_setups import (
     train_here,
 )
 
+from lactchain.config.settings import CriticConfig
 from lactchain.errors import DataError
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.run import read_metrics
-from lactchain.settings import CriticConfig
+from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import train
 from lactchain.trainers.critic import (
     EpisodeTable,

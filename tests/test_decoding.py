@@ -15,14 +15,14 @@ from decoding_setups import (
 from test_tiny_models import TOKENIZER
 from transformers import MistralForCausalLM
 
+from lactchain.config.settings import ActorConfig, LoraSettings
 from lactchain.errors import ConfigError, NonFiniteError
+from lactchain.functional.random_streams import draw, uniform
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
 from lactchain.models.generation import cascade
 from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
 from lactchain.models.generation.decoding import Decoder
-from lactchain.random_streams import draw, uniform
-from lactchain.settings import ActorConfig, LoraSettings
 from lactchain.types import ChainGrammar
 
 

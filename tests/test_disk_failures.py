@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from test_checkpoints import make_checkpoint
 
-from lactchain import files
-from lactchain.checkpoints import latest_checkpoint, prune_checkpoints
+from lactchain.config.settings import RunConfig
 from lactchain.errors import DiskError
-from lactchain.files import atomic_write, disk_errors
-from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.run import Run
+from lactchain.runs.run import Run
 from lactchain.search.evolution import Generation, Individual
 from lactchain.search.runs import record_generation
-from lactchain.settings import RunConfig
+from lactchain.storage import files
+from lactchain.storage.checkpoints import latest_checkpoint, prune_checkpoints
+from lactchain.storage.files import atomic_write, disk_errors
+from lactchain.storage.manifests import verify_manifest, write_manifest
 
 
 class Killed(BaseException):
@@ -245,8 +245,8 @@ def test_a_read_only_disk_is_a_disk_error(tiny_disk):
 WRITER = """
 import itertools, random, shutil, sys
 from pathlib import Path
-from lactchain.checkpoints import prune_checkpoints
-from lactchain.manifests import write_manifest
+from lactchain.storage.checkpoints import prune_checkpoints
+from lactchain.storage.manifests import write_manifest
 directory = Path(sys.argv[1])
 for step in itertools.count(int(sys.argv[2])):
     path = directory / f"checkpoint-{step}"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lactchain import distributed
 from lactchain.errors import ConfigError
-from lactchain.run import read_metrics
+from lactchain.runs import distributed
+from lactchain.runs.run import read_metrics
 
 FILES = sorted((Path(__file__).parent.parent / "configs" / "accelerate").glob("*.yaml"))
 WORKER = """
-from lactchain import distributed
-from lactchain.process import launch
-from lactchain.run import Run
+from lactchain.runs import distributed
+from lactchain.runs.process import launch
+from lactchain.runs.run import Run
 from run_setups import Config
 
 def main(config):

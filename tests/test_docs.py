@@ -22,16 +22,16 @@ from script_setups import SHAPE, config_class
 import lactchain
 from lactchain import errors
 from lactchain.command import arguments_of
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.config.strategies import STRATEGIES
 from lactchain.data.alarms import RULES, Rule
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments import extractors
 from lactchain.errors import LactChainError
-from lactchain.settings import EnvironmentConfig
 from lactchain.stages.round_results import RoundResults
-from lactchain.strategies import STRATEGIES
 
 FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|recipes|tests"
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
@@ -218,7 +218,7 @@ def test_the_fields_of_the_grid_world_are_listed():
 
 
 def test_the_menu_of_strategies_is_listed():
-    (menu,) = re.findall(r"`lactchain/strategies.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
+    (menu,) = re.findall(r"`lactchain/config/strategies.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
     assert names(menu) == list(STRATEGIES)
 
 

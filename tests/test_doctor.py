@@ -8,9 +8,9 @@ from engine_stand_in import Engine, Script, Silent, answer, serving
 from script_setups import GRID
 from serving_setups import GRAMMAR
 
+from lactchain.config.settings import PlayerConfig
 from lactchain.errors import Interrupted, ServerError
-from lactchain.settings import PlayerConfig
-from lactchain.stages.doctor import DoctorConfig, main
+from lactchain_extras.stages.doctor import DoctorConfig, main
 
 
 def visited(engine, model, adapter=None):
@@ -134,7 +134,7 @@ def test_of_a_server_that_knows_texts_alone_less_is_asked(weights, capsys):
 
 
 def test_a_signal_is_no_finding(weights, monkeypatch, capsys):
-    monkeypatch.setattr("lactchain.process._requested_signal", 15)
+    monkeypatch.setattr("lactchain.runs.process._requested_signal", 15)
     with serving(Silent([])) as server, pytest.raises(Interrupted) as stop:
         visited(server, weights / "actor")
     assert stop.value.exit_code == 143 and "AMISS" not in capsys.readouterr().out

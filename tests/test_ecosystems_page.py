@@ -11,12 +11,12 @@ from pages import BY_PATH
 from script_setups import SHAPE
 from trl_setups import cloned_qwen
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.ecosystems.openenv_server import Served
-from lactchain.ecosystems.sessions import Session
-from lactchain.ecosystems.tasks import task_states
 from lactchain.environments.language import make_language_env
-from lactchain.settings import EnvironmentConfig
+from lactchain_extras.ecosystems.openenv_server import Served
+from lactchain_extras.ecosystems.sessions import Session
+from lactchain_extras.ecosystems.tasks import task_states
 
 PAGE = BY_PATH["docs/ecosystems.md"]
 URL, QWEN = "127.0.0.1:8000", "Qwen/Qwen3-0.6B"

@@ -21,6 +21,7 @@ from transformers import (
     T5Config,
 )
 
+from lactchain.config.settings import CriticConfig, LoraSettings, TrainingConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import make_pairs
@@ -29,8 +30,7 @@ from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_encoder
 from lactchain.models.runtime import quiet
-from lactchain.run import Run
-from lactchain.settings import CriticConfig, LoraSettings, TrainingConfig
+from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
 from lactchain.types import Action, Trajectory

@@ -10,6 +10,7 @@ from script_setups import GRID
 from serving_setups import GRAMMAR, STATE, asked_of, same
 from sglang_stand_in import SGLang
 
+from lactchain.config.settings import PlayerConfig
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
@@ -18,8 +19,7 @@ from lactchain.models.actor import LanguageActor
 from lactchain.serving.dialects import DIALECTS, Row
 from lactchain.serving.policy import ServedActor
 from lactchain.serving.servers import sync
-from lactchain.settings import PlayerConfig
-from lactchain.stages.doctor import examine
+from lactchain_extras.stages.doctor import examine
 
 ROW = Row("base", "lactchain-1", "hi", [1, 5, 6], 2**63 - 1, 0.5, 12, 2, "a|b")
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from script_setups import GRID, build_weights, config_of, run_here
 
+from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
@@ -14,8 +15,7 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.run import Run
-from lactchain.settings import ActorConfig, CriticConfig
+from lactchain.runs.run import Run
 from lactchain.stages import train_critic
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.train_critic import measure_values

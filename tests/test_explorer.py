@@ -11,10 +11,10 @@ from run_folders import HOSTILE, write_text_run, write_wordle_run
 from lactchain.data.movement import loops
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.inspection.contents import contents
-from lactchain.inspection.notebook import explore
-from lactchain.inspection.report import write_report
 from lactchain.inspection.run_view import open_run
-from lactchain.manifests import write_with_manifest
+from lactchain.storage.manifests import write_with_manifest
+from lactchain_extras.explorer.notebook import explore
+from lactchain_extras.explorer.report import write_report
 
 SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "run")
 

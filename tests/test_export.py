@@ -10,16 +10,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lactchain.config.settings import ActorConfig, LoraSettings, RunConfig
 from lactchain.errors import DataError, NonFiniteError
-from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import write_tensors
-from lactchain.settings import ActorConfig, LoraSettings, RunConfig
 from lactchain.stages import export
 from lactchain.stages.export import ExportConfig
+from lactchain.storage.manifests import verify_manifest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402

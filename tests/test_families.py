@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.data.preferences import write_pairs
 from lactchain.errors import ConfigError
 from lactchain.models import families
@@ -17,7 +18,6 @@ from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_completion
 from lactchain.models.shared_prefix import can_read_once
 from lactchain.models.values import ValueMeaning, ValueModel
-from lactchain.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.stages import train_simpo
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs

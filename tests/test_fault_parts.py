@@ -12,9 +12,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from fault_matrix import power, programs  # noqa: E402
 
-from lactchain.files import atomic_write  # noqa: E402
-from lactchain.run import Run  # noqa: E402
-from lactchain.settings import RunConfig  # noqa: E402
+from lactchain.config.settings import RunConfig  # noqa: E402
+from lactchain.runs.run import Run  # noqa: E402
+from lactchain.storage.files import atomic_write  # noqa: E402
 
 
 def recorded(write, folder):

@@ -40,10 +40,10 @@ from fault_matrix.cases import Case, good, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest, whole  # noqa: E402
 
 from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
-from lactchain.files import read_json_lines  # noqa: E402
-from lactchain.manifests import write_manifest, write_with_manifest  # noqa: E402
-from lactchain.run import Run  # noqa: E402
-from lactchain.settings import RunConfig  # noqa: E402
+from lactchain.config.settings import RunConfig  # noqa: E402
+from lactchain.runs.run import Run  # noqa: E402
+from lactchain.storage.files import read_json_lines  # noqa: E402
+from lactchain.storage.manifests import write_manifest, write_with_manifest  # noqa: E402
 
 SHORT = {
     "kills": ("search_random", 2), "signals": ("train_dqn", 1), "damage": ("search_random", 3),
@@ -396,7 +396,7 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
     command = ["--config", b"critic: {lora: foreign_code.Thing}"]
     try_it = partial(configurations.parse_one, CLASSES["train_critic"], tmp_path, command)
     assert try_it()["fault"] is None
-    monkeypatch.setattr("lactchain.config._check", lambda *_: None)
+    monkeypatch.setattr("lactchain.config.parsing._check", lambda *_: None)
     assert try_it()["fault"] == "imported"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lactchain.errors import DataError
-from lactchain.files import append_json_lines, read_sealed_lines, read_versioned_json, seal
+from lactchain.storage.files import append_json_lines, read_sealed_lines, read_versioned_json, seal
 
 
 def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):

@@ -9,14 +9,14 @@ import pytest
 from PIL import Image, ImageColor
 
 import lactchain.worlds  # noqa: F401  registers
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
-from lactchain.data.films import Frame, NotingPolicy, film, write_gif
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.canvas import AGENT, CELL, FLAG, PAPER, WALL
 from lactchain.worlds.wordle.words import COLOURS
+from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
 STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}

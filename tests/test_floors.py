@@ -10,11 +10,11 @@ from exact_returns import (
     wordle_return,
 )
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
-from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.maze.policies import LegalMoves
 from lactchain.worlds.maze.tables import MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from openenv_servers import running
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, collection_metrics
-from lactchain.ecosystems import free_text
-from lactchain.ecosystems.openenv_server import Served
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig
-from lactchain.trl import tasks
 from lactchain.types import FunctionPolicy
+from lactchain_extras.ecosystems import free_text
+from lactchain_extras.ecosystems.openenv_server import Served
+from lactchain_extras.trl import tasks
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 SUMS = [

@@ -7,16 +7,16 @@ import pytest
 import torch
 from gguf_files import END, START, TEXTS, UNKNOWN, tiny_llama, tiny_tokenizer, write_gguf
 
-from lactchain.data.model_cards import Base
+from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.manifests import MANIFEST, read_manifest
 from lactchain.models.actor import LanguageActor
 from lactchain.models.gguf import convert_gguf
 from lactchain.models.loading import load_actor
 from lactchain.models.places import resolve_weights
-from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain.storage.manifests import MANIFEST, read_manifest
+from lactchain_extras.cards.model_cards import Base
 
 TOKENIZER = tiny_tokenizer()
 MODEL = tiny_llama(len(TOKENIZER))

@@ -9,6 +9,7 @@ import torch
 from test_value_trainers import alone, shaken
 from training_setups import MAKERS, STATES, build_weights, open_run
 
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, RankingConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
 from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk
@@ -17,7 +18,6 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
-from lactchain.settings import ActorConfig, GuidedActorConfig, RankingConfig
 from lactchain.trainers.base import save_result
 from lactchain.types import ChainGrammar
 

@@ -10,13 +10,13 @@ from script_setups import COLLECT, config_of, start
 from test_tiny_models import SMALL, corpus
 from training_setups import exit_codes
 
-from lactchain.manifests import verify_manifest
+from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
-from lactchain.settings import ActorConfig, CriticConfig, LoraSettings
+from lactchain.storage.manifests import verify_manifest
 from lactchain.types import ChainGrammar
 
 GRAMMAR = ChainGrammar(("move forward", "turn left"), 3)

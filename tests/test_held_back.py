@@ -11,7 +11,8 @@ import pytest
 from run_folders import write_run
 from script_setups import BEHAVIOR, GRID, PREFERENCES, build_weights, config_of, run_here
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
 from lactchain.data.base_models import corpus
 from lactchain.data.candidates import some_after_completion
 from lactchain.data.episodes import (
@@ -37,11 +38,9 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection.run_view import open_run
-from lactchain.inspection.summary import Share, summarise
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_tokenizer
-from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
+from lactchain.runs.run import read_metrics
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.token_values import read_view
@@ -50,6 +49,7 @@ from lactchain.stages.train_critic import critic_figures
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import Action
+from lactchain_extras.explorer.summary import Share, summarise
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way

@@ -12,6 +12,7 @@ from script_setups import GRID, build_weights, config_of, run_here
 from transformers import AutoTokenizer
 
 import lactchain
+from lactchain.config.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
 from lactchain.data.exact_values import best_values
 from lactchain.data.inspections import CANDIDATES, read_inspection, state_text, write_inspection
 from lactchain.data.preferences import read_pairs, write_pairs
@@ -21,8 +22,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.errors import DataError
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.run import Run
-from lactchain.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
+from lactchain.runs.run import Run
 from lactchain.stages import recording
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
 from lactchain.stages.recording import Recorder, TokenTexts, merge

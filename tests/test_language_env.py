@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import lactchain.environments.language as language
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import (
     LanguageEnv,
     TextView,
@@ -17,7 +18,6 @@ from lactchain.environments.language import (
 )
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.gridworld.env import GridWorld
 
 START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}

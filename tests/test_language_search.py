@@ -13,11 +13,23 @@ from safetensors.torch import load_file
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
+from lactchain.config.settings import ActorConfig, RunConfig
+from lactchain.config.tunable import tunable_values, tunables
 from lactchain.data.evaluations import write_episodes
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
-from lactchain.files import read_json_lines
 from lactchain.models.adapters import save_adapter
-from lactchain.models.growth import (
+from lactchain.models.loading import load_actor
+from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
+from lactchain.runs.run import Run
+from lactchain.search.evolution import Evolution, Individual
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.stages.evaluate import EvaluationConfig
+from lactchain.stages.search import LanguageConfig, SearchConfig
+from lactchain.stages.search import main as search
+from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.storage.files import read_json_lines
+from lactchain_extras.language_search.actors import LanguageSpecies, Weights
+from lactchain_extras.language_search.growth import (
     add_layer,
     add_mlp_units,
     disturb,
@@ -25,18 +37,6 @@ from lactchain.models.growth import (
     read_model,
     write_model,
 )
-from lactchain.models.loading import load_actor
-from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
-from lactchain.run import Run
-from lactchain.search.evolution import Evolution, Individual
-from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
-from lactchain.settings import ActorConfig, RunConfig
-from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.language_actors import LanguageSpecies, Weights
-from lactchain.stages.search import LanguageConfig, SearchConfig
-from lactchain.stages.search import main as search
-from lactchain.stages.train_simpo import TrainSimPOConfig
-from lactchain.tunable import tunable_values, tunables
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
 TUNABLES = [

@@ -16,7 +16,7 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.process import launch, seed_everything
+from lactchain.runs.process import launch, seed_everything
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_programming_error_is_not_hidden(script):
 THREADS = """
 import sys, threading, time
 from run_setups import Config
-from lactchain import process
+from lactchain.runs import process
 process.GRACE_SECONDS = 0.5
 def main(config):
     threading.Thread(target=time.sleep, args=(1000,), name="left by a world").start()
@@ -133,7 +133,7 @@ POLLING = """
 import sys, time
 from run_setups import Config
 from lactchain.errors import Interrupted
-from lactchain.process import launch, stop_requested
+from lactchain.runs.process import launch, stop_requested
 
 def main(config):
     print("ready", flush=True)
@@ -171,7 +171,7 @@ def test_a_second_signal_ends_at_once():
 
 STUCK = """
 import hashlib
-import lactchain.process
+import lactchain.runs.process
 from run_setups import Config
 
 def main(config):
@@ -179,8 +179,8 @@ def main(config):
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes outside Python, as a collective
 
 main.__module__ = "run_setups"
-lactchain.process.GRACE_SECONDS = 0.1
-lactchain.process.launch(main, Config)
+lactchain.runs.process.GRACE_SECONDS = 0.1
+lactchain.runs.process.launch(main, Config)
 """
 
 
@@ -205,7 +205,7 @@ def test_one_of_several_processes_ends_though_it_waits_to_meet_the_others(monkey
 
 ALARM = """
 import signal, time
-import lactchain.process
+import lactchain.runs.process
 from run_setups import Config
 
 def main(config):
@@ -215,8 +215,8 @@ def main(config):
     print("done")
 
 main.__module__ = "run_setups"
-lactchain.process.GRACE_SECONDS = 0.1
-lactchain.process.launch(main, Config)
+lactchain.runs.process.GRACE_SECONDS = 0.1
+lactchain.runs.process.launch(main, Config)
 """
 
 
@@ -229,7 +229,7 @@ def test_a_signal_that_an_environment_sends_itself_ends_none_of_several_processe
 
 AT_ONCE = """
 import os, signal, time
-import lactchain.process
+import lactchain.runs.process
 from run_setups import Config
 
 listen = signal.signal
@@ -244,8 +244,8 @@ def main(config):
 
 main.__module__ = "run_setups"
 signal.signal = listen_and_be_asked
-lactchain.process.GRACE_SECONDS = 0.1
-lactchain.process.launch(main, Config)
+lactchain.runs.process.GRACE_SECONDS = 0.1
+lactchain.runs.process.launch(main, Config)
 """
 
 

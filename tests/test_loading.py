@@ -13,9 +13,10 @@ from safetensors.torch import load_file, save_file
 from test_tiny_models import SMALL, corpus
 from transformers import PreTrainedTokenizerFast
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, CriticConfig, GuidedActorConfig, LoraSettings
+from lactchain.config.shipped import with_files
 from lactchain.errors import ConfigError, DataError
-from lactchain.manifests import write_manifest, write_run_file
 from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
     ADAPTER_FILES,
@@ -32,9 +33,8 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
-from lactchain.settings import ActorConfig, CriticConfig, GuidedActorConfig, LoraSettings
-from lactchain.shipped import with_files
 from lactchain.stages.prepare_weights import PrepareWeightsConfig
+from lactchain.storage.manifests import write_manifest, write_run_file
 
 IDS = torch.tensor([[5, 60, 280, 7]])
 LORA = LoraSettings(r=2, alpha=4)

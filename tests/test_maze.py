@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import all_episodes
 from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.maze.env import Maze
 from lactchain.worlds.maze.tables import LAYOUTS, MazeTables
 from lactchain.worlds.maze.view import PARTIAL_TEMPLATE, TERSE_TEMPLATE

@@ -11,14 +11,14 @@ import torch
 from script_setups import CLASSES, GRID, LORA, build_weights, config_of, run_here
 from transformers import MistralConfig, MistralForCausalLM
 
-from lactchain import process
+from lactchain.config.settings import ActorConfig, ServedConfig, TrainingConfig
 from lactchain.data.exact_values import exact_policy
 from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import HeadedModel
 from lactchain.models.loading import load_actor, readable
 from lactchain.models.runtime import available_memory, free_memory, is_out_of_memory
-from lactchain.settings import ActorConfig, ServedConfig, TrainingConfig
+from lactchain.runs import process
 from lactchain.stages import collect_rollouts, train_bc, train_critic
 from lactchain.stages.memory import Batch, enough_memory, memory_of
 from lactchain.stages.search import LanguageConfig, SearchConfig

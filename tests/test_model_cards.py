@@ -14,29 +14,29 @@ from hub_stand_in import serving
 from huggingface_hub import ModelCard
 from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_here
 
-from lactchain import process
-from lactchain.config import parse
-from lactchain.data import model_cards
-from lactchain.data.evaluations import EpisodeResult, StateValues
-from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
-from lactchain.data.model_cards import Base, code, success_figures
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError
-from lactchain.files import read_json
-from lactchain.manifests import verify_manifest, write_manifest
-from lactchain.run import Run
-from lactchain.saved import load_policy
-from lactchain.settings import (
+from lactchain.config.parsing import parse
+from lactchain.config.settings import (
     ActorConfig,
     EnvironmentConfig,
     PlayerConfig,
     RunConfig,
     ValueConfig,
 )
+from lactchain.data.evaluations import EpisodeResult, StateValues
+from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError
+from lactchain.runs import process
+from lactchain.runs.run import Run
+from lactchain.saved import load_policy
 from lactchain.stages import export
 from lactchain.stages.export import ExportConfig, push
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_mc import TrainMCConfig
+from lactchain.storage.files import read_json
+from lactchain.storage.manifests import verify_manifest, write_manifest
+from lactchain_extras.cards import model_cards
+from lactchain_extras.cards.model_cards import Base, code, success_figures
 
 CARDS = {
     "a pipeline's actor": "pipeline/actor",

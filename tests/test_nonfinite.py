@@ -13,9 +13,9 @@ from training_setups import (
     spoil_loss,
 )
 
-from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import NonFiniteError
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
+from lactchain.storage.checkpoints import latest_checkpoint
 from lactchain.trainers.base import train
 
 

@@ -9,7 +9,8 @@ from explorer_runs import GridRun
 from nbclient import NotebookClient
 from run_folders import write_text_run
 
-from lactchain.inspection.notebook import explore, frames, open_run
+from lactchain.inspection.notebook import frames, open_run
+from lactchain_extras.explorer.notebook import explore
 
 
 def run_notebook(root, run_dir, monkeypatch) -> list[str]:

@@ -21,21 +21,21 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from websockets.sync.client import connect
 
+from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.ecosystems import free_text
-from lactchain.ecosystems.manifest import manifest
-from lactchain.ecosystems.openenv_server import Served
-from lactchain.ecosystems.sessions import Session
-from lactchain.ecosystems.tasks import begin
 from lactchain.environments.chance import best_within, random_within
 from lactchain.environments.exact import all_chains, chain_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import TextView, tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.types import FunctionPolicy
+from lactchain_extras.ecosystems import free_text
+from lactchain_extras.ecosystems.manifest import manifest
+from lactchain_extras.ecosystems.openenv_server import Served
+from lactchain_extras.ecosystems.sessions import Session
+from lactchain_extras.ecosystems.tasks import begin
 
 GRID = EnvironmentConfig(
     kwargs={"size": 2}, template="brief", max_chain_length=3, max_chains=4,

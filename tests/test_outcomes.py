@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from script_setups import PREFERENCES, config_of, run_here
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.expected_results import chain_worth
 from lactchain.data.preferences import read_pairs
@@ -16,7 +17,6 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import FunctionPolicy
 from lactchain.worlds.wordle.env import Wordle

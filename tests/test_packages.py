@@ -10,19 +10,19 @@ import pytest
 import torch
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, CriticConfig, PackagedModel
 from lactchain.data import base_models
-from lactchain.data.model_cards import Base
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import sha256
-from lactchain.manifests import verify_manifest
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.wheels import unpack
-from lactchain.settings import ActorConfig, CriticConfig, PackagedModel
 from lactchain.stages import run_pipeline
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.storage.files import sha256
+from lactchain.storage.manifests import verify_manifest
+from lactchain_extras.cards.model_cards import Base
 
 WHEEL = "carrier-1.0-py3-none-any.whl"
 RUNS = "raise SystemExit('a package was imported')"

@@ -174,7 +174,7 @@ def test_what_raises_where_an_episode_of_a_rollout_begins_is_told(odd):
 
 HANGS = """
 import threading, time
-from lactchain import process
+from lactchain.runs import process
 from lactchain.environments import patience
 class Endless:
     def step(self, action):

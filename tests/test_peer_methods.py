@@ -17,6 +17,7 @@ from datasets import Dataset
 from trl import GRPOTrainer
 from trl_setups import GRID, cloned_mistral
 
+from lactchain.config.settings import ActorConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
@@ -25,11 +26,10 @@ from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import shipped_view
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
-from lactchain.run import Run
-from lactchain.settings import ActorConfig, PreferenceConfig, RunConfig, SamplerConfig
+from lactchain.runs.run import Run
 from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.run_pipeline import ActorStageConfig, RunPipelineConfig
-from lactchain.trl import episode_return, rollout, tasks
+from lactchain_extras.trl import episode_return, rollout, tasks
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 

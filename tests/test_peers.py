@@ -9,8 +9,8 @@ import time
 import pytest
 from torch.distributed import HashStore
 
-from lactchain import distributed
-from lactchain.peers import LOOKS, Peers
+from lactchain.runs import distributed
+from lactchain.runs.peers import LOOKS, Peers
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from run_folders import MAZE, write_maze_run
 
 from lactchain.environments.language import language_env
 from lactchain.inspection.pictures import KINDS, Mark, Picture, Scene
-from lactchain.inspection.report import render
 from lactchain.inspection.run_view import open_run
-from lactchain.manifests import write_run_file
+from lactchain.storage.manifests import write_run_file
+from lactchain_extras.explorer.report import render
 
 GRID = {"x": 0, "y": 1, "orientation": 3, "goal_x": 2, "goal_y": 3}
 SCENES = {

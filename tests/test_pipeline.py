@@ -19,17 +19,17 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
-from lactchain.config import load as read_config
-from lactchain.config import to_dict
+from lactchain.config.parsing import load as read_config
+from lactchain.config.parsing import to_dict
+from lactchain.config.settings import RunConfig
 from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError, ConfigError
-from lactchain.manifests import read_run_file, write_run_file
-from lactchain.run import read_metrics
-from lactchain.settings import RunConfig
+from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results
 from lactchain.stages.selection import SelectionConfig
 from lactchain.stages.train_bc import WarmStartConfig
+from lactchain.storage.manifests import read_run_file, write_run_file
 
 
 @pytest.fixture(scope="module")

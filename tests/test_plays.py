@@ -9,6 +9,7 @@ from dice_worlds import lottery, register
 from script_setups import config_of, run_here
 
 from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data import plays as module
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.evaluations import read_values
@@ -21,7 +22,6 @@ from lactchain.environments.chance import best_within
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
-from lactchain.settings import EnvironmentConfig
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import RememberingPolicy
 

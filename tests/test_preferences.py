@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lactchain.config.settings import EnvironmentConfig, PreferenceConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.preferences import (
     DROP_REASONS,
@@ -17,7 +18,6 @@ from lactchain.data.preferences import (
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError, NoPairsError
-from lactchain.settings import EnvironmentConfig, PreferenceConfig
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import Action, PreferencePair
 

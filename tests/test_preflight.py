@@ -13,22 +13,22 @@ import pytest
 from script_setups import GRID, build_weights, config_of, run_here
 
 import lactchain
-from lactchain import distributed
 from lactchain.baselines.settings import TrainCQLConfig, TrainDQNConfig, WorldConfig
 from lactchain.baselines.training import train_agent
+from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import follow, stand_for
-from lactchain.manifests import write_run_file
 from lactchain.models.places import resolve_weights
-from lactchain.preflight import look_up
-from lactchain.results import result_of
-from lactchain.run import Run
-from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
+from lactchain.runs import distributed
+from lactchain.runs.preflight import look_up
+from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.rounds import full_keys
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.storage.files import follow, stand_for
+from lactchain.storage.manifests import write_run_file
+from lactchain.storage.results import result_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,7 +86,7 @@ def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, wei
     """The same command, mended, goes on in the same folder."""
     program = (
         "import sys; sys.argv[0] = 'evaluate'\n"
-        "from lactchain.process import launch\n"
+        "from lactchain.runs.process import launch\n"
         "from lactchain.stages.evaluate import EvaluateConfig, main\n"
         "try:\n    launch(main, EvaluateConfig)\n"
         "finally:\n    print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))\n"

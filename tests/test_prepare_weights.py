@@ -13,13 +13,18 @@ import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
 
-from lactchain import process
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import (
+    ActorConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    TinyModelConfig,
+    TrainingConfig,
+)
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
-from lactchain.manifests import verify_manifest
 from lactchain.models.adapters import base_checksum
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
@@ -27,16 +32,11 @@ from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.models.weight_files import download
-from lactchain.settings import (
-    ActorConfig,
-    CriticConfig,
-    EnvironmentConfig,
-    TinyModelConfig,
-    TrainingConfig,
-)
+from lactchain.runs import process
 from lactchain.stages import train_bc
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
+from lactchain.storage.manifests import verify_manifest
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"

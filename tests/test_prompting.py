@@ -9,10 +9,10 @@ from test_tiny_models import ACTIONS, TOKENIZER
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lactchain.config.strategies import STRATEGIES, resolve_strategy
 from lactchain.errors import DataError
 from lactchain.models import prompting
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.strategies import STRATEGIES, resolve_strategy
 from lactchain.types import Action
 
 OWN = 'Go to the goal. Answer like {"moves": ["turn left"]}. At most {max_chain_length}.'

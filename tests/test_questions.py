@@ -7,6 +7,7 @@ import pytest
 from script_setups import config_of, run_here
 
 from lactchain import Action, PreferenceConfig
+from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.preferences import read_pairs
 from lactchain.data.questions import Question, questions_asked
@@ -14,7 +15,6 @@ from lactchain.data.rollouts import Rollouts, collect
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
-from lactchain.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.sizing import measure_world
 from lactchain.stages.train_bc import BehaviorConfig, played_examples

@@ -14,9 +14,9 @@ import pytest
 from script_setups import BEHAVIOR, GRID, PREFERENCES, SHAPE, TRAINING
 
 from lactchain.baselines.settings import PPOConfig, WorldConfig
-from lactchain.files import read_json_lines
 from lactchain.search.mutations import check_tunables
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.storage.files import read_json_lines
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import race  # noqa: E402

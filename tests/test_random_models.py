@@ -8,13 +8,13 @@ import torch
 from sentencepiece import SentencePieceProcessor
 from transformers import AutoModel, AutoModelForCausalLM
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import check_weights
-from lactchain.settings import EnvironmentConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from script_setups import build_weights, config_of
 
-from lactchain import process
 from lactchain.baselines.transitions import read_transitions
+from lactchain.config.settings import RunConfig
 from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
@@ -24,15 +24,15 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
-from lactchain.files import append_json_lines, read_json_lines, read_sealed_lines, seal
-from lactchain.inspection.report import write_report
-from lactchain.manifests import RUN_FILE, read_run_file, write_manifest, write_run_file
 from lactchain.models.actor import POLICY_FILE, read_policy
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
-from lactchain.run import Run
-from lactchain.settings import RunConfig
+from lactchain.runs import process
+from lactchain.runs.run import Run
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import sized
+from lactchain.storage.files import append_json_lines, read_json_lines, read_sealed_lines, seal
+from lactchain.storage.manifests import RUN_FILE, read_run_file, write_manifest, write_run_file
+from lactchain_extras.explorer.report import write_report
 
 VALUES = StateValues(({"x": 1}, {"x": 2}), (0.5, -0.25), (0.5, 0.0), 0.9)
 EPISODES = [EpisodeResult({"x": 1}, True, 2, 3), EpisodeResult({"x": 2}, False, 4, 8)]

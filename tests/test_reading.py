@@ -6,7 +6,7 @@ import pytest
 from script_setups import BEHAVIOR, build_weights, config_of, run_here
 
 from lactchain.errors import ConfigError
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
 
 
 @pytest.fixture(scope="module")

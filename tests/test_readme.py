@@ -7,7 +7,7 @@ import pytest
 from pages import BY_PATH, MANUAL, README, ROOT
 
 import lactchain
-from lactchain.settings import EnvironmentConfig
+from lactchain.config.settings import EnvironmentConfig
 
 (TREE,) = map(str.splitlines, BY_PATH["docs/code.md"].blocks(""))
 

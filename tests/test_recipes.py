@@ -15,8 +15,8 @@ import pytest
 from script_setups import CLASSES, build_weights
 from serving_setups import pipeline
 
-from lactchain.config import dump, parse
-from lactchain.stages.doctor import DoctorConfig
+from lactchain.config.parsing import dump, parse
+from lactchain_extras.stages.doctor import DoctorConfig
 
 ROOT = Path(__file__).parent.parent
 NODES = ["127.0.0.1", "127.0.0.2"]

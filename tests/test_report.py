@@ -19,7 +19,7 @@ from run_folders import (
     write_wordle_run,
 )
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
 from lactchain.data.alarms import RULES
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
@@ -28,14 +28,15 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.inspection import rollout_tables
 from lactchain.inspection.answer_tables import Ways
 from lactchain.inspection.contents import contents
-from lactchain.inspection.report import LivePage, render, write_page, write_report
 from lactchain.inspection.run_view import open_run
-from lactchain.inspection.summary import summarise
 from lactchain.inspection.worth import Worth
-from lactchain.manifests import write_run_file, write_with_manifest
-from lactchain.stages.recording import film_run
-from lactchain.stages.report import ReportConfig
+from lactchain.runs.pages import LivePage, write_page
+from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
+from lactchain_extras.explorer.report import render, write_report
+from lactchain_extras.explorer.summary import summarise
+from lactchain_extras.films import film_run
+from lactchain_extras.stages.report import ReportConfig
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import play, write_run
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import (
     CompletionValues,
     EpisodeResult,
@@ -21,13 +22,12 @@ from lactchain.data.evaluations import (
 )
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
-from lactchain.inspection import plots
-from lactchain.inspection.markup import escape
 from lactchain.inspection.run_view import open_run
-from lactchain.inspection.summary import Share, summarise
 from lactchain.inspection.tables import pack
 from lactchain.inspection.worth import Worth
-from lactchain.settings import EnvironmentConfig
+from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.markup import escape
+from lactchain_extras.explorer.summary import Share, summarise
 
 
 def test_completions_have_values_and_advantages_by_hand():

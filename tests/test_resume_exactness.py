@@ -19,10 +19,10 @@ from training_setups import (
     train_in_process,
 )
 
-from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import Interrupted
-from lactchain.manifests import verify_manifest
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
+from lactchain.storage.checkpoints import latest_checkpoint
+from lactchain.storage.manifests import verify_manifest
 from lactchain.trainers import guards
 from lactchain.trainers.base import train
 

@@ -14,11 +14,11 @@ from script_setups import (
     run_here,
 )
 
+from lactchain.config.settings import RunConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
-from lactchain.manifests import verify_manifest
-from lactchain.settings import RunConfig
+from lactchain.storage.manifests import verify_manifest
 
 
 @pytest.fixture(scope="module")

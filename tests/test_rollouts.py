@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from script_setups import GRID, build_weights
 
+from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.data import rollouts as module
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
@@ -29,7 +30,6 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, EnvironmentFault, Interrupted, ServerError
 from lactchain.models.actor import LanguageActor
-from lactchain.settings import ActorConfig, EnvironmentConfig
 from lactchain.types import Action
 
 FOUR = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")

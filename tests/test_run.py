@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from run_setups import Config, start
 
-from lactchain import distributed, process, settings
-from lactchain.config import load, parse
+from lactchain.config import settings
+from lactchain.config.parsing import load, parse
 from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.manifests import verify_manifest, write_manifest
-from lactchain.run import Run
+from lactchain.runs import distributed, process
+from lactchain.runs.run import Run
+from lactchain.storage.manifests import verify_manifest, write_manifest
 
 
 def leave_something(run_dir: Path) -> Run:
@@ -88,7 +89,7 @@ def test_a_stage_of_a_run_that_was_moved_goes_on_with_what_lies_in_the_run(run_d
 
 
 def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
-    monkeypatch.setattr("lactchain.settings.find_spec", lambda name: name)
+    monkeypatch.setattr("lactchain.config.settings.find_spec", lambda name: name)
     first = leave_something(run_dir)
     harmless = settings.RunConfig(
         run_dir="elsewhere", report_to=["wandb"], resume="must", timeout_minutes=5
@@ -157,7 +158,7 @@ def test_a_folder_of_other_things_is_not_taken_over(run_dir):
 
 def test_what_another_process_writes_when_this_one_ends_belongs_to_the_run(run_dir, monkeypatch):
     with pytest.raises(OSError), Run.open(run_dir, Config()):
-        monkeypatch.setattr("lactchain.run.distributed.world_size", lambda: 2)
+        monkeypatch.setattr("lactchain.runs.run.distributed.world_size", lambda: 2)
         raise OSError
     monkeypatch.undo()
     (run_dir / "pairs").mkdir()
@@ -217,7 +218,7 @@ HOLDER = """
 import sys
 import time
 from run_setups import Config
-from lactchain.run import Run
+from lactchain.runs.run import Run
 run = Run.open(sys.argv[1], Config())
 print("open", flush=True)
 sys.stdin.read()

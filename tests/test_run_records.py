@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from run_setups import Config
 
-from lactchain import settings
-from lactchain.config import load
+from lactchain.config import settings
+from lactchain.config.parsing import load
 from lactchain.errors import DataError
-from lactchain.manifests import describe, verify_manifest, write_manifest
-from lactchain.run import Run, read_metrics
+from lactchain.runs.run import Run, read_metrics
+from lactchain.storage.manifests import describe, verify_manifest, write_manifest
 
 
 def test_a_summary_marks_the_end_and_is_written_last(run_dir):
@@ -131,7 +131,7 @@ def test_the_id_of_a_run_stands_in_its_folder(run_dir):
 def test_other_ranks_write_nothing(run_dir, monkeypatch):
     Run.open(run_dir, Config()).close()
     written = {path: path.read_bytes() for path in run_dir.iterdir()}
-    monkeypatch.setattr("lactchain.distributed.is_main", lambda: False)
+    monkeypatch.setattr("lactchain.runs.distributed.is_main", lambda: False)
     run = Run.open(run_dir, Config())
     run.log({"a": 1}, step=1)
     run.truncate_metrics(0)

@@ -9,10 +9,10 @@ import pytest
 from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_here
 
 import lactchain
+from lactchain.config.settings import RunConfig, ValueConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor
-from lactchain.settings import RunConfig, ValueConfig
 from lactchain.stages.train_mc import TrainMCConfig
 
 STATES = ["0 0 up 1 1", "1 0 left 0 1"]

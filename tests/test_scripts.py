@@ -32,12 +32,12 @@ from script_setups import (
     run_here,
 )
 
-from lactchain import process
-from lactchain.config import parse
-from lactchain.console import console
+from lactchain.config.parsing import parse
+from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.run import read_metrics
-from lactchain.settings import ActorConfig, EnvironmentConfig
+from lactchain.runs import process
+from lactchain.runs.console import console
+from lactchain.runs.run import read_metrics
 from lactchain.stages.play import PlayConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))

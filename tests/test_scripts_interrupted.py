@@ -27,9 +27,9 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
-from lactchain.config import dump, parse
-from lactchain.run import Run, read_metrics
-from lactchain.settings import RunConfig
+from lactchain.config.parsing import dump, parse
+from lactchain.config.settings import RunConfig
+from lactchain.runs.run import Run, read_metrics
 
 TRAINERS = ["train_critic", "train_simpo"]
 

@@ -13,6 +13,7 @@ from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
+from lactchain.config.tunable import tunable_values, tunables
 from lactchain.errors import ConfigError
 from lactchain.search.agents import CERTIFYING_EPISODES, Arena
 from lactchain.search.evolution import Child
@@ -26,7 +27,6 @@ from lactchain.search.mutations import (
     mutate_tunables,
 )
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
-from lactchain.tunable import tunable_values, tunables
 
 SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8, 6))
 SMALL_DQN = DQNConfig(

@@ -14,15 +14,15 @@ from training_setups import exit_codes, logs
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
 from lactchain.baselines.training import read_agent
+from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
-from lactchain.files import read_json_lines
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
 from lactchain.search import agents, runs, trials
 from lactchain.search.evolution import Evolution, Individual, credit
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
-from lactchain.settings import RunConfig
 from lactchain.stages.search import SearchConfig
 from lactchain.stages.search import main as search
+from lactchain.storage.files import read_json_lines
 
 SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 60})
 PPO = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))

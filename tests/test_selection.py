@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from script_setups import build_weights, config_of, run_here
 
+from lactchain.config.settings import EnvironmentConfig, HeldBackConfig, RunConfig
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import EpisodeResult, read_episodes, write_episodes
 from lactchain.data.intervals import paired_interval, share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import language_env
-from lactchain.run import Run
-from lactchain.settings import EnvironmentConfig, HeldBackConfig, RunConfig
+from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluationConfig, enough_per_start
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.selection import Selection, score

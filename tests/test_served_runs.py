@@ -12,12 +12,12 @@ from script_setups import COLLECT, SHAPE, config_of, run_here, start, start_two
 from serving_setups import GRAMMAR, adapter_weights, pipeline, same
 from training_setups import exit_codes, logs
 
+from lactchain.config.settings import GuidedActorConfig, LoraSettings, RunConfig, ServedConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ServerError
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
 from lactchain.serving.servers import adapter_name
-from lactchain.settings import GuidedActorConfig, LoraSettings, RunConfig, ServedConfig
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_bc import WarmStartConfig
 

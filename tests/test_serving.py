@@ -9,17 +9,17 @@ from engine_stand_in import Engine, Script, answer, serving
 from script_setups import GRID, run_here
 from serving_setups import GRAMMAR, STATE, asked_of, pipeline, same
 
+from lactchain.config.settings import SamplerConfig, ServedConfig
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, ServerError
 from lactchain.models.actor import LanguageActor
-from lactchain.run import Run
+from lactchain.runs.run import Run
 from lactchain.serving.dialects import DIALECTS
 from lactchain.serving.policy import ServedActor
 from lactchain.serving.servers import adapter_name, may_be, record, sync, unload
 from lactchain.serving.transport import transport_of
-from lactchain.settings import SamplerConfig, ServedConfig
 
 
 @pytest.mark.parametrize("decoding", ["free", "constrained"])

@@ -9,12 +9,12 @@ from engine_stand_in import Engine, answer, refusal, serving
 from script_setups import COLLECT, config_of, run_here
 from serving_setups import GRAMMAR, STATE, asked_of, asking, same
 
+from lactchain.config.settings import GuidedActorConfig, RunConfig, ServedConfig
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
 from lactchain.serving.policy import ServedActor
 from lactchain.serving.servers import identity
 from lactchain.serving.transport import KEY
-from lactchain.settings import GuidedActorConfig, RunConfig, ServedConfig
 from lactchain.stages.rounds import drift
 
 # --- a run ---------------------------------------------------------------------------------------

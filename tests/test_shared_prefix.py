@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from training_setups import LORA, build_weights, open_run
 
+from lactchain.config.settings import ActorConfig, SimPOConfig, TrainingConfig
 from lactchain.models.loading import load_actor
 from lactchain.models.shared_prefix import can_read_once, shared_length
-from lactchain.process import seed_everything
-from lactchain.settings import ActorConfig, SimPOConfig, TrainingConfig
+from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import (
     IGNORED,

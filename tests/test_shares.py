@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore
 
-from lactchain import distributed
+from lactchain.config.settings import RunConfig
 from lactchain.data.shards import work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.distributed import Shares
 from lactchain.errors import ConfigError, DataError, Interrupted
-from lactchain.run import Run
-from lactchain.settings import RunConfig
+from lactchain.runs import distributed
+from lactchain.runs.distributed import Shares
+from lactchain.runs.run import Run
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 from training_setups import build_weights, make_simpo, open_run
 
+from lactchain.config.settings import SimPOConfig
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import pad
-from lactchain.settings import SimPOConfig
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 
 

@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 from script_setups import PREFERENCES, SHAPE, build_weights, config_of, run_here
 
-from lactchain.config import parse
+from lactchain.config.parsing import parse
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import corpus
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.exact import TabularModel, shortest_paths, solution_lengths
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
-from lactchain.manifests import write_with_manifest
 from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.settings import EnvironmentConfig
 from lactchain.stages import play, prepare_weights, run_pipeline
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.prepare_weights import PrepareWeightsConfig
@@ -34,6 +33,7 @@ from lactchain.stages.sizing import (
     size_of_model,
     with_value,
 )
+from lactchain.storage.manifests import write_with_manifest
 
 GRID = EnvironmentConfig("lactchain/GridWorld-v0", max_chain_length=None)
 

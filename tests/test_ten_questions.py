@@ -19,8 +19,8 @@ from lactchain.data.inspections import read_inspection
 from lactchain.data.movement import loops
 from lactchain.data.preferences import DROP_REASONS, read_pairs
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.files import read_json
-from lactchain.inspection.report import write_report
+from lactchain.storage.files import read_json
+from lactchain_extras.explorer.report import write_report
 
 MOST_CLICKS = 3
 CELL = ".split.map > div > .board .hit"

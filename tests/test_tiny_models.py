@@ -14,6 +14,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
+from lactchain.config.settings import TinyModelConfig
 from lactchain.models.runtime import quiet
 from lactchain.models.tiny import (
     build_tiny_actor,
@@ -21,7 +22,6 @@ from lactchain.models.tiny import (
     build_tiny_tokenizer,
     mistral_config,
 )
-from lactchain.settings import TinyModelConfig
 
 ACTIONS = ("move forward", "turn left")
 SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1,

@@ -12,10 +12,10 @@ from script_setups import build_weights
 from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
+from lactchain.config.settings import ActorConfig
 from lactchain.environments.token import LetterModel, TokenEnv, temper
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.models.generation.next_token import CausalNextToken
-from lactchain.settings import ActorConfig
 
 
 class Table:

@@ -17,7 +17,7 @@ from training_setups import (
 )
 
 from lactchain.errors import Interrupted
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
 from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
 

@@ -19,7 +19,7 @@ from training_setups import (
 
 from lactchain.errors import ConfigError
 from lactchain.models.runtime import device
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.guards import metric_key
 from lactchain.trainers.simpo import (

@@ -23,10 +23,10 @@ from training_setups import (
     train_on_two,
 )
 
-from lactchain.checkpoints import latest_checkpoint
 from lactchain.errors import DataError, DiskError, Interrupted
-from lactchain.manifests import _OWN_KEYS, verify_manifest, write_manifest, write_run_file
-from lactchain.run import read_metrics
+from lactchain.runs.run import read_metrics
+from lactchain.storage.checkpoints import latest_checkpoint
+from lactchain.storage.manifests import _OWN_KEYS, verify_manifest, write_manifest, write_run_file
 from lactchain.trainers import guards
 from lactchain.trainers.base import train
 

@@ -13,11 +13,11 @@ from training_setups import (
     open_run,
 )
 
+from lactchain.config.settings import ActorConfig
 from lactchain.errors import DataError
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.settings import ActorConfig
 from lactchain.trainers.behavior_cloning import cloning_rows
 from lactchain.trainers.simpo import (
     PreferenceCollator,

@@ -14,7 +14,7 @@ from lactchain.data import parquet
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import read_trajectories, to_table, transitions, write_trajectories
 from lactchain.errors import DataError
-from lactchain.manifests import write_run_file
+from lactchain.storage.manifests import write_run_file
 from lactchain.types import Action, Trajectory
 
 HOSTILE = (

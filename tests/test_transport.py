@@ -11,10 +11,10 @@ import pytest
 from engine_stand_in import Script, Silent, answer, refusal, serving
 from serving_setups import ask, asking
 
+from lactchain.config.settings import ServedConfig
 from lactchain.errors import ConfigError, Interrupted, ServerError
 from lactchain.serving.servers import models_at
 from lactchain.serving.transport import KEY, Transport, answers, transport_of
-from lactchain.settings import ServedConfig
 
 
 def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
@@ -167,7 +167,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, order):
     monkeypatch.setattr("lactchain.serving.transport.LISTEN_SECONDS", 0.1)
-    monkeypatch.setattr("lactchain.process._requested_signal", 15)
+    monkeypatch.setattr("lactchain.runs.process._requested_signal", 15)
     with serving(Silent([])) as server:
         with (
             asking(server, timeout_seconds=120.0, in_flight=1) as transport,

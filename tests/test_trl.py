@@ -11,12 +11,12 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl_setups import GRID, cloned_mistral, cloned_qwen
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import EnvironmentConfig
-from lactchain.trl import OVER, environment, episode_return, rollout, tasks
+from lactchain_extras.trl import OVER, environment, episode_return, rollout, tasks
 
 # TRL asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")

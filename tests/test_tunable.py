@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from lactchain.config.tunable import Tunable, tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
-from lactchain.tunable import Tunable, tunable, tunable_values, tunables, with_tunables
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,19 @@ import pytest
 import torch
 from training_setups import ILQL, MAKERS, MC, build_weights, open_run, value_data, value_episodes
 
+from lactchain.config.settings import (
+    GuidedActorConfig,
+    ILQLConfig,
+    TinyModelConfig,
+    TrainingConfig,
+)
 from lactchain.data.token_view import mean_return, token_view
 from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
-from lactchain.process import seed_everything
-from lactchain.settings import (
-    GuidedActorConfig,
-    ILQLConfig,
-    TinyModelConfig,
-    TrainingConfig,
-)
+from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import save_result, train, training_arguments
 from lactchain.trainers.token_values import ILQLTrainer
 from lactchain.types import Action, ChainGrammar, Trajectory

@@ -11,23 +11,23 @@ from run_folders import MAZE, play
 from script_setups import SHAPE
 from training_setups import changed
 
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, ILQLConfig, RunConfig, recast
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.data.valued_tokens import read_valued_tokens
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import Interrupted
-from lactchain.inspection.report import write_report
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
-from lactchain.run import Run
-from lactchain.settings import ActorConfig, GuidedActorConfig, ILQLConfig, RunConfig, recast
+from lactchain.runs.run import Run
 from lactchain.stages import evaluate, token_recording, train_ilql, train_mc
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.token_recording import MAX_EPISODES, record_token_values, telling
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.types import Action
+from lactchain_extras.explorer.report import write_report
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 9})
 JOBS = {"ilql": (train_ilql, TrainILQLConfig), "mc": (train_mc, TrainMCConfig)}

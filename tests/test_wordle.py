@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from lactchain.baselines.member_envs import make_numeric_env
 from lactchain.baselines.vector import make_vector_env
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.settings import EnvironmentConfig
 from lactchain.worlds.wordle.env import Wordle
 from lactchain.worlds.wordle.view import CLUES_TEMPLATE, clues
 from lactchain.worlds.wordle.words import (

@@ -10,15 +10,15 @@ import key_corridor  # noqa: F401  registers
 import pytest
 from script_setups import config_of, run_here
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.contents import contents
 from lactchain.inspection.pictures import Mark
-from lactchain.inspection.report import write_report
 from lactchain.inspection.run_view import open_run
-from lactchain.manifests import read_run_file, write_run_file
-from lactchain.settings import EnvironmentConfig
 from lactchain.stages.make_offline_data import RecordingConfig
+from lactchain.storage.manifests import read_run_file, write_run_file
+from lactchain_extras.explorer.report import write_report
 
 PACKAGE = Path(__file__).parent.parent / "lactchain"
 OUTSIDE = sorted(p for p in PACKAGE.rglob("*.py") if PACKAGE / "worlds" not in p.parents)

@@ -21,16 +21,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from lactchain import distributed
-from lactchain.data.token_view import TokenView, token_view
-from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import load_actor, load_tokenizer
-from lactchain.models.prompting import PromptTemplate
-from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
-from lactchain.models.values import ValueModel
-from lactchain.process import launch, seed_everything
-from lactchain.run import Run
-from lactchain.settings import (
+from lactchain.config.settings import (
     ActorConfig,
     CriticConfig,
     ILQLConfig,
@@ -39,6 +30,15 @@ from lactchain.settings import (
     TrainingConfig,
     ValueConfig,
 )
+from lactchain.data.token_view import TokenView, token_view
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_actor, load_tokenizer
+from lactchain.models.prompting import PromptTemplate
+from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
+from lactchain.models.values import ValueModel
+from lactchain.runs import distributed
+from lactchain.runs.process import launch, seed_everything
+from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable

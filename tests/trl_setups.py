@@ -15,13 +15,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
-from lactchain.settings import EnvironmentConfig
-from lactchain.trl import OVER, environment
+from lactchain_extras.trl import OVER, environment
 
 GRID = EnvironmentConfig(
     kwargs={"size": 2},

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lactchain.files import append_json_lines, read_json_lines
+from lactchain.storage.files import append_json_lines, read_json_lines
 
 
 @dataclass(frozen=True)

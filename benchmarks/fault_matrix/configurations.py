@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from fault_matrix.cases import Case, Verdict, bad, good
 from fault_matrix.processes import SCRIPTS, ended, server
-from lactchain.config import _flatten, _keys, dump, parse, to_dict
+from lactchain.config.parsing import _flatten, _keys, dump, parse, to_dict
+from lactchain.config.shipped import CONFIGS
 from lactchain.errors import ConfigError
-from lactchain.shipped import CONFIGS
 
 CONFIGS_A_CASE, CASES_OF_EACH = 100, 5
 MOST_SECONDS, MOST_BYTES, MOST_LINE = 2.0, 200 * 2**20, 1_500

@@ -34,8 +34,8 @@ from fault_matrix.programs import (
     undisturbed,
 )
 from fault_matrix.readers import is_named, refusal, told_by_readers
-from lactchain.manifests import MANIFEST, RUN_FILE, manifest_beside
-from lactchain.run_folder import has_produced
+from lactchain.runs.folder import has_produced
+from lactchain.storage.manifests import MANIFEST, RUN_FILE, manifest_beside
 
 A_PROGRAM = 278
 """Cases of each."""

@@ -12,8 +12,8 @@ from script_setups import figures_of
 from training_setups import final_state
 
 from lactchain.errors import DataError
-from lactchain.files import read_json_lines
-from lactchain.manifests import (
+from lactchain.storage.files import read_json_lines
+from lactchain.storage.manifests import (
     MANIFEST,
     describe,
     read_manifest,

@@ -8,9 +8,14 @@ from pathlib import Path
 from fault_matrix.cases import Verdict, bad
 from fault_matrix.digests import steps_in
 from lactchain.errors import LactChainError
-from lactchain.files import read_json_lines
-from lactchain.manifests import MANIFEST, manifest_beside, read_with_manifest, verify_manifest
 from lactchain.search.runs import whole_trials
+from lactchain.storage.files import read_json_lines
+from lactchain.storage.manifests import (
+    MANIFEST,
+    manifest_beside,
+    read_with_manifest,
+    verify_manifest,
+)
 
 PART = re.compile(r"\d+-of-\d+\.parquet|summary\.json")
 

@@ -33,7 +33,7 @@ from fault_matrix.programs import (
 from fault_matrix.readers import is_named
 from fault_matrix.watch import Watch
 from lactchain.errors import LactChainError
-from lactchain.manifests import (
+from lactchain.storage.manifests import (
     MANIFEST,
     manifest_beside,
     read_manifest,

@@ -24,11 +24,11 @@ import fault_matrix.worlds  # noqa: F401  - registers a world
 import lactchain
 from fault_matrix.processes import SCRIPTS
 from fault_matrix.programs import PROGRAMS
-from lactchain.config import dump
+from lactchain.config.parsing import dump
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.process import provenance
+from lactchain.runs.process import provenance
 
 torch.set_num_threads(1)
 for module in pkgutil.walk_packages(lactchain.__path__, "lactchain."):

@@ -22,8 +22,8 @@ from test_search_runs import config as agent_search
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, whole
 from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until, worked
-from lactchain.config import dump
-from lactchain.settings import ActorConfig, CollectConfig, PreferenceConfig, RunConfig
+from lactchain.config.parsing import dump
+from lactchain.config.settings import ActorConfig, CollectConfig, PreferenceConfig, RunConfig
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.stages.train_mc import TrainMCConfig

@@ -24,8 +24,8 @@ from fault_matrix.digests import Digest, differing, digest, whole
 from fault_matrix.done import done, kept
 from fault_matrix.processes import PATIENCE, ended, kill, said, to_end, wait_until
 from fault_matrix.programs import Program, prepared
-from lactchain.peers import Peers
-from lactchain.progress import nothing_under_way
+from lactchain.runs.peers import Peers
+from lactchain.runs.progress import nothing_under_way
 
 NAMES = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
 ROUNDS = 12

@@ -11,7 +11,12 @@ from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.processes import ended, last_line, log_of, said, start
 from fault_matrix.programs import PROGRAMS
 from lactchain.errors import LactChainError
-from lactchain.manifests import MANIFEST, manifest_beside, read_with_manifest, verify_manifest
+from lactchain.storage.manifests import (
+    MANIFEST,
+    manifest_beside,
+    read_with_manifest,
+    verify_manifest,
+)
 
 REPORT = "the report"
 READ = (".parquet", ".safetensors")

@@ -17,9 +17,9 @@ from fault_matrix.cases import Case, Verdict, bad, good, in_turns
 from fault_matrix.done import anew, done
 from fault_matrix.processes import PATIENCE, ended, kill, wait_until, worked
 from fault_matrix.programs import Program, in_the_middle, prepared, undisturbed
-from lactchain.files import append_json_lines, read_json_lines
-from lactchain.progress import Step
-from lactchain.run import Run
+from lactchain.runs.progress import Step
+from lactchain.runs.run import Run
+from lactchain.storage.files import append_json_lines, read_json_lines
 
 SIGNALS = 28
 """Of each program."""

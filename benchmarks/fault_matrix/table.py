@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lactchain.files import read_json_lines
+from lactchain.storage.files import read_json_lines
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (ROOT / "benchmarks" / "RESULTS_ARCHIVE.md", ROOT / "docs" / "what_survives.md")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_matrix.kills import WRITING
-from lactchain.process import describe_environment
+from lactchain.runs.process import describe_environment
 
 STARTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
 CHANGES = (

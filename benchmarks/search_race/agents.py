@@ -15,11 +15,11 @@ import numpy as np
 
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import PPOConfig, WorldConfig
+from lactchain.config.tunable import tunable
 from lactchain.search.agents import AgentSpecies, Arena
 from lactchain.search.evolution import Species
 from lactchain.search.members import Learnt
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
-from lactchain.tunable import tunable
 from search_race.problems import Nursery, Problem
 
 

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
+from lactchain.config.tunable import with_tunables
 from lactchain.errors import ConfigError
 from lactchain.search.evolution import Evolution
 from lactchain.search.mutations import choose_networks, first_accepted, searched_tunables
-from lactchain.tunable import with_tunables
 from search_race.problems import Problem
 from search_race.trials import OutOfTime, Trials, searched_values
 

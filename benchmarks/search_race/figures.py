@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from seed_statistics import bootstrap_interval
 
-from lactchain.inspection.markup import Markup, shapes
-from lactchain.inspection.plots import LINE_COLOURS, Axes, padded
+from lactchain_extras.explorer.markup import Markup, shapes
+from lactchain_extras.explorer.plots import LINE_COLOURS, Axes, padded
 from search_race.contenders import NAMES
 from search_race.problems import Problem
 from search_race.trials import Trial

@@ -16,10 +16,7 @@ from weakref import finalize
 
 import numpy as np
 
-from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.search.evolution import Individual
-from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
-from lactchain.settings import (
+from lactchain.config.settings import (
     ActorConfig,
     EnvironmentConfig,
     LoraSettings,
@@ -28,12 +25,15 @@ from lactchain.settings import (
     TinyModelConfig,
     TrainingConfig,
 )
+from lactchain.data.base_models import prepare_tiny_actor
+from lactchain.search.evolution import Individual
+from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.stages import train_bc
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.language_actors import LanguageSpecies, Weights
 from lactchain.stages.search import STAGES, LanguageConfig
 from lactchain.stages.train_bc import BehaviorConfig, TrainBCConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain_extras.language_search.actors import LanguageSpecies, Weights
 from search_race.problems import Nursery, Problem
 
 MOST_ROUNDS = 100

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lactchain.files import append_json_lines, read_json_lines, write_json_lines
-from lactchain.tunable import tunable_values
+from lactchain.config.tunable import tunable_values
+from lactchain.storage.files import append_json_lines, read_json_lines, write_json_lines
 from search_race.problems import Nursery, Problem
 
 

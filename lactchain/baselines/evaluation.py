@@ -18,8 +18,8 @@ import numpy as np
 from lactchain.baselines.member_envs import check_finite, make_numeric_env
 from lactchain.baselines.settings import EvaluateAgentConfig, WorldConfig
 from lactchain.errors import Interrupted
-from lactchain.process import seed_everything, stop_requested
-from lactchain.run import Run
+from lactchain.runs.process import seed_everything, stop_requested
+from lactchain.runs.run import Run
 
 # Observations (P, N, …) to actions (P, N, …).
 Act = Callable[[np.ndarray], np.ndarray]

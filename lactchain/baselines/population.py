@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Network, Parameters
 from lactchain.baselines.replay import Batch, ReplayBuffer
+from lactchain.config.tunable import tunables
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
-from lactchain.tunable import tunables
 
 
 @contextmanager

@@ -7,7 +7,7 @@ files in configs/ hold what suits an environment.
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from lactchain.bounds import (
+from lactchain.config.bounds import (
     AtLeast0,
     AtLeast1,
     Bound,
@@ -17,9 +17,9 @@ from lactchain.bounds import (
     PositiveShare,
     Share,
 )
+from lactchain.config.settings import RunConfig, check
+from lactchain.config.tunable import tunable, with_tunables
 from lactchain.errors import ConfigError
-from lactchain.settings import RunConfig, check
-from lactchain.tunable import tunable, with_tunables
 
 
 @dataclass(frozen=True)

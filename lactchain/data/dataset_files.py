@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lactchain.data.trajectories import COLUMNS, VERSION, from_table, write_trajectories
 from lactchain.errors import DataError
-from lactchain.files import atomic_write
+from lactchain.storage.files import atomic_write
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:

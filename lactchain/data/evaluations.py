@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain.errors import DataError
-from lactchain.files import read_versioned_json
-from lactchain.manifests import verify_if_described, write_with_manifest
+from lactchain.storage.files import read_versioned_json
+from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
 VERSION = 1
 AGAIN = "remove it and the summary.json beside it, and give the same command"

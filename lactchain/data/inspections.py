@@ -47,8 +47,8 @@ import pyarrow as pa
 
 from lactchain.data import parquet
 from lactchain.errors import DataError
-from lactchain.files import read_json, write_json
-from lactchain.manifests import verify_manifest, write_manifest
+from lactchain.storage.files import read_json, write_json
+from lactchain.storage.manifests import verify_manifest, write_manifest
 
 VERSION = 1
 _TEXTS, _NUMBERS = pa.list_(pa.string()), pa.list_(pa.float64())

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 from gymnasium.envs.registration import EnvSpec
 
+from lactchain.config.settings import DATASET_ID
 from lactchain.data.parquet import encode_json
 from lactchain.data.trajectories import plain_infos
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import disk_errors, read_json, write_json
-from lactchain.settings import DATASET_ID
+from lactchain.storage.files import disk_errors, read_json, write_json
 from lactchain.types import Action, Trajectory
 
 MINARI_VERSION = "0.5.4"

@@ -2,7 +2,7 @@
 
 The files are plain parquet with page checksums, so any tool reads them. Page checksums leave the
 page headers and the footer uncovered; the manifest beside each file covers all of it, and names
-the run and the place that it belongs to (`lactchain.manifests`).
+the run and the place that it belongs to (`lactchain.storage.manifests`).
 
 Text is stored as parquet strings. Only a column in which some text is not valid UTF-8 (lone
 surrogates, which a model can well produce) is stored as bytes; both read back verbatim.
@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lactchain.errors import DataError
-from lactchain.files import disk_errors, make_folder
-from lactchain.manifests import manifest_beside, read_with_manifest, write_with_manifest
+from lactchain.storage.files import disk_errors, make_folder
+from lactchain.storage.manifests import manifest_beside, read_with_manifest, write_with_manifest
 
 ROWS_PER_GROUP = 4096
 _NUMBERED = re.compile(r"\d{5}-of-(\d{5})\.parquet")

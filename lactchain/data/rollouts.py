@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode, all_episodes, sampled_episodes
 from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
@@ -26,8 +27,7 @@ from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError
-from lactchain.progress import under_way
-from lactchain.settings import EnvironmentConfig
+from lactchain.runs.progress import under_way
 from lactchain.types import Action, Policy, RowPolicy, Trajectory
 
 LISTEN_SECONDS = 1.0

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lactchain import distributed
 from lactchain.errors import DataError, Interrupted
-from lactchain.files import disk_errors, make_folder
-from lactchain.manifests import manifest_beside, read_manifest
-from lactchain.process import stop_requested
-from lactchain.progress import under_way
+from lactchain.runs import distributed
+from lactchain.runs.process import stop_requested
+from lactchain.runs.progress import under_way
+from lactchain.storage.files import disk_errors, make_folder
+from lactchain.storage.manifests import manifest_beside, read_manifest
 
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from lactchain.data.minari_files import METADATA, read_minari
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
-from lactchain.files import parse_json_lines
-from lactchain.manifests import RUN_FILE, is_run, run_around
-from lactchain.results import result_of
+from lactchain.storage.files import parse_json_lines
+from lactchain.storage.manifests import RUN_FILE, is_run, run_around
+from lactchain.storage.results import result_of
 from lactchain.types import Action, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]

@@ -8,5 +8,4 @@ import gymnasium
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )
-gymnasium.register("lactchain/Probe-v0", entry_point="lactchain.baselines.checks:ProbeEnv")
 gymnasium.register("lactchain/Token-v0", entry_point="lactchain.environments.token:TokenEnv")

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
+from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.environments import patience
 from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
@@ -23,7 +24,6 @@ from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env
 from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError
-from lactchain.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."

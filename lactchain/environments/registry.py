@@ -7,22 +7,28 @@ module is one that Python has already, or that the command line names.
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from lactchain import plugins
 from lactchain.errors import ConfigError
 
-SCHEMES = {
-    "openenv": ("lactchain.ecosystems.openenv_client:OpenEnvWorld", "websockets", ".[openenv]"),
-    "textarena": ("lactchain.ecosystems.foreign:TextArenaWorld", "textarena", "textarena"),
-    "gem": ("lactchain.ecosystems.foreign:GemWorld", "gem", "gem-llm"),
-    "skyrl": ("lactchain.ecosystems.foreign:SkyRLWorld", "skyrl_gym", "skyrl-gym"),
-}
-"""What an id begins with: the class that is told what follows the colon, the module that it needs,
-and what pip calls that."""
+
+@dataclass(frozen=True)
+class Scheme:
+    """Worlds of another ecosystem, whose ids begin with its name and a colon."""
+
+    entry_point: str
+    """`module:Class` of an environment that takes what follows the colon as `name`."""
+    module: str
+    """What has to be installed,"""
+    package: str
+    """and what pip calls that."""
+
 
 _named: set[str] = set()
 
@@ -59,7 +65,7 @@ def modules_of(env_id: str = "") -> list[str]:
 def module_of(env_id: str) -> str:
     """The module that an id names, or nothing."""
     scheme, _, rest = env_id.partition(":")
-    return "" if scheme in SCHEMES and rest else env_id.rpartition(":")[0]
+    return "" if scheme in plugins.names(plugins.SCHEMES) and rest else env_id.rpartition(":")[0]
 
 
 def not_imported(names: Iterable[str]) -> list[str]:
@@ -70,7 +76,7 @@ def not_imported(names: Iterable[str]) -> list[str]:
 def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
     """The registered environment of an id; of `module:id` the module, which registers it, is read.
 
-    Of an id with one of `SCHEMES` it is that class, which is told what follows the colon.
+    Of an id with the name of a `Scheme` it is its class, which is told what follows the colon.
 
     Args:
         key: the setting that holds the id.
@@ -80,7 +86,7 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
             neither the command line names nor Python has.
     """
     scheme, _, rest = env_id.partition(":")
-    if scheme in SCHEMES and rest:
+    if scheme in plugins.names(plugins.SCHEMES) and rest:
         return _foreign(scheme, rest, key)
     module, _, name = env_id.rpartition(":")
     if module and not_imported([module]):
@@ -103,7 +109,7 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
 
 def _foreign(scheme: str, name: str, key: str) -> EnvSpec:
     """The world of another ecosystem; `ConfigError` where the package is missing that it needs."""
-    entry_point, module, package = SCHEMES[scheme]
-    if find_spec(module) is None:
-        raise ConfigError(f"{key}: {scheme}:{name} needs a package: pip install '{package}'")
-    return EnvSpec(scheme, entry_point, order_enforce=False, kwargs={"name": name})
+    found: Scheme = plugins.add_on(scheme, plugins.SCHEMES)
+    if find_spec(found.module) is None:
+        raise ConfigError(f"{key}: {scheme}:{name} needs a package: pip install '{found.package}'")
+    return EnvSpec(scheme, found.entry_point, order_enforce=False, kwargs={"name": name})

@@ -1,47 +1,15 @@
-"""Looking into runs from a notebook: the explorer of `report.html`, in a frame of its own.
+"""Looking into runs from a notebook: the tables of a run, as data frames.
 
 run = open_run("runs/quickstart")
-run                                      # the explorer
-explore(run, screen="pairs")             # the same, open on another screen
-explore(run, beside=["runs/other"])      # two runs, side by side
+run                                      # the explorer, where an add-on has one
 frames(run)["answers"]                   # what it shows, for pandas
 """
 
-import html
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lactchain.inspection.contents import contents
-from lactchain.inspection.report import render
 from lactchain.inspection.run_view import RunView, open_run
-
-FRAME = (
-    '<iframe srcdoc="{}" sandbox="allow-scripts" style="width: 100%; height: {}px; border: 0"'
-    ' title="a run"></iframe>'
-)
-
-
-@dataclass(frozen=True)
-class Explorer:
-    """A page that a notebook displays, within a frame: it reaches nothing outside of that."""
-
-    page: str
-    height: int
-
-    def _repr_html_(self) -> str:
-        return FRAME.format(html.escape(self.page), self.height)
-
-
-def explore(
-    run: RunView | str | Path,
-    screen: str = "summary",
-    beside: Sequence[str | Path] = (),
-    height: int = 760,
-) -> Explorer:
-    """The explorer of a run, others `beside` it, open on one of `report.SCREENS`."""
-    return Explorer(render(open_run(run), [open_run(other) for other in beside], screen), height)
 
 
 def frames(run: RunView | str | Path) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from lactchain.data.movement import loops
 from lactchain.environments.views import State
-from lactchain.files import follow
 from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.inspection.tables import Row
 from lactchain.inspection.worth import Worth, key
-from lactchain.manifests import read_run_file
+from lactchain.storage.files import follow
+from lactchain.storage.manifests import read_run_file
 from lactchain.types import Trajectory
 
 MAX_BYTES = 20_000_000

@@ -14,6 +14,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lactchain import plugins
+from lactchain.config.settings import EnvironmentConfig, known_fields
 from lactchain.data.evaluations import (
     CompletionValues,
     EpisodeResult,
@@ -28,11 +30,10 @@ from lactchain.data.valued_tokens import FOLDER, ValuedTokens, read_valued_token
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_json_lines
 from lactchain.inspection.pictures import Picture
-from lactchain.manifests import RUN_FILE, is_run, read_run_file
-from lactchain.run import read_metrics, read_summary
-from lactchain.settings import EnvironmentConfig, known_fields
+from lactchain.runs.run import read_metrics, read_summary
+from lactchain.storage.files import read_json_lines
+from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file
 from lactchain.types import PreferencePair, Trajectory
 
 log = logging.getLogger(__name__)
@@ -232,10 +233,9 @@ class RunView:
         files = [path] if is_whole else sorted(path.glob("*.parquet"))
         return [row for file in files for row in read(file)]
 
-    def _repr_html_(self) -> str:
-        from lactchain.inspection.notebook import explore
-
-        return explore(self)._repr_html_()
+    def _repr_html_(self) -> str | None:
+        explore = plugins.add_on("explore")
+        return explore(self)._repr_html_() if explore else None
 
 
 def open_run(path: str | Path | RunView) -> RunView:

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_json
 from lactchain.functional.ties import best_of
 from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
 from lactchain.models.families import context_length
@@ -20,7 +20,7 @@ from lactchain.models.generation.guidance import CompletionRanking, TrainedValue
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.weight_files import verify_file_if_listed
-from lactchain.settings import ActorConfig, GuidedActorConfig, PlayerConfig
+from lactchain.storage.files import read_json
 from lactchain.types import Action, ChainGrammar
 
 POLICY_FILE = "policy.json"

@@ -24,13 +24,13 @@ from peft import (
 from peft.helpers import rescale_adapter_scale
 from transformers import PreTrainedModel
 
+from lactchain.config.settings import LoraSettings
 from lactchain.errors import DataError
-from lactchain.files import read_json, sha256, take_sample
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_tensors, verify_file_if_listed
-from lactchain.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
-from lactchain.settings import LoraSettings
+from lactchain.storage.files import read_json, sha256, take_sample
+from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
 
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 

@@ -10,8 +10,8 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.config.settings import CriticConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.files import read_versioned_json
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder
@@ -20,7 +20,7 @@ from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_tensors, verify_manifest_if_any
-from lactchain.settings import CriticConfig
+from lactchain.storage.files import read_versioned_json
 
 MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_length")
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""

@@ -17,15 +17,15 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from lactchain.config.settings import PlayerConfig
 from lactchain.errors import DataError, NonFiniteError
-from lactchain.files import read_json
-from lactchain.manifests import write_manifest
 from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.places import resolve_weights
 from lactchain.models.weight_files import INDEX, check_weights, read_tensors, write_tensors
-from lactchain.settings import PlayerConfig
+from lactchain.storage.files import read_json
+from lactchain.storage.manifests import write_manifest
 
 BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
 """What is copied as it is."""

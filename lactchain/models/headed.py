@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.config.settings import ModelConfig
 from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
 from lactchain.models.runtime import quiet
 from lactchain.models.sharding import put, whole_state
 from lactchain.models.weight_files import check_weights
-from lactchain.settings import ModelConfig
 
 Config = TypeVar("Config", bound=ModelConfig)
 

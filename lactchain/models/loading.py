@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from lactchain.config.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
@@ -35,7 +36,6 @@ from lactchain.models.weight_files import (
     verify_file_if_listed,
     verify_manifest_if_any,
 )
-from lactchain.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ Asking for a folder costs no torch, nor the hub's client.
 
 from pathlib import Path
 
+from lactchain.config.shipped import CONFIGS
+from lactchain.config.shipped import settings as shipped_settings
+from lactchain.config.yaml_texts import load
 from lactchain.errors import DataError
-from lactchain.files import follow
-from lactchain.shipped import CONFIGS
-from lactchain.shipped import settings as shipped_settings
-from lactchain.yaml_texts import load
+from lactchain.storage.files import follow
 
 WEIGHTS_FOLDER = Path("weights")
 """Where `lactchain prepare_weights` puts models, seen from the working directory."""

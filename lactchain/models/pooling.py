@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
+from lactchain.config.settings import CriticConfig
 from lactchain.errors import ConfigError
 from lactchain.models.places import resolve_weights
 from lactchain.models.weight_files import read_model_json
-from lactchain.settings import CriticConfig
 
 log = logging.getLogger(__name__)
 

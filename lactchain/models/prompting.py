@@ -17,8 +17,8 @@ from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from lactchain.config.strategies import resolve_strategy
 from lactchain.errors import DataError
-from lactchain.strategies import resolve_strategy
 from lactchain.types import Action, ChainGrammar, Conversation
 
 # Stands for the observation while the chat template is rendered; no template knows this word.

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.config.settings import ActorConfig, PlayerConfig
 from lactchain.errors import DataError
-from lactchain.files import read_versioned_json
 from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family, finished_logits
 from lactchain.models.headed import HeadedModel, ValueHead, at_stored_precision, is_adapted
@@ -28,7 +28,7 @@ from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import local, put, reshard, shard_like
 from lactchain.models.weight_files import read_tensors, verify_manifest_if_any
-from lactchain.settings import ActorConfig, PlayerConfig
+from lactchain.storage.files import read_versioned_json
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lactchain.errors import DataError
-from lactchain.files import read_json
-from lactchain.manifests import MANIFEST, run_around, verify_listed, verify_manifest
 from lactchain.models.places import download_command, mend
+from lactchain.storage.files import read_json
+from lactchain.storage.manifests import MANIFEST, run_around, verify_listed, verify_manifest
 
 INDEX = "model.safetensors.index.json"
 """Which file each weight is in, where there are several."""

@@ -11,7 +11,7 @@ from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 
 from lactchain.errors import DataError
-from lactchain.files import make_folder, sha256
+from lactchain.storage.files import make_folder, sha256
 
 PIP_DOWNLOAD = "pip download --no-deps --only-binary=:all: --no-input --disable-pip-version-check"
 MOST_BYTES = 64 << 30

@@ -16,8 +16,8 @@ from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS, config_of
 from lactchain.errors import Interrupted
-from lactchain.process import stop_requested
-from lactchain.progress import under_way
+from lactchain.runs.process import stop_requested
+from lactchain.runs.progress import under_way
 from lactchain.search import mutations
 from lactchain.search.evolution import Child, Individual
 from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take

@@ -7,7 +7,7 @@ the fittest of the generation before; what members have learnt passes to their c
 optimisers included; and every step of training and of selecting evaluations is counted.
 
 What evolves is a `Species`: classic agents (`lactchain.search.agents`) or language trainers
-(`lactchain.stages.language_actors`). All chance comes from the seed and the number of the
+(the add-on `language_species`). All chance comes from the seed and the number of the
 generation, so that a search can be replayed, and one that was killed goes on from its last whole
 generation.
 """

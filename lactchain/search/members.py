@@ -17,7 +17,7 @@ from gymnasium import spaces
 from lactchain.baselines.member_envs import MemberEnvs, Transition
 from lactchain.baselines.networks import Shapes, unflatten
 from lactchain.baselines.population import Population
-from lactchain.tunable import tunables
+from lactchain.config.tunable import tunables
 
 Arrays = list[np.ndarray]
 """Weight and bias of each layer in turn, of one member; convolutions come first."""

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from lactchain.baselines.networks import ACTIVATIONS
+from lactchain.config.tunable import Tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
 from lactchain.search.evolution import Change, Child
 from lactchain.search.members import Arrays, Learnt, NetworkChange, change_networks
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
-from lactchain.tunable import Tunable, tunable_values, tunables, with_tunables
 
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""

@@ -22,21 +22,21 @@ from lactchain.baselines.member_envs import spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
 from lactchain.baselines.training import read_agent, save_agent
-from lactchain.console import GrowingTable
-from lactchain.files import (
+from lactchain.config.tunable import tunable_values
+from lactchain.runs.console import GrowingTable
+from lactchain.runs.process import refuse_unless_inexact
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run, read_metrics
+from lactchain.search.agents import Member, agent_class
+from lactchain.search.evolution import Child, Evolution, Generation, Species, ancestors, credit
+from lactchain.search.members import join, take
+from lactchain.search.trials import trials_of
+from lactchain.storage.files import (
     append_json_lines,
     read_sealed_lines,
     seal,
     write_json_lines,
 )
-from lactchain.process import refuse_unless_inexact
-from lactchain.progress import under_way
-from lactchain.run import Run, read_metrics
-from lactchain.search.agents import Member, agent_class
-from lactchain.search.evolution import Child, Evolution, Generation, Species, ancestors, credit
-from lactchain.search.members import join, take
-from lactchain.search.trials import trials_of
-from lactchain.tunable import tunable_values
 
 KEEP_CHECKPOINTS = 2
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lactchain.bounds import AtLeast0, AtLeast1, Bounded, Positive, PositiveShare, Share
-from lactchain.settings import check
+from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded, Positive, PositiveShare, Share
+from lactchain.config.settings import check
 
 MUTATIONS = {"none": 0.2, "architecture": 0.1, "parameters": 0.2, "activation": 0.05, "hyper": 0.45}
 """Kinds of mutation, and how often each is drawn by default."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lactchain.baselines.settings import WorldConfig
+from lactchain.config.tunable import tunable_values, with_tunables
 from lactchain.errors import ConfigError, DataError
 from lactchain.search.agents import Arena
 from lactchain.search.evolution import Child
@@ -25,7 +26,6 @@ from lactchain.search.mutations import (
     searched_tunables,
 )
 from lactchain.search.settings import SpaceConfig, TrialsConfig
-from lactchain.tunable import tunable_values, with_tunables
 
 
 class RandomSampler:

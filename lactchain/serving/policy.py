@@ -12,11 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
+from lactchain.config.settings import PlayerConfig
 from lactchain.errors import ConfigError, ServerError
 from lactchain.serving.dialects import DIALECTS, Reply, Row
 from lactchain.serving.servers import adapter_name, common_base, load, order
 from lactchain.serving.transport import answers, quoted, transport_of
-from lactchain.settings import PlayerConfig
 from lactchain.types import Action, ChainGrammar
 
 if TYPE_CHECKING:

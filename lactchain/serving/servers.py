@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
 
+from lactchain.config.settings import PlayerConfig, ServedConfig
 from lactchain.errors import ConfigError, DataError, ServerError
-from lactchain.files import sha256
-from lactchain.run import Run
+from lactchain.runs.run import Run
 from lactchain.serving.dialects import DIALECTS, Dialect
 from lactchain.serving.transport import RefusedError, Transport, quoted, transport_of
-from lactchain.settings import PlayerConfig, ServedConfig
+from lactchain.storage.files import sha256
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from lactchain.config.settings import ServedConfig
 from lactchain.errors import ConfigError, Interrupted, ServerError
-from lactchain.process import stop_requested
-from lactchain.settings import ServedConfig
+from lactchain.runs.process import stop_requested
 
 Answer = TypeVar("Answer")
 Body = Mapping[str, Any]

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lactchain.config import differences, to_dict
-from lactchain.console import console, figures, plain
+from lactchain.config.parsing import differences, to_dict
+from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
 from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
-from lactchain.files import read_json
-from lactchain.settings import EnvironmentConfig, PlayerConfig, recast
+from lactchain.runs.console import console, figures, plain
 from lactchain.stages.sizing import with_values
+from lactchain.storage.files import read_json
 
 if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig

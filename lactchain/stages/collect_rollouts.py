@@ -8,10 +8,10 @@ holds does not depend on their number; a restarted run keeps the finished ones.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
-from lactchain.run import Run
-from lactchain.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
+from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 from lactchain.types import Trajectory

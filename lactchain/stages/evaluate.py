@@ -11,8 +11,8 @@ constrained or scored as alternatives.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lactchain import distributed
-from lactchain.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import Sample, sampled_starts
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.exact_values import estimate_completion_values
@@ -22,8 +22,8 @@ from lactchain.data.retrieval import NUM_STATES, retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
-from lactchain.run import Run
-from lactchain.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
+from lactchain.runs import distributed
+from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 from lactchain.stages.token_recording import record_token_values, telling

@@ -16,14 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from lactchain import distributed
+from lactchain import plugins
+from lactchain.config.settings import PlayerConfig, RunConfig, check
 from lactchain.errors import ConfigError, LactChainError
-from lactchain.files import disk_errors
-from lactchain.manifests import MANIFEST, read_manifest
-from lactchain.process import is_dry_run
-from lactchain.run import Run
-from lactchain.settings import PlayerConfig, RunConfig, check
+from lactchain.runs import distributed
+from lactchain.runs.process import is_dry_run
+from lactchain.runs.run import Run
 from lactchain.stages.running import stage
+from lactchain.storage.files import disk_errors
+from lactchain.storage.manifests import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, ModelInfo
@@ -78,7 +79,6 @@ def main(config: ExportConfig) -> dict[str, Any]:
 
 def export(config: ExportConfig, run: Run) -> dict[str, Any]:
     """The model of a configuration in RUN/model."""
-    from lactchain.data import model_cards
     from lactchain.models.export import export_actor
 
     folder = run.path("model")
@@ -91,7 +91,7 @@ def export(config: ExportConfig, run: Run) -> dict[str, Any]:
             "least_share_kept": report.kept[report.worst],
             "least_kept_in": report.worst,
         }
-    model_cards.write(config, run, "model", summary)
+    plugins.call("card", config, run, "model", summary)
     return summary
 
 

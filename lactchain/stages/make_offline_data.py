@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
-from lactchain import distributed
+from lactchain.config.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.data.dataset_files import write_dataset
 from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
 from lactchain.data.minari_files import write_minari
@@ -24,8 +24,8 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
 from lactchain.environments.scripted import behavior_policy
 from lactchain.errors import ConfigError
-from lactchain.run import Run
-from lactchain.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
+from lactchain.runs import distributed
+from lactchain.runs.run import Run
 from lactchain.stages.running import stage
 from lactchain.types import Policy, Trajectory
 

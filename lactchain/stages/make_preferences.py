@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lactchain.config.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.data import alarms
 from lactchain.data.candidates import sample_candidates, some_after_completion
 from lactchain.data.episodes import (
@@ -41,8 +42,7 @@ from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.errors import ConfigError, DataError
-from lactchain.run import Run
-from lactchain.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
+from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lactchain.console import console, plain, table
+from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSettings, ModelConfig
+from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
-from lactchain.settings import CriticConfig, EnvironmentConfig, LoraSettings, ModelConfig
-from lactchain.strategies import resolve_strategy
+from lactchain.runs.console import console, plain, table
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -10,15 +10,14 @@ import signal
 from dataclasses import dataclass
 from functools import partial
 
-from lactchain.console import console, plain, show_state
-from lactchain.data.episodes import Episode
-from lactchain.data.films import NotingPolicy, film, write_gif
+from lactchain import plugins
+from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
 from lactchain.data.shards import derive_seed
 from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
-from lactchain.process import is_dry_run
-from lactchain.settings import EnvironmentConfig, GuidedActorConfig
+from lactchain.runs.console import console, plain, show_state
+from lactchain.runs.process import is_dry_run
 from lactchain.stages.memory import Batch, print_memory
 from lactchain.stages.sizing import require_numbers
 from lactchain.types import ChainGrammar, Policy
@@ -44,14 +43,11 @@ def main(config: PlayConfig) -> float | dict:
         return print_memory(config, [Batch("", "actor.max_new_tokens")])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
-    if config.gif is not None:
-        film(config.environment, Episode(config.seed), ())  # before an hour is played for nothing
-    policy = NotingPolicy(_player(config, env))
-    total = play(env, policy, config.seed)
-    if config.gif is not None:
-        shown = film(config.environment, Episode(config.seed), policy.said)
-        write_gif(config.gif, {policy.name: shown})
-    return total
+    policy = _player(config, env)
+    if config.gif is None:
+        return play(env, policy, config.seed)
+    with plugins.required("films", "gif").filmed(config, policy) as policy:
+        return play(env, policy, config.seed)
 
 
 def _player(config: PlayConfig, env: LanguageEnv) -> Policy:

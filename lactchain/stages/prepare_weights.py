@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lactchain.console import console
-from lactchain.process import is_dry_run
-from lactchain.settings import (
+from lactchain.config.settings import (
     ActorConfig,
     EnvironmentConfig,
     PackagedModel,
@@ -21,6 +19,8 @@ from lactchain.settings import (
     TinyModelConfig,
     check,
 )
+from lactchain.runs.console import console
+from lactchain.runs.process import is_dry_run
 from lactchain.stages import train_bc
 from lactchain.stages.sizing import require_numbers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig

@@ -17,21 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lactchain import distributed
+from lactchain.config.settings import ActorConfig
 from lactchain.data.candidates import Judge, is_known
-from lactchain.data.episodes import Episode, sampled_starts
+from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import best_values
-from lactchain.data.films import Frame, film, write_gif
 from lactchain.data.inspections import is_inspection, state_text, write_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.views import State
-from lactchain.manifests import read_run_file
-from lactchain.run import Run
-from lactchain.settings import ActorConfig, EnvironmentConfig, known_fields
+from lactchain.runs import distributed
+from lactchain.runs.run import Run
 from lactchain.types import Action, PreferencePair, Trajectory
 
 if TYPE_CHECKING:
@@ -173,34 +171,6 @@ class Recorder:
         return [{"value": value, "q": q, "advantage": q - value} for value, q in columns]
 
 
-def film_run(run_dir: Path, number: int) -> None:
-    """Writes RUN/episode.gif: one start state before the rounds, and after one of them.
-
-    Of those that were failed before and are solved after it, the one that takes most actions.
-    Nothing where the picture is there. One that cannot be drawn costs a line, and no run.
-    """
-    if (run_dir / "episode.gif").is_file():
-        return
-    try:
-        write_gif(run_dir / "episode.gif", _before_and_after(run_dir, number))
-    except Exception as error:  # noqa: BLE001  - of whatever kind a world's drawing raises
-        log.info("no episode.gif: %s", error)
-
-
-def _before_and_after(run_dir: Path, number: int) -> dict[str, list[Frame]]:
-    before, after = (
-        read_trajectories(run_dir / f"round_{n}/evaluation/trajectories") for n in (0, number)
-    )
-    best = max(zip(before, after, strict=True), key=_telling)
-    state = best[0].infos[0]["state"]
-    played = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
-    environment = EnvironmentConfig(**known_fields(EnvironmentConfig, played))
-    return {
-        name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
-        for name, one in zip(("before", "after"), best, strict=True)
-    }
-
-
 class TokenTexts:
     """What the tokens of completions read as, one by one.
 
@@ -260,12 +230,6 @@ def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[Ca
         Candidate(a, counts[a.text, a.token_ids], a.text in chosen, a.text in rejected)
         for a in kept
     ]
-
-
-def _telling(episodes: tuple[Trajectory, Trajectory]) -> tuple[bool, int]:
-    """How much the two episodes from one start state tell of what was learnt."""
-    failed, solved = (not episodes[0].infos[-1]["success"], episodes[1].infos[-1]["success"])
-    return failed and solved, sum(episodes[1].num_actions)
 
 
 def _first_decision(episode: Trajectory) -> Trajectory:

@@ -8,15 +8,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lactchain import distributed
-from lactchain.console import GrowingTable
+from lactchain.config.settings import ActorConfig
 from lactchain.data import alarms
 from lactchain.data.evaluations import AGAIN, PARTS, practised
-from lactchain.files import stand_for
-from lactchain.manifests import verify_if_described, write_with_manifest
-from lactchain.run import Run
-from lactchain.settings import ActorConfig
+from lactchain.runs import distributed
+from lactchain.runs.console import GrowingTable
+from lactchain.runs.run import Run
 from lactchain.stages.selection import MOST_UNDONE, score
+from lactchain.storage.files import stand_for
+from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
 if TYPE_CHECKING:
     from lactchain.stages.run_pipeline import RunPipelineConfig

@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lactchain import distributed
-from lactchain.data import alarms
-from lactchain.data.episodes import sampled_states
-from lactchain.data.rollouts import Rollouts
-from lactchain.data.samples import invalid_rate, sample_completions
-from lactchain.data.shards import derive_seed
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, NoPairsError, ServerError
-from lactchain.inspection.report import LivePage
-from lactchain.run import Run
-from lactchain.settings import (
+from lactchain.config.settings import (
     ActorConfig,
     GuidedActorConfig,
     PlayerConfig,
@@ -30,6 +20,16 @@ from lactchain.settings import (
     SamplerConfig,
     recast,
 )
+from lactchain.data import alarms
+from lactchain.data.episodes import sampled_states
+from lactchain.data.rollouts import Rollouts
+from lactchain.data.samples import invalid_rate, sample_completions
+from lactchain.data.shards import derive_seed
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, NoPairsError, ServerError
+from lactchain.runs import distributed
+from lactchain.runs.pages import LivePage
+from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.recording import Recorder

@@ -15,18 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from lactchain import distributed
-from lactchain.bounds import AtLeast1, Bound, Bounded, PositiveShare
-from lactchain.data import alarms
-from lactchain.data.evaluations import practised
-from lactchain.errors import CollapseError
-from lactchain.files import follow, read_json, to_json
-from lactchain.inspection.report import write_page
-from lactchain.manifests import verify_if_described, write_with_manifest
-from lactchain.process import is_dry_run
-from lactchain.progress import under_way
-from lactchain.run import Run
-from lactchain.settings import (
+from lactchain import plugins
+from lactchain.config.bounds import AtLeast1, Bound, Bounded, PositiveShare
+from lactchain.config.settings import (
     ActorConfig,
     CollectConfig,
     CriticConfig,
@@ -38,10 +29,17 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
+from lactchain.data import alarms
+from lactchain.data.evaluations import practised
+from lactchain.errors import CollapseError
+from lactchain.runs import distributed
+from lactchain.runs.pages import write_page
+from lactchain.runs.process import is_dry_run
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run
 from lactchain.stages.closing import show_result
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.memory import Batch, print_memory
-from lactchain.stages.recording import film_run
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.running import stage
 from lactchain.stages.selection import SelectionConfig
@@ -55,6 +53,8 @@ from lactchain.stages.sizing import (
 )
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.stages.train_simpo import check_bound
+from lactchain.storage.files import follow, read_json, to_json
+from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
 log = logging.getLogger(__name__)
 
@@ -147,15 +147,13 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
     with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
         if begun.is_open:
             begun.finish(recipe(config, begun.run))
-    if distributed.is_main():
-        film_run(Path(config.run.run_dir), begun.summary["round"])
+    if distributed.is_main() and (films := plugins.add_on("films")):
+        films.film_run(Path(config.run.run_dir), begun.summary["round"])
     return begun.summary
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     """The algorithm, from the warm start to the round in which the target is met."""
-    from lactchain.data import model_cards
-
     with under_way("getting ready"):
         config = sized(config, run)
         rounds = Rounds(config, run)
@@ -185,7 +183,7 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         raise
     summary = results.summary()
     if follow(run.path("actor")).is_dir():  # else none was trained
-        model_cards.write(config, run, "actor", summary)
+        plugins.call("card", config, run, "actor", summary)
     return summary
 
 

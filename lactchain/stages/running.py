@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lactchain import distributed
-from lactchain.console import console, figures, plain
-from lactchain.inspection.report import write_page
-from lactchain.process import is_dry_run, seed_everything
-from lactchain.progress import nothing_under_way, under_way
-from lactchain.run import Run
+from lactchain.runs import distributed
+from lactchain.runs.console import console, figures, plain
+from lactchain.runs.pages import write_page
+from lactchain.runs.process import is_dry_run, seed_everything
+from lactchain.runs.progress import nothing_under_way, under_way
+from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch, enough_memory, print_memory
 from lactchain.stages.sizing import require_numbers
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from lactchain import distributed
+from lactchain import plugins
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
+from lactchain.config.settings import RunConfig, check
 from lactchain.errors import ConfigError
-from lactchain.process import is_dry_run
-from lactchain.run import Run
+from lactchain.runs import distributed
+from lactchain.runs.process import is_dry_run
+from lactchain.runs.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
-from lactchain.settings import RunConfig, check
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.running import stage
@@ -121,14 +122,15 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     from lactchain.search import runs
     from lactchain.search.agents import AgentSpecies
     from lactchain.search.mutations import check_tunables
-    from lactchain.stages.language_actors import LanguageSpecies
 
     check_tunables(config.subject, config.space.tunables)
     if config.method != "evolution":
         return runs.try_out(config, run)
     space, settings = config.space, config.evolution
     if config.language is not None:
-        species = LanguageSpecies(config.language, space, settings, run, stages)
+        species = plugins.required("language_species", "language")(
+            config.language, space, settings, run, stages
+        )
     else:
         world, seed = config.environment, config.run.seed
         species = AgentSpecies(config.subject, world, space, settings, seed)

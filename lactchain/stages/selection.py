@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from lactchain.bounds import Bound, Bounded, PositiveShare
+from lactchain.config.bounds import Bound, Bounded, PositiveShare
+from lactchain.config.settings import GuidedActorConfig, RunConfig
 from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
 from lactchain.data.intervals import paired_interval
-from lactchain.settings import GuidedActorConfig, RunConfig
 from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 
 if TYPE_CHECKING:
-    from lactchain.run import Run
+    from lactchain.runs.run import Run
     from lactchain.stages.run_pipeline import RunPipelineConfig
 
 MOST_UNDONE = 2

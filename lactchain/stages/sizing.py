@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from lactchain.config.settings import EnvironmentConfig, PlayerConfig
 from lactchain.data.rollouts import Rollouts, collect
 from lactchain.environments.exact import FAR_SIGHTED, TabularModel, optimal_values, solution_lengths
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError, DataError
-from lactchain.settings import EnvironmentConfig, PlayerConfig
 from lactchain.types import Action, ChainGrammar, Trajectory
 
 Config = TypeVar("Config")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lactchain import distributed
 from lactchain.data.inspections import state_text
 from lactchain.data.valued_tokens import FOLDER, write_valued_tokens
 from lactchain.errors import Interrupted
-from lactchain.process import stop_requested
-from lactchain.run import Run
+from lactchain.runs import distributed
+from lactchain.runs.process import stop_requested
+from lactchain.runs.run import Run
 from lactchain.stages.recording import TokenTexts
 from lactchain.types import Trajectory
 

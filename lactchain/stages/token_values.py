@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from lactchain.data.episodes import check_practised, decision_states
-from lactchain.data.sources import open_trajectories
-from lactchain.environments.language import make_language_env
-from lactchain.run import Run
-from lactchain.settings import (
+from lactchain import plugins
+from lactchain.config.settings import (
     ActorConfig,
     EnvironmentConfig,
     RunConfig,
     TrainingConfig,
     ValueConfig,
 )
+from lactchain.data.episodes import check_practised, decision_states
+from lactchain.data.sources import open_trajectories
+from lactchain.environments.language import make_language_env
+from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.token_recording import Telling, record_token_values, telling
 
@@ -55,7 +56,6 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     Raises:
         DataError: the episodes are damaged or do not fit the actor.
     """
-    from lactchain.data import model_cards
     from lactchain.data.token_view import mean_return
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_own_tokenizer
@@ -85,7 +85,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     save_result(trainer, run.path("values"), files)
     record_token_values(run, model, template, shown)
     summary = training_figures(trainer)
-    model_cards.write(config, run, "values", summary)
+    plugins.call("card", config, run, "values", summary)
     return summary
 
 

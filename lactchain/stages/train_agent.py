@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lactchain.console import figures
-from lactchain.inspection.report import write_learning_curve, write_page
+from lactchain import plugins
+from lactchain.runs.console import figures
+from lactchain.runs.pages import write_page
 
 if TYPE_CHECKING:
     from lactchain.baselines.settings import TrainAgentConfig
@@ -20,7 +21,7 @@ def main(config: TrainAgentConfig) -> dict[str, Any]:
     from lactchain.baselines.training import train_agent
 
     summary = train_agent(config)
-    write_learning_curve(config.run.run_dir)
+    plugins.call("curve", config.run.run_dir)
     write_page(config.run.run_dir)
     title = type(config).__name__.removeprefix("Train").removesuffix("Config")
     figures(title, summary)

@@ -15,7 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lactchain.bounds import AtLeast1, Bounded, PositiveShare, Share
+from lactchain import plugins
+from lactchain.config.bounds import AtLeast1, Bounded, PositiveShare, Share
+from lactchain.config.settings import (
+    ActorConfig,
+    EnvironmentConfig,
+    RunConfig,
+    TrainingConfig,
+    check,
+)
 from lactchain.data.episodes import (
     check_practised,
     decision_states,
@@ -27,14 +35,7 @@ from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
-from lactchain.run import Run
-from lactchain.settings import (
-    ActorConfig,
-    EnvironmentConfig,
-    RunConfig,
-    TrainingConfig,
-    check,
-)
+from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 from lactchain.types import Action, Policy, Trajectory
@@ -124,7 +125,6 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
-    from lactchain.data import model_cards
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
     from lactchain.trainers.base import save_result, train
@@ -150,7 +150,7 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     if look is not None:
         learnt = round(len(rows) * min(1.0, trainer.state.epoch))
         summary |= {"num_examples": learnt} | require_reading(look.figures(), config, learnt)
-    model_cards.write(config, run, "actor", summary)
+    plugins.call("card", config, run, "actor", summary)
     return summary
 
 

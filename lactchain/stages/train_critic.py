@@ -18,17 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from lactchain import distributed
-from lactchain.data.episodes import check_practised, decision_states
-from lactchain.data.evaluations import PARTS, StateValues, write_values
-from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
-from lactchain.data.intervals import r2, resampled_interval, rmse
-from lactchain.data.rollouts import collection_metrics
-from lactchain.data.sources import open_trajectories
-from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.process import seed_everything
-from lactchain.run import Run
-from lactchain.settings import (
+from lactchain import plugins
+from lactchain.config.settings import (
     CollectConfig,
     CriticConfig,
     EnvironmentConfig,
@@ -36,6 +27,16 @@ from lactchain.settings import (
     RunConfig,
     TrainingConfig,
 )
+from lactchain.data.episodes import check_practised, decision_states
+from lactchain.data.evaluations import PARTS, StateValues, write_values
+from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
+from lactchain.data.intervals import r2, resampled_interval, rmse
+from lactchain.data.rollouts import collection_metrics
+from lactchain.data.sources import open_trajectories
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.runs import distributed
+from lactchain.runs.process import seed_everything
+from lactchain.runs.run import Run
 from lactchain.stages import collect_rollouts
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
@@ -79,7 +80,6 @@ def main(config: TrainCriticConfig) -> dict[str, Any]:
 
 def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     """Episodes, then the regression on their returns, then the comparison with exact values."""
-    from lactchain.data import model_cards
     from lactchain.models.critic import check_critic
     from lactchain.trainers.base import save_result
 
@@ -94,7 +94,7 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     save_result(trainer, run.path("critic"))
     del trainer  # the actor and the trained critic come in its place
     summary |= measure_values(config, run)
-    model_cards.write(config, run, "critic", summary)
+    plugins.call("card", config, run, "critic", summary)
     return summary
 
 

@@ -11,12 +11,8 @@ the chosen completions (CPO's alpha) keeps small actors from collapsing.
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lactchain.data.episodes import check_practised
-from lactchain.data.sources import open_pairs
-from lactchain.environments.language import make_language_env
-from lactchain.process import seed_everything
-from lactchain.run import Run
-from lactchain.settings import (
+from lactchain import plugins
+from lactchain.config.settings import (
     ActorConfig,
     EnvironmentConfig,
     PreferenceConfig,
@@ -25,6 +21,11 @@ from lactchain.settings import (
     TrainingConfig,
     check,
 )
+from lactchain.data.episodes import check_practised
+from lactchain.data.sources import open_pairs
+from lactchain.environments.language import make_language_env
+from lactchain.runs.process import seed_everything
+from lactchain.runs.run import Run
 from lactchain.stages import make_preferences
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
@@ -80,7 +81,6 @@ def main(config: TrainSimPOConfig) -> dict[str, Any]:
 
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     """Pairs, read or made, then SimPO on them."""
-    from lactchain.data import model_cards
     from lactchain.models.actor import policy_file
     from lactchain.models.families import context_length
     from lactchain.models.loading import load_actor
@@ -119,5 +119,5 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
     summary |= region.distances()
-    model_cards.write(config, run, "actor", summary)
+    plugins.call("card", config, run, "actor", summary)
     return summary

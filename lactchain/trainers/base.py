@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from lactchain import distributed
-from lactchain.checkpoints import latest_checkpoint
+from lactchain.config.settings import TrainingConfig
 from lactchain.errors import ConfigError, Interrupted
-from lactchain.files import disk_errors
-from lactchain.manifests import verify_manifest, write_manifest
 from lactchain.models.runtime import device
-from lactchain.process import refuse_unless_inexact
-from lactchain.settings import TrainingConfig
+from lactchain.runs import distributed
+from lactchain.runs.process import refuse_unless_inexact
+from lactchain.storage.checkpoints import latest_checkpoint
+from lactchain.storage.files import disk_errors
+from lactchain.storage.manifests import verify_manifest, write_manifest
 from lactchain.trainers.guards import GuardedTrainer, readable
 
 NEVER = 10**9

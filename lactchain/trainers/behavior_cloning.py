@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
+from lactchain.config.settings import TrainingConfig
 from lactchain.data.token_view import token_view
 from lactchain.errors import DataError
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.shared_prefix import can_read_once, one_sequence, shared_length
-from lactchain.settings import TrainingConfig
 from lactchain.trainers.base import GuardedTrainer, training_arguments
 from lactchain.types import Action, Trajectory
 

@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import DataCollatorWithPadding, TrainingArguments
 
-from lactchain import distributed
 from lactchain.data.intervals import (
     Interval,
     error_sums,
@@ -27,9 +26,10 @@ from lactchain.data.intervals import (
     explained_share_interval,
 )
 from lactchain.errors import DataError
-from lactchain.files import disk_errors
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
+from lactchain.runs import distributed
+from lactchain.storage.files import disk_errors
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds, Solution
 from lactchain.trainers.guards import readable

@@ -27,19 +27,19 @@ from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
-from lactchain import distributed
-from lactchain.checkpoints import clear_place, prune_checkpoints
 from lactchain.errors import DataError, Interrupted, NonFiniteError
-from lactchain.files import disk_errors
-from lactchain.manifests import write_manifest
 from lactchain.models.adapters import base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
 from lactchain.models.runtime import is_out_of_memory, quiet
 from lactchain.models.sharding import is_sharded, local, whole_state
-from lactchain.process import provenance, stop_requested
-from lactchain.progress import under_way
-from lactchain.run import Run
-from lactchain.trackers import OptionalTracker
+from lactchain.runs import distributed
+from lactchain.runs.process import provenance, stop_requested
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run
+from lactchain.runs.trackers import OptionalTracker
+from lactchain.storage.checkpoints import clear_place, prune_checkpoints
+from lactchain.storage.files import disk_errors
+from lactchain.storage.manifests import write_manifest
 from lactchain.trainers.window import WindowedTrainer
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"

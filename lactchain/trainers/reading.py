@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import torch
 from transformers import TrainerCallback
 
+from lactchain.config.settings import ActorConfig
 from lactchain.data.retrieval import retrieval_figures
 from lactchain.environments.language import LanguageEnv
 from lactchain.models.actor import LanguageActor
-from lactchain.settings import ActorConfig
 from lactchain.trainers.guards import GuardedTrainer
 
 NUM_LOOKS = 8

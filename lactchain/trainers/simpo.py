@@ -19,6 +19,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from lactchain.config.settings import SimPOConfig
 from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
@@ -27,8 +28,7 @@ from lactchain.models.families import attention_masks, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import evaluating
 from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
-from lactchain.run import Run, read_metrics
-from lactchain.settings import SimPOConfig
+from lactchain.runs.run import Run, read_metrics
 from lactchain.trainers.base import UpdateMeanTrainer
 from lactchain.types import Action, PreferencePair
 

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
+from lactchain.config.settings import ILQLConfig, ValueConfig
 from lactchain.data.token_view import TokenView, ValueTargets, monte_carlo_targets, one_step_targets
 from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.sharding import is_sharded
 from lactchain.models.values import ValueModel
-from lactchain.run import read_metrics
-from lactchain.settings import ILQLConfig, ValueConfig
+from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.trainers.tree_batches import tree_batches, trees
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lactchain.config.settings import ValueConfig
 from lactchain.data.token_view import TokenView, ValueTargets
 from lactchain.models.generation.prefix_trees import PrefixTrees, prefix_trees
-from lactchain.settings import ValueConfig
 
 TREES = ("input_ids", "position_ids", "subtree_ends")
 

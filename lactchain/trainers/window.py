@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lactchain.files import read_json, write_json
+from lactchain.storage.files import read_json, write_json
 
 
 class WindowedTrainer:

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
+from lactchain.functional.random_streams import uniform
 from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
@@ -36,7 +37,6 @@ from lactchain.models.generation.enumeration import (
     weigh_completions,
 )
 from lactchain.models.generation.guidance import TrainedValues
-from lactchain.random_streams import uniform
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75

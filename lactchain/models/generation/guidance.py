@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.config.settings import GuidedActorConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.cascade import CascadeTrunk, use_cascade
@@ -29,7 +30,6 @@ from lactchain.models.generation.enumeration import (
 )
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
-from lactchain.settings import GuidedActorConfig
 from lactchain.types import Action, ChainGrammar
 
 MAX_COMPLETIONS = 4096

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from lactchain.config.settings import ActorConfig
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.runtime import free_memory
-from lactchain.settings import ActorConfig
 
 
 class CausalNextToken:

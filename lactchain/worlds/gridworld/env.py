@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from lactchain.environments.checks import at_least_one, start_state
 from lactchain.environments.views import TextView
-from lactchain.random_streams import draw, stream
+from lactchain.functional.random_streams import draw, stream
 from lactchain.worlds.cells import STEPS
 from lactchain.worlds.gridworld.tables import GridTables
 

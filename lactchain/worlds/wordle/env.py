@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from lactchain.environments.checks import at_least_one, rewards_of, start_state
 from lactchain.environments.views import TextView
-from lactchain.random_streams import draw, stream
+from lactchain.functional.random_streams import draw, stream
 from lactchain.types import Reward
 from lactchain.worlds.wordle.words import (
     ALPHABET,

@@ -1,0 +1,286 @@
+"""Configuration: frozen dataclasses, filled from defaults < YAML files < command line.
+
+`parse` is the only door to jsonargparse. A config class is a frozen dataclass whose fields are
+plain values or further config classes (or `None` for one that may be left out); the string under
+a field is its help text, and `__post_init__` raises `ValueError("field: expected ..., got ...")`
+for values that make no sense.
+"""
+
+import argparse
+import difflib
+import functools
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, fields, is_dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import jsonargparse
+import yaml
+
+from lactchain.config.yaml_texts import check_value, in_short, load, read_text, to_yaml
+from lactchain.errors import ConfigError
+
+Config = TypeVar("Config")
+
+jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+_ANNOTATED = re.compile(r"Annotated\[(\w+), (a number in .*?[\])]|[^\[\]]+)\]")
+
+
+class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """jsonargparse's help (types and defaults), with line breaks kept and bounds in plain words."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        return _ANNOTATED.sub(r"\1, \2", super()._expand_help(action))
+
+
+def parse(
+    config_class: type[Config], argv: Sequence[str] | None = None, description: str | None = None
+) -> Config:
+    """The configuration that files and command line ask for.
+
+    `--config FILE` may be repeated, later files win, and single options such as
+    `--critic.lora.r 8` win over files. `--help` and `--print_config` print and exit.
+
+    Args:
+        config_class: a frozen dataclass.
+        argv: the arguments, those of the process by default.
+        description: what `--help` begins with, usually the docstring of the script.
+
+    Raises:
+        ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
+            the message names the key.
+    """
+    _, argv = take_switch(sys.argv[1:] if argv is None else argv, "--dry_run")
+    _, argv = take_switch(argv, "--inexact")
+    _, argv = take_imports(argv)
+    parser = _parser(config_class, description)
+    in_files: dict[str, Any] = {}
+    known = set(_keys(config_class))
+    for path in _config_files(argv):
+        found = dict(_flatten(load(path)))
+        _check(found.items(), known)
+        in_files |= found
+    _check(_typed(argv), known)
+    try:
+        namespace = parser.parse_args(argv)
+    except argparse.ArgumentError as error:
+        raise ConfigError(in_short(_explain(str(error), config_class))) from error
+    typed = {argument.removeprefix("--").split("=")[0] for argument in argv}
+    texts = {
+        key: value
+        for key, value in in_files.items()
+        if isinstance(value, str) and not any(f"{key}.".startswith(f"{t}.") for t in typed)
+    }
+    return _build(config_class, namespace.as_dict(), texts)
+
+
+@functools.cache
+def _parser(config_class: type, description: str | None) -> jsonargparse.ArgumentParser:
+    parser = jsonargparse.ArgumentParser(
+        usage="%(prog)s [--config FILE ...] [--key value ...]",
+        description=description,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    parser.add_argument(
+        "--config",
+        action=jsonargparse.ActionConfigFile,
+        metavar="FILE",
+        help="YAML file with any of the keys below; may be repeated, later files win.",
+    )
+    parser.add_class_arguments(config_class, fail_untyped=True)
+    return parser
+
+
+def dump(config: Any) -> str:
+    """YAML of a config dataclass, which is itself a valid `--config` file."""
+    return to_yaml(asdict(config))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config dataclass as the mapping that `load` reads from its YAML."""
+    return yaml.safe_load(dump(config))
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys at which two nested mappings differ, with both values.
+
+    A missing key counts as `None`, so leaving an optional part out equals setting it to null.
+    """
+    flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
+    pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in flat_a | flat_b}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
+    """Whether a command has a switch, `--dry_run` or `--dry_run true`; and its other arguments.
+
+    It is said of one command, and no setting: no file holds it.
+    """
+    argv = list(argv)
+    if name not in argv:
+        return False, argv
+    place = argv.index(name)
+    value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
+    return value != "false", argv[:place] + argv[place + (1 if value is None else 2) :]
+
+
+def take_imports(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The modules that a command names, `--import my_world`, and its other arguments.
+
+    No file holds them.
+
+    Raises:
+        ConfigError: no name follows.
+    """
+    modules, others, words = [], [], iter(argv)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != "--import":
+            others.append(word)
+            continue
+        value = value if equals else next(words, "")
+        if not value or value.startswith("-"):
+            raise ConfigError("--import: expected the name of a module, got none")
+        modules += value.split(",")
+    return modules, others
+
+
+def typed_modules(argv: Sequence[str]) -> list[str]:
+    """The modules of the environments, `module:id`, that a command itself names."""
+    found = []
+    for word, following in pairwise([*argv, ""]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and name.endswith(".id"):
+            found.append((value if equals else following).rpartition(":")[0])
+    return [module for module in found if module]
+
+
+def _config_files(argv: Sequence[str]) -> Iterator[str]:
+    for position, argument in enumerate(argv):
+        if argument.startswith("--config="):
+            yield argument.removeprefix("--config=")
+        elif argument == "--config" and position + 1 < len(argv):
+            yield argv[position + 1]
+
+
+def _typed(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What the words of a command give to each key."""
+    for word, following in pairwise([*argv, ""]):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            yield name.removeprefix("--"), value if equals else following
+
+
+def _check(found: Iterable[tuple[str, Any]], known: Set[str]) -> None:
+    """Refuses values that jsonargparse would take for more, such as other files and code."""
+    parts = {key.rpartition(".")[0] for key in known} - {""}
+    for key, value in found:
+        if key not in parts:
+            check_value(key, value)
+            continue
+        settings = read_text(key, value) if isinstance(value, str) else value
+        if not isinstance(settings, Mapping | None):
+            got = in_short(str(value))
+            raise ConfigError(f"{key}: expected a mapping of settings, got {got}")
+        _check([(f"{key}.{name}", part) for name, part in (settings or {}).items()], known)
+
+
+def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
+
+
+def _nested_class(annotation: Any) -> type | None:
+    """The config class behind `Nested` or `Nested | None`, None for a plain value."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    candidates = typing.get_args(annotation) if is_union else (annotation,)
+    return next((c for c in candidates if isinstance(c, type) and is_dataclass(c)), None)
+
+
+def _build(
+    config_class: type[Config], values: dict[str, Any], texts: Mapping[str, str], prefix: str = ""
+) -> Config:
+    """Instantiates inside out, so that a refused value is reported under its full key."""
+    annotations = typing.get_type_hints(config_class)
+    arguments = {}
+    for item in fields(config_class):
+        if item.name not in values:  # a file says null of the part, and the command fills it
+            continue
+        key, value = f"{prefix}{item.name}", values[item.name]
+        annotation = annotations[item.name]
+        choices, nested = typing.get_args(annotation), _nested_class(annotation)
+        if str in choices:
+            value = _restore_texts(value, key, texts)
+        if value is None and annotation is not Any and types.NoneType not in choices:
+            raise ConfigError(f"{key}: expected a value, got null; leave it out for the default")
+        if nested and value is not None:
+            value = _build(nested, value, texts, f"{key}.")
+        if typing.get_origin(annotation) is dict and is_dataclass(part := choices[1]):
+            value = {n: _build(part, v, texts, f"{key}.{n}.") for n, v in value.items()}
+        arguments[item.name] = value
+    try:
+        return config_class(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(in_short(f"{prefix}{error}")) from error
+
+
+def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
+    """The value with the texts of files as they stand there.
+
+    jsonargparse reads a text in a dictionary or an optional field as YAML once more (4.53), so
+    that a quoted "# Title" would come out as None.
+    """
+    if key in texts:
+        return texts[key]
+    if isinstance(value, dict):
+        return {k: _restore_texts(v, f"{key}.{k}", texts) for k, v in value.items()}
+    return value
+
+
+def _keys(config_class: type, prefix: str = "") -> Iterator[str]:
+    for name, annotation in typing.get_type_hints(config_class).items():
+        yield f"{prefix}{name}"
+        nested = _nested_class(annotation)
+        if nested:
+            yield from _keys(nested, f"{prefix}{name}.")
+
+
+def _near(key: str, known: Sequence[str]) -> list[str]:
+    """Up to three keys that somebody may have meant: some end in these words, others read alike."""
+    ending = [name for name in known if f".{name}".endswith(f".{key}")]
+    last = {name.rpartition(".")[2] for name in known}
+    word = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.8)
+    same = [name for name in known if name.rpartition(".")[2] in word]
+    return list(dict.fromkeys([*ending, *difflib.get_close_matches(key, known, n=3), *same]))[:3]
+
+
+def _explain(message: str, config_class: type) -> str:
+    """One line out of jsonargparse's several: which key, what was expected, what it got."""
+    path = ".".join(re.findall(r'Parser key "([^"]+)"', message))
+    unknown = re.search(
+        r"(?:unrecognized arguments: --|accept option '|Option ')([\w.-]+)", message
+    )
+    if unknown:
+        group = re.search(r"Group '([^']+)'", message)
+        parents = [path] if path else [group[1]] if group else []
+        key = ".".join([*parents, unknown[1]])
+        near = _near(key, list(_keys(config_class)))
+        return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
+    if wrong and path:
+        expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")
+        if expected.startswith("tuple"):
+            expected = "a list, such as '[first, second]'"
+        return f"{path}: expected {expected}, got {wrong[2]}"
+    return " ".join(message.split())

@@ -1,0 +1,55 @@
+"""What other packages add: found by their entry points, never imported by name.
+
+A package says what it adds in its pyproject.toml:
+
+    [project.entry-points."lactchain.add_ons"]
+    card = "lactchain_extras.cards.model_cards:write"
+
+LactChain asks for these, and goes on without those that are not there:
+
+- `card(config, run, kind, summary)` describes the weights that a stage has saved;
+- `page(run_dir, under_way)` draws a run folder, `curve(run_dir)` its learning curve;
+- `explore(run)` shows a run folder in a notebook;
+- `films` is a module that makes moving pictures of episodes;
+- `language_species` is what evolutionary search needs to know of language actors.
+
+The group `lactchain.schemes` has worlds of other ecosystems by the scheme of their ids, each a
+`lactchain.environments.registry.Scheme`.
+"""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from lactchain.errors import ConfigError
+
+ADD_ONS, SCHEMES = "lactchain.add_ons", "lactchain.schemes"
+
+
+@cache
+def names(group: str = ADD_ONS) -> dict[str, EntryPoint]:
+    """What is registered in a group, by its name; not what a removed package has left."""
+    found = entry_points(group=group)
+    return {entry.name: entry for entry in found if find_spec(entry.module.partition(".")[0])}
+
+
+def add_on(name: str, group: str = ADD_ONS) -> Any | None:
+    """What is registered under a name; None where nothing is."""
+    entry = names(group).get(name)
+    return entry.load() if entry is not None else None
+
+
+def call(name: str, *arguments: Any, **options: Any) -> None:
+    """Calls an add-on that is a function, if there is one."""
+    if (function := add_on(name)) is not None:
+        function(*arguments, **options)
+
+
+def required(name: str, setting: str) -> Any:
+    """What is registered under a name; `ConfigError` where nothing is, since a setting needs it."""
+    if (found := add_on(name)) is None:
+        raise ConfigError(
+            f"{setting}: no installed package has the add-on {name}; lactchain_extras has one"
+        )
+    return found

@@ -1,0 +1,290 @@
+"""Run folders: what one must be before a run lives in it, and what is left when none did.
+
+`environment.json` says which run a folder is: its id, its settings, what it reads from elsewhere,
+and where it works. `config.yaml` has the settings once more, for people and for `--config`.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import IO, Any
+
+from lactchain.config.parsing import differences, load, to_yaml
+from lactchain.environments.registry import not_imported
+from lactchain.errors import ConfigError, DataError, DiskError
+from lactchain.runs.inputs import Inputs, check_inputs, inputs_of
+from lactchain.runs.process import describe_environment, refuse_unless_inexact
+from lactchain.runs.progress import nothing_under_way
+from lactchain.storage.files import atomic_write, disk_errors, make_folder, to_json, whole_lines
+from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file, write_run_file
+from lactchain.storage.results import is_same_place
+
+TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
+"""Files in which a run tells what became of it; its end vouches for them."""
+_ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
+"""Files of a run that follow from its command alone."""
+_FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
+_TRACKERS = {"wandb"}
+"""Folders that trackers write and nobody reads back; links lead out of them to their logs."""
+
+# Fields that may change when a run continues, since they do not change what it computes.
+HARMLESS = frozenset((
+    "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
+    "save_every_updates", "save_every_steps", "keep_checkpoints", "push_to_hub", "public",
+    "urls", "in_flight", "timeout_seconds", "max_drift",
+))  # fmt: skip
+_SECRET = re.compile(
+    r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(token|(?<=.)tokens)$"
+    r"|secret|passw|credential|authorization|cookie|^(auth|pat)$|(api|access|private)[_-]?keys?",
+    re.I,
+)
+_SECRET_IN_URL = re.compile(
+    r"(?<=://)[^/\s]+(?=@)"
+    r"|(?<=[?&])([^=&#\s]*(?:token|key|secret|sig|passw|credential|auth)[^=&#\s]*=)[^&#\s]+",
+    re.I,
+)
+
+log = logging.getLogger(__name__)
+
+
+def prepare_folder(
+    directory: Path, settings: Mapping[str, Any], resume: str, config: Any
+) -> IO[str]:
+    """Locks the folder, checks that the run may live in it, and writes down what it is."""
+    with disk_errors(directory):
+        if directory.is_file():
+            raise ConfigError(
+                f"run.run_dir: expected a folder, got the file {directory}; choose another with "
+                "--run.run_dir"
+            )
+        make_folder(directory)
+        lock = _lock(directory)
+    with ExitStack() as on_failure:
+        on_failure.callback(lock.close)
+        _check_plain(directory)
+        begun = has_produced(directory)
+        if resume != "must" and is_run(directory) and not begun:
+            _forget(directory)
+        before = _run_in(directory)
+        if resume == "must" and not before:
+            raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
+        if resume == "never" and before:
+            raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
+        if before:
+            _check_changes(directory, before["config"], json.loads(to_json(settings)))
+            _check_imports(directory, before)
+        about = {
+            "run_id": identity_of(before.get("config", settings)),
+            **before,
+            **describe_environment(),
+            "inputs": _inputs(directory, before, config),
+            "config": settings,
+        }
+        write_run_file(directory, about)
+        atomic_write(directory / "config.yaml", to_yaml(settings))
+        _drop_torn_line(directory / "metrics.jsonl")
+        if begun and not (directory / "summary.json").exists() and nothing_under_way():
+            log.info("%s: was left unfinished, and goes on", directory)
+        on_failure.pop_all()
+    return lock
+
+
+def _run_in(directory: Path) -> dict[str, Any]:
+    """What is known of the run in a folder; nothing where the folder is empty."""
+    if is_run(directory):
+        return {"config": {}} | read_run_file(directory)
+    found = {path.relative_to(directory).parts[0] for path in _files(directory)} - {"lock"}
+    if not found:
+        return {}
+    if "config.yaml" not in found:
+        raise ConfigError(f"{directory}: expected a run or nothing, found {sorted(found)[:3]}")
+    refuse_unless_inexact(
+        f"{directory / RUN_FILE}: missing, and nothing else tells what the run has read; put a "
+        "copy back"
+    )
+    return {"config": redact(load(directory / "config.yaml"))}
+
+
+_locks: weakref.WeakSet[IO[str]] = weakref.WeakSet()
+# A forked worker that outlives its parent must not keep the folder locked.
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
+
+
+def _lock(directory: Path) -> IO[str]:
+    """Holds `directory/lock` until it is closed or this process dies, however it dies."""
+    path = directory / "lock"
+    if path.is_symlink() or not (path.is_file() or not path.exists()):
+        raise ConfigError(f"{path}: expected a plain file, got a link or folder; remove it")
+    lock = open(path, "a+")  # noqa: SIM115  - open for as long as the run is
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with lock:
+            lock.seek(0)
+            owner = lock.read().strip()
+        raise ConfigError(
+            f"{directory}: process {owner} works in this folder; "
+            "wait for it, or choose another with --run.run_dir"
+        ) from None
+    except OSError as error:
+        with lock:
+            raise DiskError(
+                f"{directory}: the file system does not lock files ({error.strerror}); mount it "
+                "with locks (NFS: nfsvers=4, or local_lock=flock for a single machine), or choose "
+                "a folder on another with --run.run_dir"
+            ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    _locks.add(lock)
+    return lock
+
+
+def _check_plain(directory: Path) -> None:
+    """Refuses links that lead out of a run, pipes, and folders where its own files should be.
+
+    Whoever hands a run on could have something else read by them, or written over. What is never
+    read back may be anything: hidden files, and a tracker's.
+    """
+    inside = os.path.realpath(directory)
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if name[0] != "." and name not in _TRACKERS]
+        for name in (*folders, *(name for name in files if name[0] != ".")):
+            path = Path(folder, name)
+            is_plain = Path(os.path.realpath(path)).is_relative_to(inside)
+            with suppress(OSError):  # it may be gone by now
+                mode = path.stat().st_mode
+                is_plain &= S_ISREG(mode) or (S_ISDIR(mode) and name not in _FILES)
+            if not is_plain:
+                raise ConfigError(
+                    f"{path}: expected a plain file or folder of this run, and no link out of it; "
+                    "remove it, or put a copy of what it stands for in its place"
+                )
+
+
+def has_produced(directory: Path) -> bool:
+    """Whether there is anything in a run's folder but what says which run it is.
+
+    Folders are not counted, nor hidden files; the files of a run further down are.
+    """
+    about = {directory / name for name in (*_ABOUT, "lock")}
+    return any(path not in about for path in _files(directory))
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    """What lies in a folder and below it, but for hidden files."""
+    found = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
+    return (path for path in found if path.name[0] != ".")
+
+
+def _forget(directory: Path) -> None:
+    """Lets another run begin in a folder in which nothing was produced."""
+    for name in _ABOUT:
+        (directory / name).unlink(missing_ok=True)
+
+
+def leave_nothing(directory: Path) -> None:
+    """Removes a folder in which nothing was produced, unless it holds anything else."""
+    with suppress(OSError):  # what ended the run is to be told, and not what stays behind
+        _forget(directory)
+        (directory / "lock").unlink(missing_ok=True)
+        for folder in sorted([directory, *directory.rglob("*")], reverse=True):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Logs settings that may change while a run goes on; refuses any other that has.
+
+    Places inside a run, a pipeline say, that was moved or copied have not changed.
+    """
+    folder = (before.get("run") or {}).get("run_dir")
+    lines, refused = [], []
+    for key, (old, new) in differences(before, now).items():
+        if folder is None or not is_same_place(old, folder, new, directory):
+            line = f"{key} was {old!r}, now {new!r}"
+            (refused if HARMLESS.isdisjoint(key.split(".")) else lines).append(line)
+    if refused and _has_stored(directory, now):
+        raise DataError(
+            f"{directory / RUN_FILE}: tells of another run than config.yaml; put a copy back, or "
+            "remove it and go on with --inexact"
+        )
+    if refused:
+        raise ConfigError(
+            f"{directory}: made by another configuration ({'; '.join(refused)}); choose another "
+            f"folder with --run.run_dir, or the old configuration with --config "
+            f"{directory}/config.yaml"
+        )
+    for line in lines:
+        log.info("%s: continues with a harmless change: %s", directory, line)
+
+
+def _has_stored(directory: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether `config.yaml` has these settings, but for harmless ones."""
+    with suppress(ConfigError):
+        return identity_of(redact(load(directory / "config.yaml"))) == identity_of(settings)
+    return False
+
+
+def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:
+    """Asks again for the modules that a run was given on its command line."""
+    if missing := not_imported(before.get("imports", [])):
+        raise ConfigError(
+            f"{directory}: this run imported {', '.join(missing)}; add --import "
+            f"{','.join(missing)} to the command"
+        )
+
+
+def _inputs(directory: Path, before: Mapping[str, Any], config: Any) -> Inputs:
+    """What the run has read from elsewhere since it began, as it still is unless it is over."""
+    recorded = before.get("inputs", {})
+    if (directory / "summary.json").exists():
+        return recorded
+    found = inputs_of(config)
+    check_inputs(recorded, found, directory)
+    return recorded | found
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Damage further up stays, for what is read back to name it."""
+    if path.exists():
+        content = path.read_bytes()
+        whole = whole_lines(content)
+        if whole != content:
+            atomic_write(path, whole)
+
+
+def identity_of(settings: Mapping[str, Any]) -> str:
+    """A word for what settings compute."""
+    identity = _without_harmless(settings)
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_harmless(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_harmless(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if key not in HARMLESS
+    }
+
+
+def redact(value: Any, is_secret: bool = False) -> Any:
+    """Settings without secrets: texts under a key that says so, and what URLs hold of them."""
+    if isinstance(value, str):
+        return "<redacted>" if is_secret else _SECRET_IN_URL.sub(r"\1<redacted>", value)
+    if isinstance(value, list):
+        return [redact(part, is_secret) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: redact(part, is_secret or _SECRET.search(str(key)) is not None)
+        for key, part in value.items()
+    }

@@ -1,0 +1,298 @@
+"""Processes: how a script starts, hears signals, and ends; and on what its results depend."""
+
+import functools
+import gc
+import inspect
+import logging
+import os
+import platform
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lactchain.config.parsing import parse, take_imports, take_switch, typed_modules
+from lactchain.environments.patience import overdue
+from lactchain.environments.registry import import_modules, modules_of, name_modules
+from lactchain.errors import (
+    DataError,
+    EnvironmentFault,
+    Interrupted,
+    LactChainError,
+    ProcessLost,
+)
+from lactchain.runs import distributed
+from lactchain.runs.console import LogLines, console, plain
+from lactchain.runs.preflight import look_up
+from lactchain.runs.progress import is_watched
+
+# How long one of several processes may take to notice a signal.
+GRACE_SECONDS = 10.0
+LOST_SECONDS = 5.0
+TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+
+QUESTIONS = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
+has, where a language model is loaded. --import MODULE imports a module of yours first, which
+registers environments; a file of settings imports none. --inexact goes on with a run though
+something is not as it was, such as the number of processes or threads, and the result another.
+"""
+
+# The only variables of the process that are written down; any other may hold a secret.
+RECORDED_VARIABLES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "WORLD_SIZE")
+RECORDED_PACKAGES = (
+    "accelerate", "datasets", "gymnasium", "numpy", "peft", "safetensors",
+    "tokenizers", "torch", "transformers",
+)  # fmt: skip
+
+Config = TypeVar("Config")
+
+log = logging.getLogger(__name__)
+
+
+def launch(
+    main: Callable[[Config], Any], config_class: type[Config], usage: str | None = None
+) -> None:
+    """Runs a script: configuration, signals, `main(config)`, exit code.
+
+    A `LactChainError` ends the script with its one line and its exit code. `--help` begins with
+    the `usage`, before the docstring of the module that `main` is in.
+    """
+    global _dry_run, _inexact
+    os.environ.update(TELEMETRY_OFF)
+    # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
+    gc.set_threshold(100_000, 20, 100)
+    prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
+    speaker = "" if distributed.is_main() else prefix
+    logging.basicConfig(
+        format=f"{speaker}%(message)s", level=logging.WARNING, handlers=[LogLines()]
+    )
+    # On a CPU it warns at every layer that it computes in 16 bits.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    # What all processes would say alike is said once.
+    level = logging.INFO if distributed.is_main() else logging.WARNING
+    logging.getLogger("lactchain").setLevel(level)
+    console.quiet = not distributed.is_main()
+    alone = True
+    try:
+        about = filter(None, (usage, inspect.getmodule(main).__doc__, QUESTIONS))
+        _dry_run, arguments = take_switch(sys.argv[1:], "--dry_run")
+        _inexact, arguments = take_switch(arguments, "--inexact")
+        modules, arguments = take_imports(arguments)
+        name_modules(typed_modules(arguments))
+        import_modules(modules)
+        config = parse(config_class, arguments, "\n".join(about))
+        distributed.check_launcher()
+        distributed.check_gpus()
+        config = look_up(config, may_be_missing=_dry_run)
+        alone = False
+        _listen_to_signals()
+        _work(main, config)
+    except LactChainError as error:
+        label = "" if isinstance(error, Interrupted) else "error: "
+        if distributed.is_main() or not alone:  # all find the same wrong in a command
+            sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        code = _exit_code(sys.exception())
+        distributed.leave(in_good_order=code == 0 or code > 128)
+        threading.Thread(target=_end_without_threads, args=(code,), daemon=True).start()
+
+
+def _exit_code(error: BaseException | None) -> int:
+    """What the process will end with."""
+    if isinstance(error, SystemExit):
+        return int(error.code or 0)
+    return 0 if error is None else 1
+
+
+def _end_without_threads(code: int) -> None:
+    """Ends the process when the main thread is done, and threads of others keep it all the same."""
+    main = threading.main_thread()
+    while main.is_alive():
+        time.sleep(1.0)
+    time.sleep(GRACE_SECONDS)
+    left = [t.name for t in threading.enumerate() if not t.daemon and t is not main]
+    if left:
+        line = f"ended without waiting for the threads {', '.join(left)}"
+        os.write(2, f"{plain(line)}\n".encode())
+        os._exit(code)
+
+
+def _work(main: Callable[[Config], Any], config: Config) -> None:
+    """Nothing that a script calls may end it as if its work were done."""
+    try:
+        main(config)
+    except RuntimeError as error:
+        if not distributed.is_lost(error):
+            raise
+        time.sleep(LOST_SECONDS)  # who watches the others knows which one died, and says so
+        raise ProcessLost(
+            f"{distributed.ended()} of this launch has ended, see its output; give the same "
+            "command to go on from the last checkpoint"
+        ) from error
+    except SystemExit as end:
+        raise EnvironmentFault(
+            "the environment, or other code that is not LactChain's, called "
+            f"sys.exit({end.code!r}) in the middle of the work; let it raise an error, or end the "
+            "episode"
+        ) from end
+
+
+_dry_run = False
+
+
+def is_dry_run() -> bool:
+    """Whether the command asked for an estimate only: see `QUESTIONS`."""
+    return _dry_run
+
+
+_inexact = False
+
+
+def refuse_unless_inexact(problem: str) -> None:
+    """Raises `DataError`, or warns where the command says that it is to go on all the same."""
+    if not _inexact:
+        raise DataError(f"{problem}; or add --inexact on the command line to go on all the same")
+    log.warning("%s: goes on all the same", problem)
+
+
+_requested_signal = 0
+
+
+def stop_requested() -> int:
+    """The number of the signal that asked this process to stop, 0 if none did.
+
+    Whoever works in a loop polls it, saves, and raises `Interrupted` with that number.
+    """
+    return _requested_signal
+
+
+def _listen_to_signals() -> None:
+    if distributed.world_size() > 1:  # first, so that who hears a signal is ended if it is stuck
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end)
+        threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _request_stop)
+    threading.Thread(target=_watch_steps, daemon=True).start()
+
+
+def _watch_steps() -> None:
+    """Ends the process in a step of an environment that does not return; what is saved stays.
+
+    It has as long as processes wait for each other, and after a signal `GRACE_SECONDS`.
+    """
+    while True:
+        time.sleep(1.0)
+        code, limit = EnvironmentFault.exit_code, distributed.timeout.total_seconds()
+        if _requested_signal:
+            code, limit = 128 + _requested_signal, min(GRACE_SECONDS, limit)
+        if line := overdue(limit):
+            os.write(2, f"error: {plain(line)}; give the same command to go on\n".encode())
+            os._exit(code)
+
+
+def _end_if_stuck(pipe: int) -> None:
+    """Ends a rank that waits for one that has ended, and so hears no signal, or cannot act on it.
+
+    It may wait in a collective, or to meet it. Python runs its handlers between two steps of the
+    main thread; the number of the signal comes through the pipe at once.
+    """
+    while (number := os.read(pipe, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
+        pass  # others are an environment's own business
+    time.sleep(GRACE_SECONDS)
+    if not _requested_signal or not distributed.has_met():
+        os._exit(128 + number)
+
+
+def _request_stop(number: int, _: FrameType | None) -> None:
+    global _requested_signal
+    if _requested_signal:
+        os._exit(128 + number)
+    _requested_signal = number
+    os.write(2, b"\n" if is_watched() else b"")  # behind the live line
+    os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
+
+
+def seed_everything(seed: int, threads: int | None = None) -> None:
+    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split.
+
+    Args:
+        threads: None: as many as the cores that this process may use.
+    """
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads or num_cores())
+
+
+def num_cores() -> int:
+    """Cores that this process may use, its share where a launcher has started several."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def provenance() -> dict[str, Any]:
+    """What results depend on beside the configuration: for manifests and `environment.json`."""
+    import torch
+
+    return {
+        "git_commit": _git_commit(),
+        "versions": dict(_versions()),
+        "threads": torch.get_num_threads(),
+        "world_size": distributed.world_size(),
+    }
+
+
+def describe_environment() -> dict[str, Any]:
+    """Where this process runs. No secrets: no arguments, and only harmless variables."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        **provenance(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "imports": modules_of(),
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
+        "num_devices": torch.cuda.device_count(),
+        "variables": {k: os.environ[k] for k in RECORDED_VARIABLES if k in os.environ},
+    }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in RECORDED_PACKAGES}
+
+
+@functools.cache
+def _git_commit() -> str | None:
+    """The commit of this source tree, `+` behind it when files differ; None outside a clone.
+
+    It is asked for once: what is changed later is not what runs in this process.
+    """
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    git = ("git", "-C", str(root))
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True)
+    return f"{head.stdout.strip()}{'+' if changed.returncode else ''}" if head.stdout else None

@@ -1,0 +1,148 @@
+"""What is under way: one live line at the foot of a terminal, and nothing where none looks on.
+
+Whoever works for a while says so by `under_way`, and counts:
+
+    with under_way("rollouts", 12) as step:
+        for shard in shards:
+            ...
+            step.at(step.done + 1)
+
+The line shows all steps that are under way, the outer ones first: `round 3/14 · Critic · training
+120/240 · success .88 · at most 3 min left`.
+"""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from rich.live import Live
+from rich.text import Text
+
+from lactchain.runs.console import console, plain
+
+FRAMES_PER_SECOND = 4
+SECONDS_TO_TELL = 3.0
+"""How long a step has to be under way before it is said how much longer it takes."""
+
+
+@dataclass(eq=False)
+class Step:
+    """A piece of work under way.
+
+    Attributes:
+        label: what the line calls it.
+        total: how many parts it has; None: nobody knows.
+        most: whether it may be over before all of its parts are done.
+        done: how many of them are done.
+        note: a figure that is worth a look meanwhile.
+    """
+
+    label: str
+    total: int | None = None
+    most: bool = False
+    done: float = 0
+    note: str = ""
+    _since: tuple[float, float] = field(default_factory=lambda: (0, time.monotonic()))
+    _last: float = field(default_factory=time.monotonic)
+
+    def at(self, done: float) -> None:
+        """So much is done now."""
+        self.done, self._last = done, time.monotonic()
+
+    def resumed(self, done: float) -> None:
+        """So much was done before, so that it tells nothing of how long the rest takes."""
+        self.at(done)
+        self._since = done, self._last
+
+    def seconds_left(self, share: float = 0.0) -> float | None:
+        """How long the rest takes at the pace so far; None where nothing tells.
+
+        Args:
+            share: how much of the part that is under way is done.
+        """
+        first, began = self._since
+        now, done = time.monotonic(), self.done + share
+        until = now if share else self._last
+        if self.total is None or done <= first or until - began < SECONDS_TO_TELL:
+            return None
+        pace = (until - began) / (done - first)
+        return max(pace * (self.total - done) - (now - until), 0.0)
+
+    def __str__(self) -> str:
+        """The step as the line shows it."""
+        if self.total is None:
+            return self.label
+        # A part is said to be under way; of many parts only how many are done matters.
+        shown = min(self.done + 1, self.total) if self.most else self.done
+        return f"{self.label} {shown:,.0f}/{self.total:,}"
+
+
+_steps: list[Step] = []
+
+
+def nothing_under_way() -> bool:
+    """Whether no step is: what is done now was asked for by a person, not by an outer stage."""
+    return not _steps
+
+
+@contextmanager
+def under_way(label: str, total: int | None = None, most: bool = False) -> Iterator[Step]:
+    """A step, on the line for as long as the block lasts; see `Step`."""
+    step = Step(label, total, most)
+    line = _live_line() if nothing_under_way() else nullcontext()
+    _steps.append(step)
+    try:
+        with line:
+            yield step
+    finally:
+        _steps.remove(step)
+
+
+def live_line() -> str:
+    """The line as it is now."""
+    steps = [step for step in _steps if step.label]
+    notes = [step.note for step in steps if step.note]
+    return " · ".join([*map(str, steps), *notes, *list(_times(steps))[:1]])
+
+
+def _times(steps: Sequence[Step]) -> Iterator[str]:
+    """How long each step takes still, the outer ones first, as far as that can be told."""
+    for step, inner in zip_longest(steps, steps[1:]):
+        share = inner.done / inner.total if inner is not None and inner.total else 0.0
+        seconds = step.seconds_left(share)
+        if seconds is not None:
+            yield f"{'at most' if step.most else 'about'} {_said(seconds)} left"
+
+
+def is_watched() -> bool:
+    """Whether there is a terminal for the line."""
+    return console.file.isatty() and not (console.quiet or console.is_dumb_terminal)
+
+
+def _live_line() -> AbstractContextManager:
+    if not is_watched():
+        return nullcontext()
+    return _Line(
+        console=console,
+        get_renderable=lambda: Text(plain(live_line()).plain, no_wrap=True, overflow="ellipsis"),
+        refresh_per_second=FRAMES_PER_SECOND,
+        transient=True,
+        redirect_stderr=sys.stderr.isatty(),
+    )
+
+
+class _Line(Live):
+    def start(self, refresh: bool = False) -> None:
+        """Starts at once; the cursor stays, since nobody would bring it back after a kill."""
+        super().start(refresh=True)
+        self.console.show_cursor(True)
+
+
+def _said(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,238 @@
+"""Runs: one folder each, and the same command continues it.
+
+A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`, `metrics.jsonl`,
+whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+from lactchain.config.parsing import to_dict
+from lactchain.errors import ConfigError, DataError, LactChainError
+from lactchain.runs import distributed
+from lactchain.runs.folder import (
+    TOLD,
+    has_produced,
+    leave_nothing,
+    prepare_folder,
+    redact,
+)
+from lactchain.runs.process import refuse_unless_inexact
+from lactchain.runs.progress import nothing_under_way
+from lactchain.storage.files import (
+    append_json_lines,
+    disk_errors,
+    make_folder,
+    read_json,
+    read_json_lines,
+    sync_file,
+    sync_folder,
+    to_json,
+    write_json_lines,
+)
+from lactchain.storage.manifests import (
+    describe,
+    is_run,
+    manifest_beside,
+    read_manifest,
+    read_run_file,
+    verify_if_described,
+    write_run_file,
+    write_with_manifest,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Run(AbstractContextManager["Run"]):
+    """One run folder, open for one group of processes; rank 0 writes, the others only read.
+
+    Use it as a context manager, or call `finish`: both let go of the folder.
+
+    Attributes:
+        directory: the folder.
+        id: equal for runs of equal configuration (but for harmless fields). It stands in
+            `environment.json`, and in the manifest of all that is written into the folder, so that
+            nothing of another run is taken for this one's.
+    """
+
+    def __init__(self, directory: Path, run_id: str, lock: IO[str] | None) -> None:
+        self.directory = directory
+        self.id = run_id
+        self._lock = lock
+
+    @classmethod
+    def of(cls, config: Any) -> "Run":
+        """Opens the folder that the config of a script names in `config.run`; see `open`."""
+        distributed.timeout = timedelta(minutes=config.run.timeout_minutes)
+        return cls.open(config.run.run_dir, config, resume=config.run.resume)
+
+    @classmethod
+    def open(cls, run_dir: str | Path, config: Any, *, resume: str = "auto") -> "Run":
+        """Creates the folder, or continues the run in it.
+
+        Args:
+            run_dir: the folder.
+            config: the config dataclass of the run. Fields in `run_folder.HARMLESS`, at any
+                depth, may differ from those in the folder; a difference is logged. Any other is
+                refused.
+            resume: auto; never, which refuses a folder with a run; must, which refuses one without.
+
+        Raises:
+            ConfigError: the folder belongs to another configuration or to no run at all, another
+                process works in it, `resume` does not allow it, or not all processes see it.
+            DiskError: the folder cannot be written or locked.
+        """
+        directory = Path(run_dir)
+        settings = redact(to_dict(config))
+        lock, refusal = None, None
+        if distributed.is_main():
+            try:
+                lock = prepare_folder(directory, settings, resume, config)
+            except LactChainError as error:
+                refusal = error
+        if distributed.any_of(refusal is not None):
+            raise refusal or ConfigError(f"{directory}: rank 0 cannot work in this folder")
+        found = read_run_file(directory) if is_run(directory) else {}
+        if distributed.any_of(found != distributed.of_main(found)):
+            raise ConfigError(
+                f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
+                "one folder on a file system that all machines share, choose it with --run.run_dir"
+            )
+        run = cls(directory, found["run_id"], lock)
+        if run.finished and nothing_under_way():
+            log.info("%s: finished, see summary.json in it", directory)
+        return run
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        alone = distributed.world_size() == 1  # others may just be writing there
+        if error and alone and self._lock is not None and not has_produced(self.directory):
+            leave_nothing(self.directory)
+        self.close()
+
+    def close(self) -> None:
+        """Lets another process work in the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def path(self, name: str) -> Path:
+        """Where a file or folder of this run is; the folder that holds it is made."""
+        path = self.directory / name
+        with disk_errors(path):
+            make_folder(path.parent)
+        return path
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is complete."""
+        return (self.directory / "summary.json").exists()
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether anybody has made a file `stop` in the folder, to end the run in good order."""
+        return (self.directory / "stop").exists()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What `finish` was given; `DataError` where it is damaged, or another run's."""
+        return read_summary(self.directory)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json`, which marks the run as complete, and closes the run.
+
+        All processes wait for it: none ends well where the run has not.
+        """
+        if distributed.is_main():
+            content = to_json(summary, indent=2).encode()
+            told = [path for name in TOLD if (path := self.directory / name).is_file()]
+            with disk_errors(self.directory):
+                for path in told:
+                    sync_file(path)
+            beside = {path.name: describe(path.read_bytes()) for path in told}
+            write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
+        distributed.barrier()
+        self.close()
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Appends a record of a step to `metrics.jsonl`; NaN and infinities become null."""
+        if distributed.is_main():
+            record = {"step": step, "time": round(time.time(), 3), **metrics}
+            append_json_lines(self.directory / "metrics.jsonl", [record])
+
+    def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
+        """The same, unless that step has such a record: a part that is repeated is silent."""
+        if distributed.is_main():
+            records = read_metrics(self.directory)
+            if not any(r["step"] == step and metrics.keys() <= r.keys() for r in records):
+                self.log(metrics, step)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What `environment.json` says of where the run works."""
+        return read_run_file(self.directory)
+
+    def note(self, **facts: Any) -> None:
+        """Adds to `environment.json` what only a stage finds out; it stays when the run goes on."""
+        if distributed.is_main():
+            write_run_file(self.directory, self.environment | facts)
+
+    def mark_metrics(self) -> dict[str, Any]:
+        """Size and checksum of `metrics.jsonl` as it has reached the disk now: for a checkpoint."""
+        path = self.directory / "metrics.jsonl"
+        if not path.exists():
+            return describe(b"")
+        with disk_errors(path):
+            sync_file(path)
+            sync_folder(self.directory)
+        return describe(path.read_bytes())
+
+    def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
+        """Drops the records after a step, when a run resumes from there.
+
+        Raises:
+            DataError: those before it are not as `mark_metrics` found them, or a line is no JSON.
+        """
+        path = self.directory / "metrics.jsonl"
+        if not distributed.is_main():
+            return
+        records = read_metrics(self.directory)  # first: no switch helps with what is no JSON
+        content = path.read_bytes() if path.exists() else b""
+        if mark is not None and describe(content[: mark["size"]]) != mark:
+            refuse_unless_inexact(
+                f"{path}: missing or damaged, its records up to step {step} are not those that "
+                "were written; put a copy back"
+            )
+        kept = [record for record in records if record["step"] <= step]
+        if len(kept) < len(records):
+            write_json_lines(path, kept)
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
+    return read_json_lines(Path(run_dir) / "metrics.jsonl")
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """What a run ended with.
+
+    Raises:
+        DataError: it, or what the run told on the way (`TOLD`), is not as it was then.
+    """
+    path = run_dir / "summary.json"
+    verify_if_described(path, "remove it and give the same command to finish again")
+    described = manifest_beside(path)
+    beside = read_manifest(described).get("beside", {}) if described.is_file() else {}
+    for name, description in beside.items():
+        file = run_dir / name
+        if not file.is_file() or describe(file.read_bytes()) != description:
+            raise DataError(
+                f"{file}: missing or damaged since the run ended; put a copy back, or remove "
+                "summary.json beside it and give the same command, for metrics.jsonl with "
+                "--inexact on the command line"
+            )
+    return read_json(path)

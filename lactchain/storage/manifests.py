@@ -1,0 +1,237 @@
+"""Manifests: what was whole when it was written, where it lies, and which run it belongs to.
+
+A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files.
+It is written last, and sealed. Hidden files, such as a file browser's, are no part of it, nor is a
+model card, which people may edit; others that were put there are left alone. A file that is read by
+itself has its manifest beside it: `0-of-3.parquet` has `0-of-3.manifest`.
+
+Every manifest names the run and the place in the run's folder that it was written at. What was put
+there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
+may hold what its own stages wrote, by the same names, as copies do that were made through links.
+
+All that read raise `DataError` for what is missing, damaged or of another place, and `ConfigError`
+for what a newer version of the project wrote.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lactchain.errors import ConfigError, DataError
+from lactchain.storage.files import (
+    atomic_write,
+    disk_errors,
+    read_sealed,
+    sha256,
+    sync_file,
+    sync_folder,
+    write_sealed,
+)
+
+MANIFEST = "manifest.json"
+CARD = "README.md"
+RUN_FILE = "environment.json"
+"""In a run's folder; names the run."""
+SCHEMA_VERSION = 1
+_OWN_KEYS = {"schema_version", "run_id", "place", "files", "size", "sha256"}
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / RUN_FILE).is_file()
+
+
+def run_around(path: str | Path) -> Path | None:
+    """The innermost run whose folder a path lies in; a stage of a pipeline is a run of its own.
+
+    A link leads to where the file itself lies.
+    """
+    return next(filter(is_run, Path(path).resolve().parents), None)
+
+
+def origin(path: str | Path) -> dict[str, Any]:
+    """The run around a path, and its place there; outside of runs None and its name."""
+    run, path = run_around(path), Path(path).resolve()
+    if run is None:
+        return {"run_id": None, "place": path.name}
+    run_id = read_run_file(run).get("run_id")
+    return {"run_id": run_id, "place": path.relative_to(run).as_posix()}
+
+
+def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes what makes a folder that of a run, sealed."""
+    write_sealed(folder / RUN_FILE, facts)
+
+
+def read_run_file(folder: Path) -> dict[str, Any]:
+    """What a folder's run says of itself; `DataError` where it is damaged."""
+    return read_sealed(
+        folder / RUN_FILE,
+        "put a copy back, or remove it and give the same command with --inexact",
+    )
+
+
+def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
+    """What tells that a folder or file was written elsewhere; None where it belongs here."""
+    for key, expected in origin(path).items():
+        found = manifest.get(key)
+        if found != expected and not (key == "run_id" and _is_of_a_stage(path, found)):
+            return f"{key}: expected {expected!r}, got {found!r}"
+    return None
+
+
+def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
+    """Whether the run that a path lies in has a stage, a run of its own, of this id."""
+    run = run_around(path)
+    stages = () if run is None else run.rglob(RUN_FILE)
+    return any(read_run_file(file.parent).get("run_id") == run_id for file in stages)
+
+
+def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
+    """Declares a directory complete: all its files reach the disk, then their manifest does.
+
+    `extra` is what else it records and `verify_manifest` returns, such as the base model; a link in
+    the directory is refused.
+    """
+    directory = Path(directory)
+    paths = _files(directory)
+    with disk_errors(directory):
+        for path in paths:
+            sync_file(path)
+        for folder in {path.parent for path in paths} | {directory}:
+            sync_folder(folder)
+        _sync_name(directory)
+    files = {
+        str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
+        for path in paths
+    }
+    _write(directory / MANIFEST, directory, extra, {"files": files})
+
+
+def verify_manifest(directory: str | Path) -> dict[str, Any]:
+    """The manifest of a directory all of whose listed files are as they were written."""
+    directory = Path(directory)
+    manifest = read_manifest(directory / MANIFEST)
+    _check_origin(directory, manifest)
+    recorded = manifest["files"]
+    for name in sorted(recorded):
+        _verify_file(directory / name, recorded[name])
+    return manifest
+
+
+def verify_listed(file: Path) -> None:
+    """Checks one file of a directory whose manifest may list it, without the time for all."""
+    files = read_manifest(file.parent / MANIFEST)["files"]
+    if file.name in files:
+        _verify_file(file, files[file.name])
+
+
+def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, Any]) -> None:
+    """Writes a file's manifest, with `extra` in it, beside its place, and then the file.
+
+    So that no crash leaves a file that nothing vouches for.
+    """
+    _write(manifest_beside(path), path, extra, describe(content))
+    atomic_write(path, content)
+
+
+def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
+    """A file's bytes, its manifest, and whether the bytes are those that were written."""
+    manifest = read_manifest(manifest_beside(path))
+    _check_origin(Path(path), manifest)
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}, though there is a manifest of it") from error
+    return content, manifest, describe(content).items() <= manifest.items()
+
+
+def verify_if_described(path: str | Path, mend: str) -> None:
+    """Raises `DataError` if a file of a run is not as the manifest beside it says, or has none.
+
+    Outside of runs a file may be without; `mend` tells how to come by another file.
+    """
+    beside = manifest_beside(path)
+    if beside.is_file():
+        if not read_with_manifest(path)[2]:
+            raise DataError(f"{path}: damaged; {mend}")
+    elif Path(path).is_file() and run_around(path):
+        raise DataError(f"{beside}: missing, nothing vouches for {Path(path).name}; {mend}")
+
+
+def manifest_beside(path: str | Path) -> Path:
+    """Where the manifest of a file is that is read by itself."""
+    return Path(path).with_suffix(".manifest")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest that is whole, or an error; whether the files are whole is another question."""
+    if not path.exists():
+        raise DataError(f"{path}: missing, what it describes was never completed")
+    manifest = read_sealed(path, "it is no manifest")
+    version = manifest["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path}: made by a newer version of lactchain (schema version {version}, this one "
+            f"reads {SCHEMA_VERSION}); upgrade lactchain"
+        )
+    return manifest
+
+
+def _sync_name(path: Path) -> None:
+    """Lets the name of a folder, and of those that it is in, reach the disk, up to its run's."""
+    parents = list(path.absolute().parents)
+    run = next((n for n, parent in enumerate(parents) if is_run(parent)), 0)
+    for folder in parents[: run + 1]:
+        sync_folder(folder)
+
+
+def _write(
+    path: Path, described: str | Path, extra: Mapping[str, Any], contents: Mapping[str, Any]
+) -> None:
+    if reserved := _OWN_KEYS & set(extra):
+        raise ValueError(f"extra: expected none of the manifest's own keys, got {sorted(reserved)}")
+    about = {"schema_version": SCHEMA_VERSION, **origin(described)}
+    write_sealed(path, about | dict(extra) | contents)
+
+
+def describe(content: bytes) -> dict[str, Any]:
+    """Size and SHA-256 of a file's content."""
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _check_origin(path: Path, manifest: Mapping[str, Any]) -> None:
+    if origin(path)["run_id"] is None:
+        return
+    if reason := misplacement(path, manifest):
+        raise DataError(
+            f"{path}: was written elsewhere ({reason}); remove it, and keep copies outside of the "
+            "folders of runs"
+        )
+
+
+def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
+    if path.is_symlink() or not path.is_file():
+        found = "a link or special file" if os.path.lexists(path) else "none"
+        raise DataError(f"{path}: {MANIFEST} lists a plain file here, found {found}")
+    size = path.stat().st_size
+    if size != expected["size"]:
+        raise DataError(f"{path}: expected {expected['size']} bytes, got {size}")
+    if sha256(path) != expected["sha256"]:
+        raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
+
+
+def _files(directory: Path) -> list[Path]:
+    """The plain files below a directory but manifest, card and hidden ones; links are refused."""
+    paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
+    for path in paths:
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise DataError(f"{path}: expected a plain file, got a link or special file")
+    described = {directory / MANIFEST, directory / CARD}
+    return [path for path in paths if path.is_file() and path not in described]
+
+
+def _is_hidden(path: Path, directory: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(directory).parts)

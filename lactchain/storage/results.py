@@ -1,0 +1,70 @@
+"""Where in the folder of a run its results are: actor, critic, values, trajectories, pairs."""
+
+import os
+from pathlib import Path
+
+from lactchain.errors import DataError
+from lactchain.storage.files import follow, read_json
+from lactchain.storage.manifests import is_run
+
+ADAPTER_RECORD = "lactchain_adapter.json"
+"""Beside an adapter's weights: which base model it belongs to."""
+SEEN_FROM_HERE = "base_seen_from_here"
+"""In that file: where the base is, seen from there, if both are in one run."""
+
+
+def result_of(path: str | Path, name: str) -> Path:
+    """The folder of a result: as given, or the one of that name in a run.
+
+    A pipeline's episodes and pairs are those that its critic and its actor have learnt from.
+
+    Raises:
+        DataError: there is no such folder, or the run has none of that name.
+    """
+    path = follow(Path(path))
+    if not path.exists():
+        raise DataError(f"{path}: no such folder; expected a run, or what it saved")
+    if not is_run(path):
+        return path
+    of_stages = [follow(path / part).resolve().parent / name for part in ("critic", "actor")]
+    found = next((p for p in (follow(path / name), *of_stages) if p.is_dir()), None)
+    if found is None:
+        raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
+    return found
+
+
+def base_of(adapter: Path) -> str:
+    """The folder of the base model that an adapter was trained on; `DataError` where none is told.
+
+    That of a run lies in it, wherever the run was moved to.
+    """
+    record = read_json(adapter / ADAPTER_RECORD)
+    seen = record.get(SEEN_FROM_HERE)
+    here = os.path.normpath(adapter.resolve() / seen) if isinstance(seen, str) else ""
+    if os.path.isdir(here):
+        return here
+    if not isinstance(record.get("base"), str):
+        raise DataError(
+            f"{adapter / ADAPTER_RECORD}: damaged ('base'); train the adapter anew, or copy it "
+            "whole"
+        )
+    return record["base"]
+
+
+def seen_from(folder: str | Path, place: str | Path) -> str | None:
+    """A place as seen from a folder, such as ../base/actor; None unless one run holds both.
+
+    The outermost run counts: the stages of a pipeline stay together.
+    """
+    folder, place = Path(os.path.abspath(folder)), os.path.abspath(place)
+    runs = [parent for parent in (folder, *folder.parents) if is_run(parent)]
+    if not runs or not Path(place).is_relative_to(runs[-1]):
+        return None
+    return os.path.relpath(place, folder)
+
+
+def is_same_place(old: object, old_folder: str, new: object, new_folder: str | Path) -> bool:
+    """Whether two settings name one place inside a run whose folder was the old one."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    return os.path.relpath(old or ".", old_folder) == seen_from(new_folder, new)

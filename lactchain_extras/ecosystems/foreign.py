@@ -1,0 +1,338 @@
+"""Games of TextArena, GEM and SkyRL-gym as Gymnasium environments that speak and hear text.
+
+They are played by what they can do, and none of the packages is imported before a world is made.
+What is repaired for all of them:
+
+- **Seeds.** Their dice are the global ones of the process, which whoever plays beside them shakes
+  too, and which a reset without a seed leaves as they are: each member of a group guesses another
+  word. Here every world has dice of its own, set by the seed of `reset`.
+- **Truncation.** A game that its time limit cuts has not ended.
+- **Success.** A game is won that ended by itself and paid what its package pays for a win: neither
+  credit for a good try nor an ending by an illegal move is a success.
+
+Each class says what else it repairs. What cannot be repaired is said once, in the log.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from lactchain.environments.views import TextView
+from lactchain.errors import ConfigError
+from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown
+
+MAX_CHAINS = 100
+"""Completions in an episode, where no other number is given."""
+ANSWERED = "<｜TERMINAL_STATE｜>"
+"""What GEM says to the answer of a question, which has one turn."""
+
+
+class Reply(NamedTuple):
+    """What a game says to a move.
+
+    Attributes:
+        over: whether it takes no more moves.
+        cut: whether that is by its time limit.
+        won: whether the move has won it, unless a time limit has cut it.
+    """
+
+    text: str
+    reward: float
+    over: bool = False
+    cut: bool = False
+    won: bool = False
+
+
+class ForeignWorld(gym.Env[str, str]):
+    """A game of one player, who sees all that was said so far.
+
+    ## Arguments
+    - `name`: what its own package calls it.
+    - `kwargs`: of the game, as its own `make` takes them.
+    - `success_reward`: the last reward of a game that was won.
+    - `transcript`: whether an observation is all that was said, or what was said last; then
+      `environment.history` can keep as much of it as there is room for.
+
+    Raises `ConfigError` if there is no such game, or it does not take these arguments.
+    """
+
+    metadata = {"render_modes": []}
+    observation_space, action_space = SAID, HEARD
+    package = ""
+
+    def __init__(
+        self,
+        name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        success_reward: float = 1.0,
+        transcript: bool = True,
+    ) -> None:
+        self.name, self.kwargs = name, dict(kwargs or {})
+        self.success_reward, self.transcript = success_reward, transcript
+        self.success = False
+        self._said: list[str] = []
+        self._dice = _dice(0)
+        self._make = self._maker(import_module(self.package).make)
+        self.game = self._new()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begins a game by the seed; without one, by the next draw of this world."""
+        super().reset(seed=seed)
+        start = int(self.np_random.integers(2**31)) if seed is None else seed % 2**32
+        self._dice, self.success = _dice(start), False
+        with self._own_dice():
+            self._said = [self.begin(start)]
+        return self._shown(), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Says something to the game."""
+        with self._own_dice():
+            reply = self.play(action)
+        self._said += [f"> {action}", reply.text]
+        cut = reply.over and reply.cut
+        self.success = reply.over and not cut and reply.won
+        return self._shown(), float(reply.reward), reply.over and not cut, cut, {}
+
+    def close(self) -> None:
+        """Lets the game go."""
+        self.game = None
+
+    def text_view(self) -> TextView:
+        """It is text already."""
+        return TextView(
+            (), "{observation}{feedback}", _describe, success=_success, max_chains=MAX_CHAINS
+        )
+
+    def begin(self, seed: int) -> str:
+        """Begins a game and returns what it says; the global dice are those of the seed."""
+        raise NotImplementedError
+
+    def play(self, said: str) -> Reply:
+        """What the game replies."""
+        raise NotImplementedError
+
+    def _maker(self, make: Callable[..., Any]) -> Callable[[], Any]:
+        return partial(make, self.name, **self.kwargs)
+
+    def _new(self) -> Any:
+        """A game that is made anew."""
+        try:
+            with self._own_dice():
+                return self._make()
+        except Exception as error:  # noqa: BLE001  these packages raise whatever they like
+            raise ConfigError(
+                f"environment.id: {self.package} makes no {self.name!r} of {self.kwargs}: {error!r}"
+            ) from error
+
+    def _shown(self) -> str:
+        said = self._said if self.transcript else self._said[-1:]
+        return shown("\n".join(text.strip("\n") for text in said if text), self.name)
+
+    @contextmanager
+    def _own_dice(self) -> Iterator[None]:
+        """The dice of the process are those of this world, and as they were before thereafter."""
+        others = random.getstate(), np.random.get_state()
+        random.setstate(self._dice[0])
+        np.random.set_state(self._dice[1])
+        try:
+            yield
+        finally:
+            self._dice = random.getstate(), np.random.get_state()
+            random.setstate(others[0])
+            np.random.set_state(others[1])
+
+
+class TextArenaWorld(ForeignWorld):
+    """A game of TextArena for one player.
+
+    A game that an illegal move ends pays in part for the moves before it, so that a good guess and
+    then nonsense is worth more than guessing on: it pays `illegal_reward` here; None leaves theirs.
+    Its transcript goes on over resets, so the game is asked for what is new alone. It has a time
+    limit where its state says `max_turns`; other limits, such as the six guesses of Wordle, are
+    rules, and whoever meets them has lost.
+    """
+
+    package = "textarena"
+
+    def __init__(
+        self, name: str, *args: Any, illegal_reward: float | None = 0.0, **kwargs: Any
+    ) -> None:
+        self.illegal_reward = illegal_reward
+        super().__init__(name, *args, **kwargs)
+
+    def begin(self, seed: int) -> str:
+        """Begins a game of one player."""
+        try:
+            self.game.reset(num_players=1, seed=seed)
+        except AssertionError as error:
+            raise ConfigError(
+                f"environment.id: expected a game of one player, textarena:{self.name} is of more"
+            ) from error
+        return self._news()
+
+    def play(self, said: str) -> Reply:
+        """What the game replies."""
+        over, _ = self.game.step(action=said)
+        if not over:
+            return Reply(self._news(), 0.0)
+        rewards, told = self.game.close()
+        reward, about = float(rewards[0]), told[0]
+        text = "\n".join(filter(None, (self._news(), about.get("reason"))))
+        illegal = bool(about.get("invalid_move"))
+        if illegal and self.illegal_reward is not None:
+            reward = self.illegal_reward
+        state, won = self.game.state, not illegal and reward >= self.success_reward
+        limited = state.max_turns is not None and state.turn >= state.max_turns
+        return Reply(text, reward, True, limited and not illegal and not won, won)
+
+    def _maker(self, make: Callable[..., Any]) -> Callable[[], Any]:
+        """The game without the wrapper that writes the transcript, where it has one."""
+
+        def new() -> Any:
+            try:
+                return make(f"{self.name}-raw", **self.kwargs)
+            except ValueError:  # a game of one form
+                return make(self.name, **self.kwargs)
+
+        return new
+
+    def _news(self) -> str:
+        """What the game has said since it was asked last, without what the player said."""
+        _, news = self.game.get_observation()
+        if isinstance(news, str):
+            return news
+        return "\n".join(text for speaker, text, *_ in news if speaker < 0)
+
+
+class GemWorld(ForeignWorld):
+    """An environment of GEM.
+
+    At its time limit a game says that it is terminated and truncated both; that is truncated here.
+    So does a question when it is answered, in its one turn; that is terminated here.
+
+    Most games pay in parts as a win comes nearer, and for the win what is left. Without a
+    `success_reward` a game that ended by itself is won if that paid more than 0, and a question is
+    answered well if it paid 1. Of Game2048 it stays unknown: a move that makes a larger tile and
+    leaves no other move is paid, and has lost.
+    """
+
+    package = "gem"
+
+    def __init__(
+        self,
+        name: str,
+        kwargs: Mapping[str, Any] | None = None,
+        success_reward: float | None = None,
+        transcript: bool = True,
+    ) -> None:
+        self._pays_in_parts = success_reward is None
+        super().__init__(
+            name, kwargs, 1.0 if success_reward is None else success_reward, transcript
+        )
+
+    def begin(self, seed: int) -> str:
+        """Begins a game."""
+        text, info = self.game.reset(seed=seed)
+        return _with_suffix(text, info)
+
+    def play(self, said: str) -> Reply:
+        """What the game replies."""
+        text, reward, terminated, truncated, info = self.game.step(said)
+        if text == ANSWERED:
+            return Reply("", reward, True, won=reward >= self.success_reward)
+        won = reward > 0 if self._pays_in_parts else reward >= self.success_reward
+        over = bool(terminated or truncated)
+        return Reply(text if over else _with_suffix(text, info), reward, over, bool(truncated), won)
+
+
+class SkyRLWorld(ForeignWorld):
+    """An environment of SkyRL-gym, which needs a data set: each row is a task.
+
+    It cannot begin again, so that there is a new one for each episode. Its flag `done` says nothing
+    of the time limit: a conversation that had all its turns, more than one, is cut. The seed
+    chooses the row.
+
+    ## Further arguments
+    - `tasks`: the rows, each with a `prompt` (a conversation) and what else the environment wants,
+      such as `reward_spec`; or a file with one row of JSON a line.
+    """
+
+    package = "skyrl_gym"
+
+    def __init__(
+        self, name: str, tasks: str | Sequence[Mapping[str, Any]] = (), *args: Any, **kwargs: Any
+    ) -> None:
+        self.tasks = _rows(tasks) if isinstance(tasks, str) else list(tasks)
+        if not self.tasks:
+            raise ConfigError(
+                "environment.kwargs.tasks: expected rows with a prompt, or a file of them, got none"
+            )
+        self.task = self.tasks[0]
+        super().__init__(name, *args, **kwargs)
+
+    def begin(self, seed: int) -> str:
+        """Begins the conversation of a row."""
+        self.task = self.tasks[seed % len(self.tasks)]
+        self.game = self._new()
+        prompt, _ = self.game.init([dict(message) for message in self.task["prompt"]])
+        return _joined(prompt)
+
+    def play(self, said: str) -> Reply:
+        """What the environment replies."""
+        told = self.game.step(said)
+        reward, over = float(told["reward"]), bool(told["done"])
+        turns, limit = getattr(self.game, "turns", None), getattr(self.game, "max_turns", None)
+        if turns is None or limit is None:
+            say_once(f"skyrl:{self.name}: tells no turns, so what a limit cuts counts as ended")
+            limit = 1
+        won = reward >= self.success_reward
+        cut = over and limit > 1 and turns >= limit and not won
+        return Reply(_joined(told["observations"]), reward, over, cut, won)
+
+    def _maker(self, make: Callable[..., Any]) -> Callable[[], Any]:
+        def new() -> Any:
+            extras = {name: value for name, value in self.task.items() if name != "prompt"}
+            return make(self.name, **({"env_config": {}, "extras": extras} | self.kwargs))
+
+        return new
+
+
+def _dice(seed: int) -> tuple[Any, Any]:
+    """The states of Python's and numpy's generators after this seed."""
+    return random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
+
+
+def _with_suffix(text: str, info: Mapping[str, Any]) -> str:
+    return "\n".join(filter(None, (text, info.get("suffix"))))
+
+
+def _joined(messages: Sequence[Mapping[str, str]]) -> str:
+    return "\n".join(message["content"] for message in messages)
+
+
+def _rows(file: str) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    try:
+        return [json.loads(line) for line in Path(file).read_text("utf-8").splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"environment.kwargs.tasks: {file}: expected an object of JSON a line, got {error!r}"
+        ) from error
+
+
+def _describe(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
+    return {"observation": observation}
+
+
+def _success(env: gym.Env) -> bool:
+    return env.unwrapped.success

@@ -1,0 +1,52 @@
+"""What a world that is served says of itself: words, tasks, floors, and its exact optimum."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.environments.chance import best_within, random_within
+from lactchain.environments.exact import MAX_CHAINS
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import tabular_model
+from lactchain_extras.ecosystems.tasks import task_states
+
+
+def manifest(config: EnvironmentConfig, env: LanguageEnv) -> dict[str, Any]:
+    """What JSON can hold of a world; `env` is one of that configuration.
+
+    - `id`, `kwargs`, `extractor`, `max_chains`, `history`: of the configuration.
+    - `grammar`: of the completions that are read, as `ChainGrammar`.
+    - `tasks`: how many start states each split numbers; none where the world lists no states.
+    - `floors`: mean chance of success and return of random chains from these starts, exact.
+    - `optimum`: the greatest of both, each by a policy of its own. Both are within `max_chains`
+      completions, and null where there is no exact model, or too many chains.
+    """
+    return {
+        "id": config.id,
+        "kwargs": config.kwargs,
+        "extractor": config.extractor,
+        "history": config.history,
+        "max_chains": env.max_chains,
+        "grammar": asdict(env.grammar),
+        "tasks": {name: len(states) for name, states in task_states(env).items()},
+        **_bounds(env),
+    }
+
+
+def _bounds(env: LanguageEnv) -> dict[str, Any]:
+    if env.view.states is None or env.view.model is None:
+        return {"floors": None, "optimum": None}
+    model = tabular_model(env.env, env.view)
+    if not model.deterministic and env.grammar.num_completions > MAX_CHAINS:
+        return {"floors": None, "optimum": None}
+    arguments = model, env.max_chains, env.grammar.max_chain_length, env.chain_cost
+    rows = [model.row(state) for states in task_states(env).values() for state in states]
+    best, random = best_within(*arguments), random_within(*arguments)
+    return {"floors": {"random": _means(random, rows)}, "optimum": _means(best, rows)}
+
+
+def _means(bounds: tuple[np.ndarray, np.ndarray], rows: list[int]) -> dict[str, float]:
+    success, returns = (float(values[rows].mean()) for values in bounds)
+    return {"success": success, "return": returns}

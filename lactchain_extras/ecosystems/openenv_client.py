@@ -1,0 +1,266 @@
+"""A world behind an OpenEnv URL, as a Gymnasium environment that speaks and hears text.
+
+A server of ours (`lactchain serve`) says in its manifest what it reads, so that `LanguageEnv` is
+equal to the one within it: infos, states, tasks and grammar. Of other servers there is what OpenEnv
+has, text, reward and done; what they lack is repaired where it can be, and said once where not.
+"""
+
+import json
+import urllib.error
+import urllib.request
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import cached_property, partial
+from http.client import HTTPException
+from typing import Any
+
+import gymnasium as gym
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import connect
+
+from lactchain.environments.views import State, TextView, reset_into
+from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain.types import ChainGrammar
+from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown
+
+HIDDEN = {"metadata", "system_prompt", "truncated", "success", "done", "reward"}
+"""Fields of observations that are not for whoever plays."""
+MAX_CHAINS = 100
+"""Completions in an episode of a world that does not say, where no other number is given."""
+LARGEST_PAGE = 2**28
+"""Bytes of a page that are read."""
+
+
+class OpenEnvWorld(gym.Env[str, str]):
+    """The environment behind an OpenEnv URL.
+
+    ## Description
+    One object is one session. It begins with the first `reset`, over a web socket.
+
+    ## Arguments
+    - `name`: the URL, `http://host:port` or `https://...`.
+    - `field`: the field of an action that takes the text; None: the one that is required.
+    - `show`: the field of an observation to show; None: the only text in it, or all as JSON.
+    - `reset_arguments`: sent with every reset, beside the seed.
+    - `success_reward`: an episode that ended with at least this reward ended well, where the server
+      has no field `success`.
+    - `timeout`: seconds to wait for a reply.
+
+    Raises `ConfigError` if no such server answers at the URL, and `EnvironmentFault` when it says
+    that something went wrong, or says nothing. A session that was lost, or did not reply in time,
+    is over; the next `reset` begins another.
+    """
+
+    metadata = {"render_modes": []}
+    observation_space, action_space = SAID, HEARD
+
+    def __init__(
+        self,
+        name: str,
+        field: str | None = None,
+        show: str | None = None,
+        reset_arguments: Mapping[str, Any] | None = None,
+        success_reward: float = 1.0,
+        timeout: float = 60.0,
+    ) -> None:
+        self.url = name.rstrip("/")
+        self.manifest = self._manifest()
+        self.field = field or self._text_field()
+        self.show = show
+        self.reset_arguments = dict(reset_arguments or {})
+        self.success_reward, self.timeout = success_reward, timeout
+        self.state: State | None = None
+        self.success = False
+        self._opened, self._socket = ExitStack(), None
+        weakref.finalize(self, self._opened.close)  # who forgets it leaves no session behind
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begins an episode by the seed; `options` are sent as arguments of the reset."""
+        super().reset(seed=seed)
+        asked = self.reset_arguments | (options or {})
+        if seed is not None:
+            asked["seed"] = seed
+        if self._socket is None:
+            self._connect()
+        try:
+            data = self._ask("reset", asked)
+        except _Lost:
+            self._connect()  # nothing is lost between two episodes
+            data = self._ask("reset", asked)
+        text, _, _, _, info = self._read(data)
+        return text, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Sends a text."""
+        return self._read(self._ask("step", {self.field: action}))
+
+    def close(self) -> None:
+        """Ends the session."""
+        if self._socket is not None:
+            with suppress(WebSocketException, OSError):
+                self._socket.send('{"type": "close"}')
+            self._opened.close()
+            self._socket = None
+
+    def text_view(self) -> TextView:
+        """What the server says of its world; of another server's, that it speaks text."""
+        if self.manifest is None:
+            return TextView(
+                (), "{observation}{feedback}", _describe, success=_success, max_chains=MAX_CHAINS
+            )
+        grammar = dict(self.manifest["grammar"])
+        grammar["action_names"] = tuple(grammar["action_names"])
+        listed = {"states": _states} if self.manifest["tasks"] else {}
+        return TextView(
+            grammar["action_names"],
+            "{observation}",
+            _describe,
+            get_state=_state,
+            set_state=reset_into,
+            success=_success,
+            reads=ChainGrammar(**grammar),
+            max_chains=self.manifest["max_chains"],
+            **listed,
+        )
+
+    @cached_property
+    def tasks(self) -> list[State]:
+        """The start states of a server of ours, in the order of their numbers.
+
+        Raises `ConfigError` if it does not tell them.
+        """
+        (name,) = _get(f"{self.url}/list_environments")
+        states = []
+        for split in _get(f"{self.url}/{name}/splits"):
+            told = _get(f"{self.url}/{name}/tasks", {"split": split["name"]})
+            states += [task["state"] for task in told["tasks"]]
+        return states
+
+    def _manifest(self) -> dict[str, Any] | None:
+        """What a server of ours says of its world; None: it is another's."""
+        told = _get(f"{self.url}/manifest", optional=True)
+        return told if isinstance(told, dict) and "grammar" in told else None
+
+    def _text_field(self) -> str:
+        """The one field that the server's actions must have, a text."""
+        schema = (_get(f"{self.url}/schema", optional=True) or {}).get("action", {})
+        properties = schema.get("properties", {})
+        required = [name for name in schema.get("required", properties) if name != "metadata"]
+        if len(required) != 1 or properties.get(required[0], {}).get("type") != "string":
+            raise ConfigError(
+                f"environment.id: openenv:{self.url}: expected actions with one required text, got"
+                f" fields {required}; name the one that takes the text as environment.kwargs.field"
+            )
+        return required[0]
+
+    def _connect(self) -> None:
+        self.close()
+        address = f"ws{self.url.removeprefix('http')}/ws"
+        try:
+            self._socket = self._opened.enter_context(
+                connect(
+                    address,
+                    max_size=None,
+                    open_timeout=self.timeout,
+                    close_timeout=1,
+                    compression=None,
+                )
+            )
+        except (WebSocketException, OSError, ValueError) as error:
+            raise EnvironmentFault(f"{self.url}: expected a session, got {error!r}") from error
+        if self.manifest is None:
+            _check_seeds(self.url, partial(self._ask, "reset"), self.reset_arguments)
+
+    def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of the reply to a message; when none comes, the session is over."""
+        if self._socket is None:
+            raise EnvironmentFault(
+                f"{self.url}: expected a reset before {kind}, no session is open"
+            )
+        try:
+            with suppress(ConnectionClosed):  # what it said before it hung up can still be read
+                self._socket.send(json.dumps({"type": kind, "data": data}))
+            reply = json.loads(self._socket.recv(timeout=self.timeout))
+        except (WebSocketException, OSError, ValueError) as error:
+            self.close()  # a reply that comes late would be taken for the next one
+            raise _Lost(f"{self.url}: expected a reply to {kind}, got {error!r}") from error
+        if reply["type"] == "error":
+            said = reply["data"]
+            raise EnvironmentFault(f"{self.url}: {said.get('code')}: {said.get('message')}")
+        return reply["data"]
+
+    def _read(self, data: Mapping[str, Any]) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """What `step` returns, out of the data of a reply."""
+        seen, reward, done = data["observation"], float(data["reward"] or 0.0), bool(data["done"])
+        info = dict(data.get("metadata") or {})
+        if done and "truncated" not in seen:
+            say_once(
+                f"{self.url}: has no field truncated, so what a time limit cuts counts as ended"
+            )
+        truncated = done and bool(seen.get("truncated", False))
+        terminated = info.get("terminated", done and not truncated)
+        well = seen.get("success", reward >= self.success_reward)
+        self.state, self.success = info.get("state"), bool(terminated and well)
+        return shown(self._text(seen), self.url), reward, terminated, truncated, info
+
+    def _text(self, seen: Mapping[str, Any]) -> str:
+        if self.show is not None:
+            return str(seen[self.show])
+        fields = {name: value for name, value in seen.items() if name not in HIDDEN}
+        texts = [value for value in fields.values() if isinstance(value, str) and value]
+        return texts[0] if len(texts) == 1 else json.dumps(fields, ensure_ascii=False)
+
+
+class _Lost(EnvironmentFault):
+    """The connection broke, or no reply came in time."""
+
+
+def _get(url: str, data: Mapping[str, Any] | None = None, optional: bool = False) -> Any:
+    """What a page of the server holds, or answers to data; None where an optional one is not."""
+    body = None if data is None else json.dumps(data).encode()
+    try:
+        request = urllib.request.Request(  # noqa: S310
+            url, body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310
+            return json.loads(reply.read(LARGEST_PAGE))
+    except (OSError, ValueError, HTTPException) as error:
+        if optional and isinstance(error, urllib.error.HTTPError) and error.code == 404:
+            return None
+        raise ConfigError(
+            f"environment.id: openenv:{url}: expected an OpenEnv server, got {error!r}"
+        ) from error
+
+
+_seeds_checked: set[str] = set()
+
+
+def _check_seeds(
+    url: str, reset: Callable[[Mapping[str, Any]], Mapping[str, Any]], arguments: Mapping[str, Any]
+) -> None:
+    """Says once that a server begins elsewhere with the same seed, as far as it shows."""
+    if url in _seeds_checked:
+        return
+    _seeds_checked.add(url)
+    first, second = (reset({**arguments, "seed": 0})["observation"] for _ in range(2))
+    if first != second:
+        say_once(f"{url}: does not keep to seeds, so players of one seed begin in different states")
+
+
+def _describe(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
+    return {"observation": observation}
+
+
+def _state(env: gym.Env) -> State | None:
+    return env.unwrapped.state
+
+
+def _success(env: gym.Env) -> bool:
+    return env.unwrapped.success
+
+
+def _states(env: gym.Env) -> list[State]:
+    return list(env.unwrapped.tasks)

@@ -1,0 +1,40 @@
+"""The explorer of `report.html` in a frame of a notebook.
+
+explore("runs/quickstart")
+explore(run, screen="pairs")             # open on another screen
+explore(run, beside=["runs/other"])      # two runs, side by side
+"""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lactchain.inspection.run_view import RunView, open_run
+from lactchain_extras.explorer.report import render
+
+FRAME = (
+    '<iframe srcdoc="{}" sandbox="allow-scripts" style="width: 100%; height: {}px; border: 0"'
+    ' title="a run"></iframe>'
+)
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """A page that a notebook displays, within a frame: it reaches nothing outside of that."""
+
+    page: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        return FRAME.format(html.escape(self.page), self.height)
+
+
+def explore(
+    run: RunView | str | Path,
+    screen: str = "summary",
+    beside: Sequence[str | Path] = (),
+    height: int = 760,
+) -> Explorer:
+    """The explorer of a run, others `beside` it, open on one of `report.SCREENS`."""
+    return Explorer(render(open_run(run), [open_run(other) for other in beside], screen), height)

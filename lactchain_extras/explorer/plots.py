@@ -1,0 +1,159 @@
+"""Charts as SVG, drawn from numbers: curves and bars.
+
+Each function returns an `<svg>` element for a light background. Any text in it is escaped.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+
+from lactchain_extras.explorer.markup import Markup, shapes
+
+LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
+AXIS = "#9fb3c8"
+MAX_POINTS = 600  # of a curve
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A plot area in a picture, and the numbers that its sides stand for."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    width: int = 262
+    height: int = 180
+    left: int = 46
+    right: int = 12
+    top: int = 26
+    bottom: int = 30
+
+    def x(self, value: float) -> float:
+        """How far to the right a number stands, in pixels."""
+        (low, high), room = self.x_range, self.width - self.left - self.right
+        return round(self.left + (value - low) / (high - low) * room, 1)
+
+    def y(self, value: float) -> float:
+        """How far down a number stands, in pixels."""
+        (low, high), floor = self.y_range, self.height - self.bottom
+        return round(floor - (value - low) / (high - low) * (floor - self.top), 1)
+
+    def box(self, left: float, width: float, value: float, colour: str, hint: str = "") -> Markup:
+        """A box from the x-axis up to a number."""
+        size = round(width, 1), round(self.y(0.0) - self.y(value), 1)
+        return shapes.rect(round(left, 1), self.y(value), *size, colour, hint)
+
+    def draw(
+        self,
+        title: str,
+        x_label: str,
+        *content: Markup,
+        x_marks: Sequence[tuple[float, object]] | None = None,
+    ) -> Markup:
+        """The picture: title, axes with ticks (at `x_marks`, if given), content."""
+        right, floor = self.width - self.right, self.height - self.bottom
+        short = "{:.4g}".format
+        heights = [(self.y(v), short(v).replace("-", "−")) for v in ticks(*self.y_range)]
+        if x_marks is None:
+            x_marks = [(self.x(v), short(v).replace("-", "−")) for v in ticks(*self.x_range)]
+        return shapes.svg(
+            self.width,
+            self.height,
+            *(shapes.line(self.left, y, right, y, "#e4e7eb") for y, _ in heights),
+            shapes.line(self.left, floor, right, floor, AXIS),
+            *(shapes.text(self.left - 6, y + 4, number, "end") for y, number in heights),
+            *(shapes.text(x, floor + 14, mark, "middle") for x, mark in x_marks),
+            shapes.text(self.left, 15, title, size=12.5, weight=600),
+            shapes.text(right, self.height - 3, x_label, "end", fill="#627d98"),
+            *content,
+        )
+
+
+def line_chart(
+    title: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x_label: str = "step",
+    x_marks: Sequence[float] | None = None,
+) -> Markup:
+    """Curves by name, each (x, y), with ticks at `x_marks`; what is not finite leaves a gap."""
+    curves = {name: _finite_range(x, y) for name, (x, y) in series.items()}
+    heights = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
+    across = padded([x for xs, _ in curves.values() for x in xs], 0.0)
+    axes = Axes(across, padded(heights, 0.05), top=26 if len(curves) < 2 else 42)
+    drawn = [
+        _curve(axes, name, *curve, colour)
+        for (name, curve), colour in zip(curves.items(), cycle(LINE_COLOURS), strict=False)
+    ]
+    marks = None if x_marks is None else [(axes.x(x), x) for x in x_marks]
+    return axes.draw(title, x_label, *drawn, *_legend(axes, curves), x_marks=marks)
+
+
+def bar_chart(
+    title: str, bars: Mapping[str, Mapping[int, tuple[float, int]]], x_label: str, width: int = 520
+) -> Markup:
+    """Shares in [0, 1] as bars side by side, of a few groups: name → {x: (share, cases)}."""
+    positions = sorted({x for group in bars.values() for x in group})
+    axes = Axes((-0.6, len(positions) - 0.4), (0.0, 1.0), width=width, top=42)
+    box = (axes.x(0.8) - axes.x(0.0)) / len(bars)
+    drawn = []
+    for n, (name, group) in enumerate(bars.items()):
+        for place, x in enumerate(positions):
+            share, cases = group.get(x, (0.0, 0))
+            hint = f"{name}, {x_label} {x}: {share:.1%} of {cases}"
+            left = axes.x(place - 0.4) + n * box
+            drawn.append(axes.box(left, box - 1, share, LINE_COLOURS[n], hint))
+    marks = [(axes.x(place), x) for place, x in enumerate(positions)]
+    return axes.draw(title, x_label, *drawn, *_legend(axes, bars), x_marks=marks)
+
+
+def ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """About `count` round numbers in [low, high]."""
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [n * step for n in range(first, last + 1)]
+
+
+def padded(values: Iterable[float], share: float) -> tuple[float, float]:
+    """The range of values with some room around, never empty."""
+    values = list(values) or [0.0, 1.0]
+    low, high = min(values), max(values)
+    room = share * (high - low)
+    if high - low < 1e-6 * max(abs(low), abs(high), 1e-6):
+        room = max(abs(low) / 2, 0.5)
+    return low - room, high + room
+
+
+def _finite_range(x: Sequence[float], y: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """At most `MAX_POINTS` points, within what a picture can be computed for."""
+    places = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).round().astype(int)
+    xs, ys = np.asarray(x, dtype=float)[places], np.asarray(y, dtype=float)[places]
+    return xs, np.where(np.abs(ys) < 1e100, ys, np.nan)
+
+
+def _curve(axes: Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) -> Markup:
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for x, y in zip(xs, ys, strict=True):
+        if math.isfinite(y):
+            pieces[-1].append((axes.x(x), axes.y(y)))
+        elif pieces[-1]:
+            pieces.append([])
+    lines = [shapes.polyline(piece, colour) for piece in pieces if len(piece) > 1]
+    dots = [shapes.circle(*piece[-1], 2.5, colour) for piece in pieces if piece]
+    known = ys[np.isfinite(ys)]
+    if len(known):
+        name += f": last {known[-1]:.5g}, lowest {known.min():.5g}, highest {known.max():.5g}"
+    return shapes.group(name, *lines, *dots)
+
+
+def _legend(axes: Axes, names: Iterable[str]) -> list[Markup]:
+    """Names in their colours, in one line above the plot; of a single one nothing."""
+    drawn, left = [], float(axes.left)
+    for name, colour in zip(names, LINE_COLOURS, strict=False):
+        drawn.append(shapes.rect(round(left, 1), 24, 9, 9, colour))
+        drawn.append(shapes.text(left + 13, 32, name))
+        left += 24 + 6.2 * len(name)
+    return drawn if len(drawn) > 2 else []

@@ -1,0 +1,186 @@
+"""`report.html`: a run folder in one page that opens from disk, without network.
+
+Reads only what the folder holds, needs no model, and leaves out what is not there yet, so that a
+running job can be looked at too.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from lactchain.config.parsing import to_yaml
+from lactchain.data.preferences import DROP_REASONS
+from lactchain.inspection.contents import Contents, contents
+from lactchain.inspection.rollout_tables import succeeded
+from lactchain.inspection.run_view import RunView, open_run
+from lactchain.inspection.tables import pack
+from lactchain.storage.files import atomic_write
+from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.markup import assets, environment, static
+from lactchain_extras.explorer.summary import RoundFacts, summarise, words
+
+# Each with its names in the summaries of pipelines, classic agents and single evaluations.
+COMPARED = {
+    "success": ("success_rate_after", "last/success_rate", "success_rate"),
+    "return": ("last/episode_return", "episode_return"),
+    "environment steps": ("num_env_steps",),
+    "CPU-seconds": ("time/cpu_seconds",),
+}
+LEARNT = [["search/best_fitness", "search/fitness"], ["eval/episode_return"]]
+LEARNT += [["rollout/episode_return"], ["train/loss"]]
+"""What the first screen shows the course of where there are no rounds, the best first."""
+SAMPLED = "A sample of {asked:,} of {of:,} start states, in all rounds."
+MOST_MARKS = 9
+"""Rounds that are named below the chart of the first screen."""
+SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "search", "run"]
+
+
+def write_report(
+    run_dir: str | Path,
+    output: str | Path | None = None,
+    beside: Sequence[str | Path] = (),
+    under_way: str = "",
+) -> Path:
+    """Writes the page of a run folder, with others `beside` it; returns its path."""
+    path = Path(output or Path(run_dir) / "report.html")
+    page = render(open_run(run_dir), [open_run(other) for other in beside], under_way=under_way)
+    atomic_write(path, page)
+    return path
+
+
+def write_learning_curve(run_dir: str | Path) -> Path | None:
+    """Writes learning_curve.svg into a run folder; None where nothing has been measured yet."""
+    view = open_run(run_dir)
+    lines = _lines(view, ("rollout/episode_return", "eval/episode_return"))
+    path = view.directory / "learning_curve.svg"
+    if lines:
+        atomic_write(path, str(plots.line_chart("return of an episode over steps", lines)))
+    return path if lines else None
+
+
+def render(
+    view: RunView, beside: Sequence[RunView] = (), screen: str = "summary", under_way: str = ""
+) -> str:
+    """The page of a run as HTML, with other runs beside it.
+
+    Args:
+        screen: the one of `SCREENS` that the page opens on.
+        under_way: the stage that has just begun; empty: the folder says what is.
+    """
+    if screen not in SCREENS:
+        raise ValueError(f"screen: expected one of {SCREENS}, got {screen!r}")
+    summary = summarise(view)
+    held = contents(view, beside, filter(None, (summary.before, summary.after)))
+    commit = view.environment.get("git_commit")
+    facts = view.state, view.environment.get("device"), f"commit {commit}" if commit else None
+    sides = (("before training", summary.before), ("after", summary.after))
+    told = _embedded(view, beside, held, screen)
+    text = environment.get_template("page.html").render(
+        view=view,
+        facts=[*filter(None, facts)],
+        summary=summary,
+        words=told["words"] if held.tables["answers"]["state"] else "",
+        under_way=under_way or summary.under_way,
+        failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
+        charts=[*_charts(view, summary.evaluations)],
+        both=[(name, t, held.row_of(t)) for name, t in sides if t is not None],
+        succeeded=succeeded,
+        runs=[view, *beside],
+        told=told,
+        # JSON that can stand in a script element
+        embedded=Markup(json.dumps(told).replace("<", "\\u003c").replace("&", "\\u0026")),
+        tables={name: Markup(pack(columns)) for name, columns in held.tables.items()},
+        **assets(),
+    )
+    return text.lstrip()
+
+
+def _embedded(
+    view: RunView, beside: Sequence[RunView], held: Contents, screen: str
+) -> dict[str, Any]:
+    """What the page's script has to know besides the tables."""
+    runs, parts = [view, *beside], view.parts.items()
+    # Of very many start states a pipeline asks a few.
+    asked = next((found.meta for found in reversed(view.inspections.values())), {})
+    zoo = json.loads(static("zoo.json"))["agents"]
+    return {
+        "picture": _picture(view),
+        "runs": [run.name for run in runs],
+        "compared": [[name, [_compared(run, name) for run in runs]] for name in COMPARED],
+        "reasons": DROP_REASONS,
+        "sample": _sample(view, held),
+        "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",
+        "references": [  # what others reach with classic agents, beside a learning curve
+            {"label": f"zoo's {name}, {steps} steps: {mean:g} ± {spread:g}", "mean": mean}
+            for name, (mean, spread, steps) in zoo.get(str(view.world.get("id")), {}).items()
+        ],
+        "words": words(view),
+        "valued": {name: part.token_values.meta for name, part in parts if part.token_values},
+        "config": to_yaml(view.config),
+        "environment": json.dumps(view.environment, indent=2),
+        "screen": screen,
+    }
+
+
+def _picture(view: RunView) -> dict[str, Any] | None:
+    """The board of the world; with fog where the actor saw no more than what is around it."""
+    picture = view.picture
+    if picture is None:
+        return None
+    has_fog = bool(picture.fog_unless) and f"{{{picture.fog_unless}}}" not in view.env.view.template
+    size = {"width": picture.width, "height": picture.height}
+    return {**size, "background": picture.background, "fog": has_fog}
+
+
+def _sample(view: RunView, held: Contents) -> str:
+    """What of the episodes is on the page, where it is not all of them."""
+    if (shown := len(held.trajectories)) < held.num_episodes:
+        told = (
+            f"A sample: {shown:,} of {held.num_episodes:,} episodes, failures first, since all of"
+        )
+        return f"{told} them would make a page of more than 20 MB. The run folder has all."
+    if view.summary is None and view.stages:
+        return "The episodes that critics learn from are added when the run is finished."
+    return ""
+
+
+def _charts(view: RunView, rounds: Sequence[RoundFacts]) -> Iterator[Markup]:
+    """Success over the rounds, or what a run without is judged by, and by distance at both ends."""
+    if len(rounds) > 1:
+        numbers = list(range(len(rounds)))
+        lines = {
+            "goal reached": (numbers, [facts.solved.rate for facts in rounds]),
+            "within 2": (numbers, [facts.within_2.rate for facts in rounds]),
+        }
+        marks = numbers[:: math.ceil(len(numbers) / MOST_MARKS)]
+        yield plots.line_chart("success over rounds", lines, x_label="round", x_marks=marks)
+    elif lines := next(filter(None, (_lines(view, names) for names in LEARNT)), {}):
+        yield plots.line_chart(" and ".join(lines), lines)
+    bars = {
+        facts.name: {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
+        for facts in (*rounds[:1], *rounds[1:][-1:])
+        if facts.solved_by_distance
+    }
+    if bars:
+        yield plots.bar_chart("success by distance", bars, "shortest way, in actions", width=300)
+
+
+def _lines(view: RunView, names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
+    return {name: curve for name, curve in view.curves().items() if name in names}
+
+
+def _compared(view: RunView, name: str) -> Any:
+    """A figure of `COMPARED`; None where a run has none.
+
+    The mean return of a finished pipeline is that of its round, which its metrics have.
+    """
+    summary = view.summary or {}
+    found = next((summary[key] for key in COMPARED[name] if key in summary), None)
+    if found is None and name == "return":
+        points = zip(*view.curves().get("eval/episode_return", ([], [])), strict=True)
+        return dict(points).get(summary.get("round"))
+    return found

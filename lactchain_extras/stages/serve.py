@@ -1,0 +1,50 @@
+"""Serves an environment at a URL, for trainers that speak OpenEnv's protocol.
+
+Reads nothing and writes nothing. Any number of players have sessions of their own; a seed, or the
+number of a task, decides where an episode begins (docs/ecosystems.md). Ctrl-C ends it.
+"""
+
+import signal
+from dataclasses import dataclass
+from typing import Annotated
+
+from lactchain.config.bounds import AtLeast1, Bound, Bounded
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.errors import ConfigError
+from lactchain.runs.console import console, plain
+from lactchain.runs.process import is_dry_run
+from lactchain.stages.sizing import require_numbers
+
+
+@dataclass(frozen=True)
+class ServeConfig(Bounded):
+    """A world that others play."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    host: str = "127.0.0.1"
+    """Address to listen at; 0.0.0.0: every machine that can reach this one may play."""
+    port: Annotated[int, Bound(at_least=0, at_most=65535)] = 8000
+    """Port; 0: one that is free, which the first line names."""
+    max_sessions: AtLeast1 = 64
+    """Players at once; one more is told that there is no room."""
+
+
+def main(config: ServeConfig) -> None:
+    """Serves until Ctrl-C, or SIGTERM."""
+    require_numbers(config)
+    if is_dry_run():
+        console.print("nothing is estimated of this command, and nothing was made")
+        return
+    try:
+        from lactchain_extras.ecosystems.openenv_server import serve
+    except ImportError as error:
+        raise ConfigError(
+            f"serving needs more packages: pip install -e '.[openenv]' ({error})"
+        ) from error
+    for number in (signal.SIGINT, signal.SIGTERM):  # there is nothing to save
+        signal.signal(number, signal.default_int_handler)
+
+    def say(line: str) -> None:
+        console.print(plain(line), soft_wrap=True)
+
+    serve(config.environment, config.host, config.port, config.max_sessions, say)

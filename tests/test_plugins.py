@@ -1,0 +1,69 @@
+"""The core runs without the second package, and asks add-ons by their names alone."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lactchain import plugins
+from lactchain.environments.registry import find_env
+from lactchain.errors import ConfigError
+
+WITHOUT_EXTRAS = """
+import sys
+from pathlib import Path
+
+sys.path[:] = [path for path in sys.path if not (Path(path) / "lactchain_extras").is_dir()]
+from lactchain.command import main
+main()
+"""
+
+
+def in_a_bare_environment(root, folder, *words):
+    """What a command does where the folder of the second package was removed."""
+    for name in ("lactchain", "scripts", "configs"):
+        (folder / name).exists() or (folder / name).symlink_to(root / name)
+    (folder / "bare.py").write_text(WITHOUT_EXTRAS)
+    line = [sys.executable, str(folder / "bare.py"), *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=folder)
+
+
+def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
+    counts = {
+        "environment.id": "FrozenLake-v1",
+        "warm_start.behavior.num_chains": 64,
+        "critic.collect.num_episodes": 8,
+        "critic.training.max_steps": 2,
+        "simpo.preferences.num_states": 8,
+        "simpo.training.num_epochs": 1,
+        "evaluation.num_samples": 1,
+        "num_rounds": 1,
+    }
+    words = [word for key, value in counts.items() for word in (f"--{key}", value)]
+    done = in_a_bare_environment(
+        root,
+        tmp_path,
+        "run_pipeline",
+        "--config",
+        "tiny",
+        "--run.run_dir",
+        tmp_path / "run",
+        *words,
+    )
+    assert done.returncode == 0, done.stderr
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"summary.json", "actor", "critic"} <= files
+    assert not {"report.html", "episode.gif"} & files
+    missing = in_a_bare_environment(root, tmp_path, "report", tmp_path / "run")
+    assert missing.returncode == ConfigError.exit_code
+    assert "a command of lactchain_extras" in missing.stderr
+
+
+def test_what_is_not_installed_is_nothing_or_an_error_that_names_the_setting(monkeypatch):
+    monkeypatch.setattr(plugins, "names", lambda group=plugins.ADD_ONS: {})
+    assert plugins.add_on("page") is None
+    plugins.call("page", "no/folder")
+    with pytest.raises(ConfigError, match="gif: no installed package has the add-on films"):
+        plugins.required("films", "gif")
+    with pytest.raises(ConfigError, match="no Gymnasium environment 'gem:Sudoku'|module gem"):
+        find_env("gem:Sudoku")
