@@ -42,7 +42,7 @@ import yaml
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.exact import shortest_paths
 from lactchain.types import Trajectory
-from lactchain.worlds.maze.tables import MazeTables
+from lactchain.worlds.maze import MazeTables
 
 ROOT = Path(__file__).parent.parent
 NAMES = {

@@ -13,8 +13,8 @@ LactChain asks for these, and goes on without those that are not there:
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors.
 
-The group `lactchain.schemes` has worlds of other ecosystems by the scheme of their ids, each a
-`lactchain.environments.registry.Scheme`.
+The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the
+worlds of other ecosystems by the scheme of their ids, each an `environments.registry.Scheme`.
 """
 
 from functools import cache
@@ -24,7 +24,7 @@ from typing import Any
 
 from lactchain.errors import ConfigError
 
-ADD_ONS, SCHEMES = "lactchain.add_ons", "lactchain.schemes"
+ADD_ONS, SCHEMES, WORLDS = (f"lactchain.{group}" for group in ("add_ons", "schemes", "worlds"))
 
 
 @cache

@@ -4,8 +4,8 @@ from functools import cache
 
 import numpy as np
 
-from lactchain.worlds.maze.tables import MazeTables
-from lactchain.worlds.wordle.words import SOLVED, WordTables
+from lactchain.worlds.maze import MazeTables
+from lactchain_extras.wordle.words import SOLVED, WordTables
 
 
 def uniform_moves(tables: MazeTables) -> np.ndarray:

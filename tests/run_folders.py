@@ -24,7 +24,7 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import Action, Trajectory
-from lactchain.worlds.wordle.policies import ConsistentWords
+from lactchain_extras.wordle.policies import ConsistentWords
 
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)

@@ -18,7 +18,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
-from lactchain.worlds.gridworld.env import GridWorld
+from lactchain.worlds.gridworld import GridWorld
 
 FORWARD, LEFT = 0, 1
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"

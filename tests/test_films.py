@@ -15,8 +15,8 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
 from lactchain.worlds.canvas import AGENT, CELL, FLAG, PAPER, WALL
-from lactchain.worlds.wordle.words import COLOURS
 from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
+from lactchain_extras.wordle.words import COLOURS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
 STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}

@@ -15,13 +15,11 @@ from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
-from lactchain.worlds.maze.policies import LegalMoves
-from lactchain.worlds.maze.tables import MazeTables
-from lactchain.worlds.maze.view import PARTIAL_TEMPLATE
-from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
-from lactchain.worlds.wordle.search import GameTree
-from lactchain.worlds.wordle.words import word_tables
+from lactchain.worlds.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
+from lactchain_extras.wordle.env import Wordle
+from lactchain_extras.wordle.policies import BestWords, ConsistentWords
+from lactchain_extras.wordle.search import GameTree
+from lactchain_extras.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
 FEW = [*Wordle().tables.words[::20]]

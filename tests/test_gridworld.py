@@ -5,8 +5,8 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.worlds.gridworld.env import GridWorld, GridWorldVectorEnv
-from lactchain.worlds.gridworld.tables import ORIENTATIONS, GridTables
+from lactchain.worlds.gridworld import ORIENTATIONS, GridTables, GridWorld
+from lactchain.worlds.gridworld_batch import GridWorldVectorEnv
 
 FORWARD, LEFT, RIGHT = 0, 1, 2
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)

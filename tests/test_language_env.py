@@ -18,7 +18,7 @@ from lactchain.environments.language import (
 )
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.worlds.gridworld.env import GridWorld
+from lactchain.worlds.gridworld import GridWorld
 
 START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"

@@ -9,10 +9,14 @@ from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
-from lactchain.worlds.maze.env import Maze
-from lactchain.worlds.maze.tables import LAYOUTS, MazeTables
-from lactchain.worlds.maze.view import PARTIAL_TEMPLATE, TERSE_TEMPLATE
-from lactchain.worlds.maze.words import ACTION_NAMES
+from lactchain.worlds.maze import (
+    ACTION_NAMES,
+    LAYOUTS,
+    PARTIAL_TEMPLATE,
+    TERSE_TEMPLATE,
+    Maze,
+    MazeTables,
+)
 
 # Transcribed by hand from LMRL-Gym's list of optimal directions.
 DIRECTIONS = {

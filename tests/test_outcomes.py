@@ -19,9 +19,9 @@ from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import FunctionPolicy
-from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.view import CLUES_TEMPLATE
-from lactchain.worlds.wordle.words import read_board
+from lactchain_extras.wordle.env import Wordle
+from lactchain_extras.wordle.view import CLUES_TEMPLATE
+from lactchain_extras.wordle.words import read_board
 
 WORDS = ["level", "motto", "shirt"]
 EMPTY = {"guesses": [], "feedback": []}

@@ -11,9 +11,9 @@ from lactchain.baselines.vector import make_vector_env
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.view import CLUES_TEMPLATE, clues
-from lactchain.worlds.wordle.words import (
+from lactchain_extras.wordle.env import Wordle
+from lactchain_extras.wordle.view import CLUES_TEMPLATE, clues
+from lactchain_extras.wordle.words import (
     board_text,
     pattern_marks,
     pattern_number,

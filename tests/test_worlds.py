@@ -22,13 +22,15 @@ from lactchain_extras.explorer.report import write_report
 
 PACKAGE = Path(__file__).parent.parent / "lactchain"
 OUTSIDE = sorted(p for p in PACKAGE.rglob("*.py") if PACKAGE / "worlds" not in p.parents)
-SCRIPTS = sorted((PACKAGE / "inspection/static/app").iterdir())
+SCRIPTS = sorted((PACKAGE.with_name("lactchain_extras") / "explorer/static/app").iterdir())
 # The prompts of the menu speak of a grid world, as the founding text does: every tiny tokenizer has
 # learnt from them, so they stay as they are.
 NAMES = re.compile(r"grid_?world|maze|wordle|frozen_?lake|cliff_?walking|taxi", re.IGNORECASE)
 ALLOWED = {
-    "__init__.py": {"worlds.gridworld.env", "GridWorld GridWorldVectorEnv"},  # public names
-    "settings.py": {"lactchain/GridWorld-v0"},  # the default
+    "__init__.py": {  # public names
+        "worlds.gridworld", "GridWorld", "worlds.gridworld_batch", "GridWorldVectorEnv"
+    },
+    "config/settings.py": {"lactchain/GridWorld-v0"},  # the default
     "models/places.py": {"gridworld"},  # the default's preset, in an error message
     "stages/make_offline_data.py": {"a name such as maze/data-v0"},  # of a data set
 }  # fmt: skip

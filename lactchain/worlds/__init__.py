@@ -1,22 +1,22 @@
 """The worlds that are shipped, each by itself: rules, words, policies, exact values, pictures.
 
 Importing this package registers their Gymnasium ids. A new world is a file with an environment that
-has a method `text_view`, and a line here; one outside of LactChain registers itself.
+has a method `text_view`, and a line here; other packages name a function that registers theirs.
 """
 
 import gymnasium
+
+from lactchain import plugins
 
 # Their classes are Gymnasium's, registered there; importing them gives them their views.
 from lactchain.worlds import toy_text as toy_text
 
 gymnasium.register(
     "lactchain/GridWorld-v0",
-    entry_point="lactchain.worlds.gridworld.env:GridWorld",
-    vector_entry_point="lactchain.worlds.gridworld.env:GridWorldVectorEnv",
+    entry_point="lactchain.worlds.gridworld:GridWorld",
+    vector_entry_point="lactchain.worlds.gridworld_batch:GridWorldVectorEnv",
 )
-gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.worlds.maze.env:Maze")
-gymnasium.register(
-    "lactchain/Wordle-v0",
-    entry_point="lactchain.worlds.wordle.env:Wordle",
-    vector_entry_point="lactchain.worlds.wordle.env:WordleVectorEnv",
-)
+gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.worlds.maze:Maze")
+
+for _name in plugins.names(plugins.WORLDS):
+    plugins.add_on(_name, plugins.WORLDS)()

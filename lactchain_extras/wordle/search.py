@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lactchain.worlds.wordle.words import SOLVED, WordTables
+from lactchain_extras.wordle.words import SOLVED, WordTables
 
 
 class GameTree:

@@ -10,9 +10,9 @@ import numpy as np
 
 from lactchain.environments.views import Outcome, State, TextView, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
-from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.policies import BestWords, ConsistentWords
-from lactchain.worlds.wordle.words import ALPHABET, NUM_LETTERS, SOLVED, is_turn, pattern_marks
+from lactchain_extras.wordle.env import Wordle
+from lactchain_extras.wordle.policies import BestWords, ConsistentWords
+from lactchain_extras.wordle.words import ALPHABET, NUM_LETTERS, SOLVED, is_turn, pattern_marks
 
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
 KINDS = {"g": "hit", "y": "near", "b": "miss"}

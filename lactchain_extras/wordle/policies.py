@@ -4,9 +4,9 @@ import numpy as np
 
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import RowPolicy
-from lactchain.worlds.wordle.env import Wordle
-from lactchain.worlds.wordle.search import GameTree
-from lactchain.worlds.wordle.words import SOLVED, read_board
+from lactchain_extras.wordle.env import Wordle
+from lactchain_extras.wordle.search import GameTree
+from lactchain_extras.wordle.words import SOLVED, read_board
 
 
 class WordPolicy(RowPolicy):

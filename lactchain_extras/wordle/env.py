@@ -13,7 +13,7 @@ from lactchain.environments.checks import at_least_one, rewards_of, start_state
 from lactchain.environments.views import TextView
 from lactchain.functional.random_streams import draw, stream
 from lactchain.types import Reward
-from lactchain.worlds.wordle.words import (
+from lactchain_extras.wordle.words import (
     ALPHABET,
     COLOURS,
     MARKS,
@@ -148,7 +148,7 @@ class Wordle(gym.Env[np.ndarray, int]):
 
     def text_view(self) -> TextView:
         """The same game in words."""
-        from lactchain.worlds.wordle.view import wordle_view
+        from lactchain_extras.wordle.view import wordle_view
 
         return wordle_view(self)
 

@@ -1,0 +1,328 @@
+"""The oriented grid world of the founding document: rules, words, pictures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from lactchain.environments.checks import at_least_one
+from lactchain.environments.views import State, TextView
+from lactchain.functional.random_streams import draw, stream
+from lactchain.inspection.pictures import Mark, Picture, Scene
+from lactchain.types import Reward
+from lactchain.worlds.cells import (
+    STEPS,
+    CellTables,
+    cell_view,
+    check_ways,
+    find,
+    neighbours,
+    numbers,
+    tabulate,
+)
+
+ACTION_NAMES = ("move forward", "turn left", "turn right")
+ORIENTATIONS = ("up", "right", "down", "left")
+
+_TURNS = (-1, 1)  # left, right
+_MAX_STATES = 2**20  # tables of about 100 MB
+
+
+@dataclass(frozen=True)
+class GoalReward:
+    """One number for reaching the goal, another for every other step."""
+
+    on_goal: float
+    elsewhere: float
+
+    def reward(self, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> np.ndarray:
+        """Rewards (B,) of B transitions between observation rows (B, 5)."""
+        return np.where(_at_goal(next_state), self.on_goal, self.elsewhere)
+
+
+REWARDS = {"sparse": GoalReward(1.0, 0.0), "founding": GoalReward(100.0, -1.0)}
+
+
+class GridTables(CellTables):
+    """The dynamics of one grid world; the arguments are those of `GridWorld`.
+
+    Attributes:
+        walls: the cells (x, y) that cannot be entered.
+        num_poses: number of free cells times four orientations.
+        descriptions: the world in words, one for each goal.
+
+    Raises:
+        ValueError: an argument is not of its kind, or a goal cannot be reached from a start.
+    """
+
+    fields = ("x", "y", "orientation", "goal_x", "goal_y")
+
+    def __init__(
+        self,
+        size: int = 4,
+        width: int | None = None,
+        height: int | None = None,
+        walls: Sequence[Sequence[int]] = (),
+        start: Sequence[int] | None = None,
+        goal: Sequence[int] | None = None,
+        turn_right: bool = False,
+        reward: str | Reward = "sparse",
+    ) -> None:
+        size = at_least_one("size", size)
+        self.width = size if width is None else at_least_one("width", width)
+        self.height = size if height is None else at_least_one("height", height)
+        self.action_names = ACTION_NAMES if turn_right else ACTION_NAMES[:2]
+        grid = f"a {self.width}x{self.height} grid"
+        self.place = f"free cells in {grid} with orientation 0-3"
+        free = self._free_cells(walls, f"x, y in {grid}, whole numbers")
+        cells = np.argwhere(free)[:, ::-1]
+        self.walls = frozenset((x, y) for y, x in np.argwhere(~free).tolist())
+        goal_cells = np.arange(len(cells))
+        if goal is not None:
+            expected = f"x, y of a free cell in {grid}"
+            goal_cells = np.array([find("goal", goal, numbers(cells), expected)])
+        self.num_poses = 4 * len(cells)
+        if self.num_poses * len(goal_cells) > _MAX_STATES:
+            raise ValueError(
+                f"size: expected at most {_MAX_STATES} states, got {grid}"
+                f" with {len(goal_cells)} goals; fix the goal or make the grid smaller"
+            )
+        near = neighbours(free)
+        self._expand(near, cells, cells[goal_cells], reward)
+        self.start_states = self.starts(start is None or self._in_pose(start))
+        goal_number, pose = np.divmod(self.start_states, self.num_poses)
+        check_ways("walls", near, np.concatenate([pose // 4, goal_cells[goal_number]]), cells)
+
+    def _free_cells(self, walls: Sequence[Sequence[int]], expected: str) -> np.ndarray:
+        """Whether each cell (height, width) is free."""
+        cells = numbers(np.argwhere(np.ones((self.width, self.height))))
+        free = np.ones(len(cells), dtype=bool)
+        free[[find("walls", wall, cells, expected) for wall in walls]] = False
+        if not free.any():
+            raise ValueError("walls: expected a free cell, and there is none")
+        return free.reshape(self.width, self.height).T
+
+    def _expand(
+        self, near: np.ndarray, cells: np.ndarray, goals: np.ndarray, reward: str | Reward
+    ) -> None:
+        """Tabulates observations, successors, rewards and endings over poses and goals."""
+        poses = np.column_stack([np.repeat(cells, 4, axis=0), np.tile(range(4), len(cells))])
+        self.observations = np.column_stack(
+            [np.tile(poses, (len(goals), 1)), np.repeat(goals, len(poses), axis=0)]
+        )
+        self.descriptions = [
+            f"Grid world of size {self.width}x{self.height}, goal at ({x}, {y})."
+            for x, y in goals.tolist()
+        ]
+        self.terminal = _at_goal(self.observations)
+        self.next_state, self.bumped = self._moves(near)
+        if isinstance(reward, str) and reward not in REWARDS:
+            raise ValueError(f"reward: expected one of {sorted(REWARDS)}, got {reward!r}")
+        scheme = REWARDS[reward] if isinstance(reward, str) else reward
+        self.rewards = tabulate(scheme, self.observations, self.next_state)
+
+    def _in_pose(self, start: Sequence[int]) -> np.ndarray:
+        """Whether each state (S,) is in this pose."""
+        poses = numbers(self.observations[: self.num_poses, :3])
+        pose = find("start", start, poses, "a free x, y, orientation 0-3")
+        return np.arange(len(self.terminal)) % self.num_poses == pose
+
+    def _moves(self, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The one place where the rules of motion are written: next state and bump (S, A)."""
+        states = np.arange(len(self.terminal))
+        pose = states % self.num_poses
+        cell, orientation = np.divmod(pose, 4)
+        target = near[cell, orientation]
+        bumped = np.zeros((len(states), len(self.action_names)), dtype=bool)
+        bumped[:, 0] = target < 0
+        forward = np.where(target < 0, cell, target)
+        turned = [4 * cell + (orientation + turn) % 4 for turn in _TURNS]
+        poses = np.stack([4 * forward + orientation, *turned], axis=1)
+        return (states - pose)[:, None] + poses[:, : bumped.shape[1]], bumped
+
+
+def _at_goal(observations: np.ndarray) -> np.ndarray:
+    """Whether the agent stands on the goal (B,), of observation rows (B, 5)."""
+    return (observations[:, :2] == observations[:, 3:]).all(axis=1)
+
+
+class GridWorld(gym.Env[np.ndarray, int]):
+    """An agent with an orientation walks to a goal on a small grid.
+
+    ## Description
+    A grid of `width` x `height` cells, some of them walls. The agent stands on a free cell and
+    looks in one of four directions; it can step forward and turn.
+
+    ## Action Space
+    `Discrete(2)`, or `Discrete(3)` with `turn_right`:
+    - 0: move forward
+    - 1: turn left
+    - 2: turn right
+
+    ## Observation Space
+    `MultiDiscrete([width, height, 4, width, height])`: x, y, orientation, goal_x, goal_y. The
+    origin is the upper left cell; orientation 0 is up (y − 1), 1 right (x + 1), 2 down (y + 1),
+    3 left (x − 1), so turning left is −1 modulo 4.
+
+    ## Starting State
+    Cell, orientation and goal are drawn uniformly from all with cell != goal, walls excluded;
+    `start` and `goal` fix them. `reset(options={"state": {...}})` starts in a given state with the
+    five fields of the observation by name. The draws are a function of the seed, of
+    `options={"copy": i}` (default 0) and of the number of episodes since: a single environment
+    with copy i replays copy i of the vector environment of that seed.
+
+    ## Rewards
+    - "sparse": +1 on reaching the goal, else 0.
+    - "founding": +100 on reaching the goal, −1 for every other step.
+    - Or an object with `reward(state, action, next_state)` over batches of observation rows; it is
+      tabulated once.
+
+    ## Episode End
+    Terminated: the agent is on the goal. Truncated: `max_steps` actions were played, and the goal
+    was not reached by the last one.
+
+    ## Information
+    - `bumped`: the action would have left the map or entered a wall; the agent stayed where it
+      was, and the step counted. False on reset.
+    - `description`: the world in words.
+
+    ## Arguments
+    By name, those of the world itself as `GridTables` takes them:
+    - `size`: width and height, 4 by default; or `width` and `height`.
+    - `walls`: cells (x, y) that cannot be entered.
+    - `start`: (x, y, orientation); None draws it. `goal`: (x, y); None draws it.
+    - `turn_right`: adds the third action.
+    - `reward`: see above.
+    - `max_steps`: time limit in actions, 64 by default.
+    - `render_mode`: "ansi", "rgb_array" or None.
+
+    Raises `ValueError` if an argument does not fit or a goal cannot be reached.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+
+    def __init__(
+        self, *, max_steps: int = 64, render_mode: str | None = None, **world: Any
+    ) -> None:
+        self.tables = GridTables(**world)
+        extent = [self.tables.width, self.tables.height]
+        self.observation_space = spaces.MultiDiscrete([*extent, 4, *extent])
+        self.action_space = spaces.Discrete(len(self.tables.action_names))
+        self.max_steps = at_least_one("max_steps", max_steps)
+        self.render_mode = render_mode
+        self._stream = stream(self.np_random_seed, 0)
+        self._num_episodes = 0
+        self.state = int(self.tables.start_states[0])
+        self.num_steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts an episode, in a drawn state or in `options["state"]`."""
+        super().reset(seed=seed)
+        options = options or {}
+        if seed is not None or "copy" in options:
+            self._stream = stream(self.np_random_seed, options.get("copy", 0))
+            self._num_episodes = 0
+        if "state" in options:
+            self.state = self.tables.open_state(options["state"])
+        else:
+            starts = self.tables.start_states
+            self.state = int(starts[draw(self._stream, self._num_episodes, len(starts))])
+            self._num_episodes += 1
+        self.num_steps = 0
+        return self._observation(), self._info(bumped=False)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Plays one action."""
+        if not 0 <= action < len(self.tables.action_names):
+            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+        reward, bumped, self.state = self.tables.outcome(self.state, action)
+        self.num_steps += 1
+        terminated = self.tables.terminal.item(self.state)
+        truncated = self.num_steps >= self.max_steps and not terminated
+        return self._observation(), reward, terminated, truncated, self._info(bumped)
+
+    def render(self) -> str | np.ndarray:
+        """The grid in pixels, or in characters: `^>v<` the agent, `G` the goal, `#` walls."""
+        if self.render_mode == "rgb_array":
+            return self._pixels()
+        x, y, orientation, goal_x, goal_y = self._observation().tolist()
+        rows = [["."] * self.tables.width for _ in range(self.tables.height)]
+        for wall_x, wall_y in self.tables.walls:
+            rows[wall_y][wall_x] = "#"
+        rows[goal_y][goal_x] = "G"
+        rows[y][x] = "^>v<"[orientation]
+        return "\n".join(map("".join, rows))
+
+    def text_view(self) -> TextView:
+        """The same world in words."""
+        return gridworld_view(self)
+
+    def _pixels(self) -> np.ndarray:
+        from lactchain.worlds.canvas import AGENT, floor
+
+        x, y, orientation, *goal = self._observation().tolist()
+        canvas = floor(self.tables.width, self.tables.height, self.tables.walls, goal)
+        (ahead_x, ahead_y), middle_x, middle_y = STEPS[orientation], x + 0.5, y + 0.5
+        corners = ((0.36, 0.0), (-0.28, 0.28), (-0.16, 0.0), (-0.28, -0.28))  # ahead, aside
+        arrow = [
+            (middle_x + a * ahead_x - b * ahead_y, middle_y + a * ahead_y + b * ahead_x)
+            for a, b in corners
+        ]
+        canvas.polygon(arrow, AGENT)
+        return canvas.pixels()
+
+    def _observation(self) -> np.ndarray:
+        return self.tables.observations[self.state].copy()
+
+    def _info(self, bumped: bool) -> dict[str, Any]:
+        description = self.tables.descriptions[self.state // self.tables.num_poses]
+        return {"bumped": bumped, "description": description}
+
+
+def gridworld_view(world: GridWorld) -> TextView:
+    """`GridWorld` in words.
+
+    Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, goal_right and goal_down
+    (where the goal is seen from the agent, in cells, negative to the left and upwards), goal_across
+    and goal_along (the same in words: 2 right, 1 left, 0 down), size (such as 4x4), info (the
+    description of the world).
+    """
+    tables = world.tables
+    walls = tuple(Mark(x, y, "wall") for x, y in sorted(tables.walls))
+    return cell_view(
+        action_names=tables.action_names,
+        template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
+        # The goal as the agent sees it: a tiny model would spend its training on the subtraction.
+        brief="{x} {y} {orientation} {goal_right} {goal_down}",
+        relative="The goal is {goal_across} and {goal_along}. You face {orientation}.{feedback}",
+        describe=_describe,
+        position=_position,
+        bump_feedback=" You bumped into the edge of the map or a wall.",
+        picture=Picture(tables.width, tables.height, _scene, walls),
+    )
+
+
+def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
+    tables = env.unwrapped.tables
+    fields = tables.state_fields(env.unwrapped.state)
+    fields["orientation"] = ORIENTATIONS[fields["orientation"]]
+    right = fields["goal_right"] = fields["goal_x"] - fields["x"]
+    down = fields["goal_down"] = fields["goal_y"] - fields["y"]
+    fields["goal_across"] = f"{abs(right)} {'left' if right < 0 else 'right'}"
+    fields["goal_along"] = f"{abs(down)} {'up' if down < 0 else 'down'}"
+    return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
+
+
+def _position(env: gym.Env) -> list[int]:
+    return env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist()
+
+
+def _scene(state: State) -> Scene:
+    goal = state["goal_x"], state["goal_y"]
+    agent = state["x"], state["y"], state["orientation"]
+    return Scene(agent, (Mark(*goal, "goal"),), f"goal at {goal}")

@@ -1,0 +1,394 @@
+"""The maze of LMRL-Gym (Abdulhai et al. 2023): rules, words, and the scripted policy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from lactchain.environments.checks import at_least_one
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.scripted import RowPolicy
+from lactchain.environments.views import State, TextView
+from lactchain.inspection.pictures import Mark, Picture, Scene
+from lactchain.types import Reward
+from lactchain.worlds.cells import (
+    DOWN,
+    LEFT,
+    RIGHT,
+    UP,
+    CellTables,
+    cell_view,
+    check_ways,
+    find,
+    neighbours,
+    numbers,
+    tabulate,
+)
+
+MOVES = [UP, DOWN, LEFT, RIGHT]
+"""Where the actions lead."""
+
+LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
+    "double_t": (
+        (
+            "1111111111111",
+            "1000001000001",
+            "1110111110111",
+            "1110111110111",
+            "1110111110111",
+            "1110000000111",
+            "1111110111111",
+            "1111110111111",
+            "1111110111111",
+            "1111111111111",
+        ),
+        (8, 6),
+    ),
+    "u": (("11111", "10001", "10101", "10101", "11111"), (3, 3)),
+    "rooms": (
+        (
+            "11111111111111111",
+            "10000001000000001",
+            "10111101011111101",
+            "10100101010000101",
+            "10101101010110101",
+            "10100000000100101",
+            "10111011110111101",
+            "10001010010000001",
+            "11101010011111011",
+            "10001000010001001",
+            "10111111010100001",
+            "10000000010111111",
+            "10111111000000001",
+            "10000001011111101",
+            "11111111111111111",
+        ),
+        (7, 8),
+    ),
+}
+"""The mazes that are shipped: rows of 1 (wall) and 0 (free), and the goal (row, column)."""
+
+
+class MazeTables(CellTables):
+    """The dynamics of one maze, a state for each free cell; the arguments are those of `Maze`.
+
+    Attributes:
+        free: (rows, columns), whether a cell is free.
+        goal: its row and column.
+
+    Raises:
+        ValueError: an argument is not of its kind, or the goal cannot be reached from a start.
+    """
+
+    fields, place = ("row", "column"), "a free cell"
+
+    def __init__(
+        self,
+        layout: str | Sequence[str] = "double_t",
+        goal: Sequence[int] | None = None,
+        start: Sequence[int] | None = None,
+        reward: Reward | None = None,
+    ) -> None:
+        rows, goal = _rows(layout), _goal(layout, goal)
+        self.free = np.array([[mark == "0" for mark in row] for row in rows])
+        self.observations = np.argwhere(self.free)
+        cells, states = numbers(self.observations), np.arange(len(self.observations))
+        expected = "row, column of a free cell"
+        goal_state = find("goal", goal, cells, expected)
+        self.goal = tuple(self.observations[goal_state].tolist())
+        self.terminal = states == goal_state
+        near = neighbours(self.free)[:, MOVES]
+        self.bumped = near < 0
+        self.next_state = np.where(self.bumped, states[:, None], near)
+        self.rewards = np.where(self.terminal[self.next_state], 0.0, -1.0)
+        if reward is not None:
+            self.rewards = tabulate(reward, self.observations, self.next_state)
+        self.start_states = self.starts(
+            start is None or states == find("start", start, cells, expected)
+        )
+        wanted = np.append(self.start_states, goal_state)
+        check_ways("layout", near, wanted, self.observations)
+
+
+def _rows(layout: str | Sequence[str]) -> Sequence[str]:
+    """The rows of a layout, all of one length."""
+    if isinstance(layout, str):
+        if layout not in LAYOUTS:
+            raise ValueError(
+                f"layout: expected one of {sorted(LAYOUTS)}, or rows of 0 and 1, got {layout!r}"
+            )
+        return LAYOUTS[layout][0]
+    if not isinstance(layout, Sequence) or not layout:
+        raise ValueError(f"layout: expected rows of 0 and 1, got {layout}")
+    for number, row in enumerate(layout):
+        if not isinstance(row, str) or set(row) - {"0", "1"} or len(row) != len(layout[0]):
+            raise ValueError(
+                f"layout: row {number}: expected {len(layout[0])} characters 0 or 1 in quotes, got"
+                f" {row!r}"
+            )
+    return layout
+
+
+def _goal(layout: str | Sequence[str], goal: Sequence[int] | None) -> Sequence[int]:
+    if goal is not None:
+        return goal
+    if isinstance(layout, str):
+        return LAYOUTS[layout][1]
+    raise ValueError("goal: expected row, column for a layout of your own, got none")
+
+
+ACTION_NAMES = ("move up", "move down", "move left", "move right")
+
+_SIDES = (
+    (3, "to your right", "R"),
+    (2, "to your left", "L"),
+    (0, "above you", "A"),
+    (1, "below you", "B"),
+)
+
+
+def wall_letters(sides: np.ndarray) -> str:
+    """The walls on the four sides, a letter each, `-` for none."""
+    return " ".join(letter for action, _, letter in _SIDES if sides[action]) or "-"
+
+
+def wall_sentence(sides: np.ndarray) -> str:
+    """LMRL-Gym's words for the walls on the four sides, in its order."""
+    walls = [name for action, name, _ in _SIDES if sides[action]]
+    if not walls:
+        return "There are no walls near you."
+    if len(walls) == 1:
+        return f"There is a wall {walls[0]}."
+    return f"There are walls {', '.join(walls)}."
+
+
+def read_legal_moves(text: str) -> list[int]:
+    """The moves that no wall stops, by a text's last sentence on walls; `ValueError` if none."""
+    _, found, walls = text.rpartition("There ")
+    if not found:
+        raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
+    return sorted(action for action, name, _ in _SIDES if name not in walls)
+
+
+STUMBLE_REWARD = -4.0
+"""Of text that is no move."""
+
+
+class Maze(gym.Env[np.ndarray, int]):
+    """An agent walks through a maze to a goal; LMRL-Gym's rules.
+
+    ## Description
+    The agent stands on a free cell of a grid and moves to one of the four next to it.
+
+    ## Action Space
+    `Discrete(4)`: 0 move up (row − 1), 1 move down, 2 move left (column − 1), 3 move right. `step`
+    takes text as well, which stands for a completion that is no move: it counts as one.
+
+    ## Observation Space
+    `MultiDiscrete([rows, columns])`: row and column; (0, 0) is the upper left cell.
+
+    ## Starting State
+    A free cell other than the goal, drawn uniformly, or `start`.
+    `reset(options={"state": {"row": 1, "column": 1}})` starts in a given one.
+
+    ## Rewards
+    0 for reaching the goal, else −1, into a wall as well; −4 for text that is no move. A `reward`
+    of one's own, over batches of observation rows, is tabulated once and takes the place of the
+    first two.
+
+    ## Episode End
+    Terminated: the agent is on the goal. Truncated: the move after the `max_moves`-th; it is not
+    played any more, so the least return of legal moves is −(max_moves + 1). LMRL-Gym calls this end
+    terminal as well: `failure_terminates`.
+
+    ## Information
+    - `bumped`: a wall stopped the move; it counted. False on reset.
+    - `failed`: the episode is over, and this move was not played.
+
+    ## Arguments
+    By name, those of the world itself as `MazeTables` takes them:
+    - `layout`: double_t (LMRL-Gym's), u, rooms; or rows of 1 (wall) and 0 (free), outside of which
+      there are walls.
+    - `goal`: (row, column); None: that of a named layout. `start`: likewise; None draws it.
+    - `reward`: None for the above, or an object with `reward(state, action, next_state)`.
+    - `max_moves`: time limit, 100 in LMRL-Gym. `failure_terminates`: see above.
+    - `render_mode`: "ansi", "rgb_array" or None.
+
+    Raises `ValueError` if an argument does not fit or the goal cannot be reached.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+
+    def __init__(
+        self,
+        *,
+        max_moves: int = 100,
+        failure_terminates: bool = False,
+        render_mode: str | None = None,
+        **world: Any,
+    ) -> None:
+        self.max_moves = at_least_one("max_moves", max_moves)
+        self.tables = MazeTables(**world)
+        self.observation_space = spaces.MultiDiscrete(self.tables.free.shape)
+        self.action_space = spaces.Discrete(4)
+        self.failure_terminates = failure_terminates
+        self.render_mode = render_mode
+        self.state = int(self.tables.start_states[0])
+        self.num_moves = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the agent is on the goal."""
+        return self.tables.terminal.item(self.state)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the episode ended without reaching it."""
+        return self.num_moves > self.max_moves
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts an episode, in a drawn cell or in `options["state"]`."""
+        super().reset(seed=seed)
+        if options and "state" in options:
+            self.state = self.tables.open_state(options["state"])
+        else:
+            self.state = int(self.np_random.choice(self.tables.start_states))
+        self.num_moves = 0
+        return self._observation(), {"bumped": False, "failed": False}
+
+    def step(self, action: int | str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Plays one move; text that is none counts as one, and costs four."""
+        if not isinstance(action, str) and not 0 <= action < 4:
+            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+        self.num_moves += 1
+        if self.failed:
+            return self._outcome(-1.0)
+        if isinstance(action, str):
+            return self._outcome(STUMBLE_REWARD)
+        reward, bumped, self.state = self.tables.outcome(self.state, action)
+        return self._outcome(reward, bumped)
+
+    def render(self) -> str | np.ndarray:
+        """The maze in pixels, or in characters: `@` the agent, `G` the goal, `#` walls."""
+        if self.render_mode == "rgb_array":
+            return self._pixels()
+        rows = [["." if free else "#" for free in row] for row in self.tables.free]
+        for (row, column), mark in ((self.tables.goal, "G"), (self._observation(), "@")):
+            rows[row][column] = mark
+        return "\n".join(map("".join, rows))
+
+    def text_view(self) -> TextView:
+        """The same world in words."""
+        return maze_view(self)
+
+    def _outcome(
+        self, reward: float, bumped: bool = False
+    ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        failed = self.failed
+        terminated = self.succeeded or (failed and self.failure_terminates)
+        info = {"bumped": bumped, "failed": failed}
+        return self._observation(), reward, terminated, failed and not terminated, info
+
+    def _pixels(self) -> np.ndarray:
+        from lactchain.worlds.canvas import AGENT, floor
+
+        height, width = self.tables.free.shape
+        walls = np.argwhere(~self.tables.free)[:, ::-1].tolist()
+        canvas = floor(width, height, walls, self.tables.goal[::-1])
+        row, column = self._observation().tolist()
+        canvas.disc(column + 0.5, row + 0.5, 0.3, AGENT)
+        return canvas.pixels()
+
+    def _observation(self) -> np.ndarray:
+        return self.tables.observations[self.state].copy()
+
+
+class LegalMoves(RowPolicy):
+    """In a maze, a random move among those that no wall stops; reads only what the text says.
+
+    Raises:
+        ValueError: the environment is not a maze.
+    """
+
+    name = "legal"
+
+    def __init__(self, env: LanguageEnv) -> None:
+        if not isinstance(env.env.unwrapped, Maze):
+            raise ValueError(f"world: expected a maze, got {env.env.unwrapped}")
+        self.grammar = env.grammar
+
+    def complete(self, text: str, seed: int) -> str:
+        """A drawn move."""
+        move = np.random.default_rng(seed).choice(read_legal_moves(text))
+        return self.grammar.render([int(move)])
+
+
+PARTIAL_TEMPLATE = "{walls}\n"
+TERSE_TEMPLATE = "{sides}\n"
+
+
+def maze_view(world: Maze) -> TextView:
+    """`Maze` in LMRL-Gym's words, fully observed.
+
+    `PARTIAL_TEMPLATE` shows the walls alone, `TERSE_TEMPLATE` in letters.
+
+    Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
+    (a sentence), sides (the walls as letters, `R L A B`).
+    """
+    return cell_view(
+        action_names=ACTION_NAMES,
+        template="The goal is at position {goal_row}, {goal_column}."
+        " Your current position is at position {row}, {column}. {walls}\n",
+        describe=_describe,
+        position=_position,
+        success=_succeeded,
+        step_takes_text=True,
+        invalid_wipes_history=True,
+        ending=_ending,
+        max_chains=world.max_moves + 1,
+        policies={"legal": LegalMoves},
+        picture=_picture(world.tables),
+    )
+
+
+def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:
+    tables = env.unwrapped.tables
+    row, column = map(_spelled, observation.tolist())
+    goal_row, goal_column = map(_spelled, tables.goal)
+    bumped = tables.bumped[env.unwrapped.state]
+    walls = {"walls": wall_sentence(bumped), "sides": wall_letters(bumped)}
+    place = {"row": row, "column": column} | walls
+    return place | {"goal_row": goal_row, "goal_column": goal_column}
+
+
+def _spelled(number: int) -> str:
+    """Digit by digit: 10 reads `1 0`."""
+    return " ".join(str(number))
+
+
+def _position(env: gym.Env) -> list[int]:
+    return env.unwrapped.tables.observations[env.unwrapped.state, ::-1].tolist()
+
+
+def _succeeded(env: gym.Env) -> bool:
+    return env.unwrapped.succeeded
+
+
+def _ending(env: gym.Env) -> str:
+    return "Success\n" if env.unwrapped.succeeded else "Failure\n"
+
+
+def _picture(tables: MazeTables) -> Picture:
+    height, width = tables.free.shape
+    walls = (Mark(x, y, "wall") for y, x in np.argwhere(~tables.free).tolist())
+    row, column = map(int, tables.goal)
+    background = (*walls, Mark(column, row, "goal"))
+    return Picture(width, height, _scene, background, fog_unless="row")
+
+
+def _scene(state: State) -> Scene:
+    return Scene((state["column"], state["row"]))

@@ -1,0 +1,12 @@
+"""Wordle by LMRL-Gym's rules."""
+
+
+def register() -> None:
+    """Registers the id."""
+    import gymnasium
+
+    gymnasium.register(
+        "lactchain/Wordle-v0",
+        entry_point="lactchain_extras.wordle.env:Wordle",
+        vector_entry_point="lactchain_extras.wordle.env:WordleVectorEnv",
+    )
