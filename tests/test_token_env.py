@@ -13,9 +13,9 @@ from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from lactchain.config.settings import ActorConfig
-from lactchain.environments.token import LetterModel, TokenEnv, temper
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.models.generation.next_token import CausalNextToken
+from lactchain_extras.token_env.env import LetterModel, TokenEnv, temper
+from lactchain_extras.token_env.next_token import CausalNextToken
 
 
 class Table:

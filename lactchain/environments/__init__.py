@@ -8,4 +8,3 @@ import gymnasium
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )
-gymnasium.register("lactchain/Token-v0", entry_point="lactchain.environments.token:TokenEnv")

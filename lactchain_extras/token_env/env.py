@@ -1,7 +1,7 @@
 """One token is one step: the generation of a sentence, around any causal language model.
 
 The model is injected as a `NextToken`, numpy in and numpy out, so that nothing here knows what it
-runs on; `lactchain.models.generation.next_token` makes one of a causal language model.
+runs on; `lactchain_extras.token_env.next_token` makes one of a causal language model.
 """
 
 import logging
