@@ -336,7 +336,7 @@ def test_a_page_is_written_when_a_stage_begins_but_not_all_the_time(tmp_path):
 
 
 def test_a_page_or_a_film_that_cannot_be_drawn_costs_a_line_and_no_run(tmp_path, caplog):
-    caplog.set_level("INFO", "lactchain")
+    caplog.set_level("INFO", "lactchain_extras")
     LivePage(tmp_path).begin("round_1/critic")
     write_page(tmp_path)
     film_run(tmp_path, 1)

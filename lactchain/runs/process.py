@@ -80,7 +80,8 @@ def launch(
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # What all processes would say alike is said once.
     level = logging.INFO if distributed.is_main() else logging.WARNING
-    logging.getLogger("lactchain").setLevel(level)
+    for package in ("lactchain", "lactchain_extras"):
+        logging.getLogger(package).setLevel(level)
     console.quiet = not distributed.is_main()
     alone = True
     try:
