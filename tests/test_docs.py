@@ -300,7 +300,7 @@ def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["code_map.py"])
     code_map.main()
     listed = capsys.readouterr().out
-    assert "\nlactchain/worlds/wordle/\n" in listed and "  code_map.py" in listed
+    assert "\nlactchain_extras/wordle/\n" in listed and "  code_map.py" in listed
     monkeypatch.setattr(sys, "argv", ["code_map.py", "lactchain/serving/"])
     code_map.main()
     assert (said := capsys.readouterr().out) in listed and said.startswith("lactchain/serving/\n")

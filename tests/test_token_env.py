@@ -64,7 +64,7 @@ def test_the_compact_view_holds_log_probabilities_entropy_and_margin():
 
 
 def test_the_full_view_holds_all_logits_and_says_what_they_cost(caplog):
-    caplog.set_level("INFO", "lactchain")
+    caplog.set_level("INFO", "lactchain_extras")
     env = TokenEnv(view="full")
     assert env.observation_space.shape == (27,)
     np.testing.assert_array_equal(env.reset(seed=0)[0], env.model.table[26].astype(np.float32))
