@@ -40,7 +40,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_actor
 from lactchain.runs.process import seed_everything
-from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.types import Trajectory
 from lactchain_extras.trl import episode_return, rollout, tasks
 

@@ -18,7 +18,8 @@ from lactchain.environments.scripted import behavior_policy
 from lactchain.environments.views import shipped_view
 from lactchain.models.actor import LanguageActor
 from lactchain.stages.evaluate import enough_per_start
-from lactchain.stages.run_pipeline import RunPipelineConfig, sized
+from lactchain.stages.pipeline_config import RunPipelineConfig
+from lactchain.stages.run_pipeline import sized
 from lactchain.types import ChainGrammar, Policy, RememberingPolicy
 from lactchain_extras.ecosystems.manifest import manifest
 

@@ -37,8 +37,8 @@ from peer_worlds import WORLDS, World
 
 from lactchain.errors import LactChainError
 from lactchain.runs.run import Run
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.storage.files import write_json
 
 ORDER = ("simpo", "cloned_chosen", "by_return", "grpo_states", "grpo", "ilql")

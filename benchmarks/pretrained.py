@@ -28,8 +28,8 @@ from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
 from lactchain.data.intervals import paired_interval
 from lactchain.runs.console import table
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import cloning, criticism, evaluation
-from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.storage.files import read_json, write_json
 
 PRESET = Path(__file__).parent.parent / "configs/run_pipeline/smollm2.yaml"

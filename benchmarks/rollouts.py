@@ -62,7 +62,7 @@ from lactchain.models.tiny import (
     build_tiny_tokenizer,
     mistral_config,
 )
-from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.pipeline_config import RunPipelineConfig
 
 ROOT = Path(__file__).parent.parent
 PRESET = ROOT / "configs/run_pipeline/tiny.yaml"

@@ -9,6 +9,8 @@ LactChain asks for these, and goes on without those that are not there:
 
 - `card(config, run, kind, summary)` describes the weights that a stage has saved;
 - `page(run_dir, under_way)` draws a run folder, `curve(run_dir)` its learning curve;
+- `recorder(config, run)` keeps what people look at of a pipeline's rounds, and
+  `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
 - `explore(run)` shows a run folder in a notebook;
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors.

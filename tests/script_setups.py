@@ -45,7 +45,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.make_offline_data import RecordingConfig
-from lactchain.stages.run_pipeline import ActorStageConfig, CriticStageConfig
+from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 
 SHAPE = TinyModelConfig(

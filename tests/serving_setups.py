@@ -13,7 +13,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.serving.transport import Transport
-from lactchain.stages.run_pipeline import ActorStageConfig
+from lactchain.stages.pipeline_config import ActorStageConfig
 
 GRAMMAR = make_language_env(GRID).grammar
 STATE = "0 0 up 1 1"

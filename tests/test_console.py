@@ -18,8 +18,8 @@ from lactchain.errors import Interrupted
 from lactchain.runs import progress
 from lactchain.runs.console import GrowingTable, console, plain, table
 from lactchain.runs.progress import Step, live_line, under_way
-from lactchain.stages.closing import command
 from lactchain.stages.rounds import Rounds
+from lactchain.stages.run_pipeline import command
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 

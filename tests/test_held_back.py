@@ -42,7 +42,7 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_tokenizer
 from lactchain.runs.run import read_metrics
 from lactchain.stages.make_preferences import make_preferences
-from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.token_values import read_view
 from lactchain.stages.train_bc import behavior_examples
 from lactchain.stages.train_critic import critic_figures

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer
 
 import lactchain
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
-from lactchain.data.exact_values import best_values
 from lactchain.data.inspections import CANDIDATES, read_inspection, state_text, write_inspection
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.samples import read_samples
@@ -23,10 +22,10 @@ from lactchain.environments.views import tabular_model
 from lactchain.errors import DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs.run import Run
-from lactchain.stages import recording
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
-from lactchain.stages.recording import Recorder, TokenTexts, merge
 from lactchain.types import Action, PreferencePair, RememberingPolicy
+from lactchain_extras.explorer import recording
+from lactchain_extras.explorer.recording import Recorder, TokenTexts, best_values, merge
 
 GAMMA = 0.9
 ROUNDS = 1, 2

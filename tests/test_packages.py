@@ -18,8 +18,8 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.wheels import unpack
 from lactchain.stages import run_pipeline
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
-from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.storage.files import sha256
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.cards.model_cards import Base

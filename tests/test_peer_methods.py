@@ -28,7 +28,7 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.runs.run import Run
 from lactchain.stages.make_preferences import MakePreferencesConfig
-from lactchain.stages.run_pipeline import ActorStageConfig, RunPipelineConfig
+from lactchain.stages.pipeline_config import ActorStageConfig, RunPipelineConfig
 from lactchain_extras.trl import episode_return, rollout, tasks
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))

@@ -27,7 +27,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError, ConfigError
 from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results
-from lactchain.stages.selection import SelectionConfig
+from lactchain.stages.pipeline_config import SelectionConfig
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.storage.manifests import read_run_file, write_run_file
 

@@ -14,7 +14,7 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import language_env
 from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluationConfig, enough_per_start
-from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.selection import Selection, score
 
 

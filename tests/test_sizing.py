@@ -18,9 +18,9 @@ from lactchain.errors import ConfigError
 from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import play, prepare_weights, run_pipeline
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.play import PlayConfig
 from lactchain.stages.prepare_weights import PrepareWeightsConfig
-from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.sizing import (
     BY_PLAY,
     RULES,

@@ -9,8 +9,8 @@ from training_setups import SHAPE, STATES, build_weights, final_state, value_dat
 
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.values import ValueModel
-from lactchain.stages.token_recording import along
 from lactchain.trainers.base import save_result, train
+from lactchain_extras.explorer.token_recording import along
 
 FIRST, OTHERS = ["critic", "simpo"], ["cloning", "ilql", "mc"]
 KINDS = [*FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]

@@ -21,13 +21,18 @@ from lactchain.errors import Interrupted
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.runs.run import Run
-from lactchain.stages import evaluate, token_recording, train_ilql, train_mc
+from lactchain.stages import evaluate, train_ilql, train_mc
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.token_recording import MAX_EPISODES, record_token_values, telling
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.types import Action
+from lactchain_extras.explorer import token_recording
 from lactchain_extras.explorer.report import write_report
+from lactchain_extras.explorer.token_recording import (
+    MAX_EPISODES,
+    record_token_values,
+    telling,
+)
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 9})
 JOBS = {"ilql": (train_ilql, TrainILQLConfig), "mc": (train_mc, TrainMCConfig)}
@@ -146,11 +151,11 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     """So that what is read, and so the cost, has a bound."""
     monkeypatch.setattr(token_recording, "MAX_DECISIONS", 3)
     model = ValueModel.load(trained["mc"] / "values")
-    shown = telling(read_trajectories(folder / "trajectories"))
+    episodes = read_trajectories(folder / "trajectories")
     whole = read_valued_tokens(trained["mc"] / "token_values").decisions.to_pylist()
-    record_token_values(Run(tmp_path, "x", None), model, template_of(model), shown)
+    record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
     rows = read_valued_tokens(tmp_path / "token_values").decisions.to_pylist()
-    assert len(whole) > len(rows) == sum(min(3, len(one)) for one in shown.trajectories)
+    assert len(whole) > len(rows) == sum(min(3, len(one)) for one in telling(episodes).trajectories)
     for row in rows:
         same = next(w for w in whole if (w["episode"], w["decision"]) == key_of(row))
         assert row["q"] == pytest.approx(same["q"], abs=1e-5)
@@ -158,12 +163,12 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
 
 def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkeypatch):
     model = ValueModel.load(trained["mc"] / "values")
-    shown = telling(read_trajectories(folder / "trajectories"))
+    episodes = read_trajectories(folder / "trajectories")
     asked = iter([0])
     monkeypatch.setattr(token_recording, "stop_requested", lambda: next(asked, 15))
     monkeypatch.setattr(token_recording, "AT_ONCE", 1)
     with pytest.raises(Interrupted):
-        record_token_values(Run(tmp_path, "x", None), model, template_of(model), shown)
+        record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
     assert not (tmp_path / "token_values").exists()
 
 

@@ -13,18 +13,14 @@ import pyarrow as pa
 from lactchain.data import parquet
 from lactchain.data.evaluations import CompletionValues, StateValues
 from lactchain.data.shards import work_through
-from lactchain.environments.chance import best_chains
-from lactchain.environments.exact import MAX_CHAINS, optimal_values, pad_chains, policy_values
+from lactchain.environments.exact import MAX_CHAINS, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import State, tabular_model
 from lactchain.types import Critic, Policy
 
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
 
 MAX_VALUES = 20_000
-MAX_SOLVED = 3_000
-"""States whose values are solved for at once, at most: a second or so."""
 KIND, VERSION = "chain_probabilities", 1
 
 # So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are
@@ -93,27 +89,6 @@ def critic_against_exact(critic: Critic, policy: ExactPolicy, env: LanguageEnv) 
         gamma=critic.gamma,
         discount_per=critic.discount_per,
     )
-
-
-def best_values(
-    env: LanguageEnv, states: Sequence[State], gamma: float, discount_per: str
-) -> np.ndarray | None:
-    """V* (B,) of B states: the greatest value of any policy of legal chains.
-
-    None where it is not known, or costs too much: without an exact model, without a discount, or
-    where chains cost something and there are too many of them, or of states.
-    """
-    if env.view.model is None or gamma == 1:
-        return None
-    model = tabular_model(env.env, env.view)
-    if env.chain_cost == 0 and discount_per == "action":  # single actions are as good as any chain
-        values = optimal_values(model, gamma)
-    elif can_enumerate(env) and len(model.non_terminal) <= MAX_SOLVED:
-        longest = env.grammar.max_chain_length
-        values, _ = best_chains(model, longest, gamma, discount_per, env.chain_cost)
-    else:
-        return None
-    return values[[model.row(state) for state in states]]
 
 
 def estimate_completion_values(policy: Policy, env: LanguageEnv) -> CompletionValues | None:

@@ -6,7 +6,7 @@ holds does not depend on their number; a restarted run keeps the finished ones.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
 from lactchain.data.episodes import sampled_episodes
@@ -15,9 +15,6 @@ from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 from lactchain.types import Trajectory
-
-if TYPE_CHECKING:
-    from lactchain.stages.train_critic import TrainCriticConfig
 
 BATCHES = (Batch("collect.num_envs", "actor.max_new_tokens"),)
 
@@ -41,7 +38,7 @@ def main(config: CollectRolloutsConfig) -> dict[str, Any]:
 
 
 def episodes_into(
-    config: "CollectRolloutsConfig | TrainCriticConfig", run: Run
+    config: CollectRolloutsConfig, run: Run
 ) -> tuple[list[Trajectory], dict[str, float]]:
     """Episodes of the actor of a configuration, in RUN/trajectories, and their figures."""
     from lactchain.serving.policy import served_or_here

@@ -11,6 +11,7 @@ constrained or scored as alternatives.
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lactchain import plugins
 from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import Sample, sampled_starts
@@ -26,7 +27,6 @@ from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
-from lactchain.stages.token_recording import record_token_values, telling
 from lactchain.types import RememberingPolicy
 
 EPISODES = 500
@@ -97,8 +97,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
             write_values(run.path("completion_values.json"), values)
         if actor.values is not None:
-            shown = telling(read_trajectories(folder))
-            record_token_values(run, actor.values.online, actor.template, shown)
+            shown = run, actor.values.online, actor.template, read_trajectories(folder)
+            plugins.call("token_values", *shown)
     if num_samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)

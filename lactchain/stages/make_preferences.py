@@ -49,7 +49,6 @@ from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
-    from lactchain.stages.train_simpo import TrainSimPOConfig
 
 HOTTER = (1.5, 2.25)
 """Temperatures, over the actor's own, of completions to states that are asked again, since all were
@@ -88,7 +87,7 @@ def main(config: MakePreferencesConfig) -> dict[str, Any]:
 
 
 def pairs_into(
-    config: "MakePreferencesConfig | TrainSimPOConfig", run: Run
+    config: MakePreferencesConfig, run: Run
 ) -> tuple[list[PreferencePair], dict[str, Any]]:
     """Pairs by the actor and the critic of a configuration, in RUN/pairs, and their figures."""
     from lactchain.models.critic import EmbeddingCritic

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lactchain.config.settings import ActorConfig
 from lactchain.data import alarms
@@ -14,12 +14,10 @@ from lactchain.data.evaluations import AGAIN, PARTS, practised
 from lactchain.runs import distributed
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.run import Run
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.selection import MOST_UNDONE, score
 from lactchain.storage.files import stand_for
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
-
-if TYPE_CHECKING:
-    from lactchain.stages.run_pipeline import RunPipelineConfig
 
 AT_MOST = {"actions_over_shortest", "invalid_rate", "sampled_invalid_rate"}
 """Figures that a target bounds from above; all others are bounded from below."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lactchain import plugins
 from lactchain.config.settings import (
     ActorConfig,
     GuidedActorConfig,
@@ -32,7 +33,7 @@ from lactchain.runs.pages import LivePage
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
-from lactchain.stages.recording import Recorder
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.running import note_servers
 from lactchain.stages.selection import Selection
@@ -42,7 +43,6 @@ from lactchain.stages.train_simpo import TrainSimPOConfig
 
 if TYPE_CHECKING:
     from lactchain.serving.policy import ServedActor
-    from lactchain.stages.run_pipeline import RunPipelineConfig
 
 SEEDS_PER_ROUND = 1000
 
@@ -91,7 +91,8 @@ class Rounds:
         self.critic = config.critic.config.checkpoint
         self.encoder = config.critic.config.model
         self.results = RoundResults(config, run)
-        self.recorder = Recorder(config, run)
+        recorder = plugins.add_on("recorder")
+        self.recorder = recorder and recorder(config, run)
         self.selection = None if config.selection is None else Selection(config, run)
         self.page = LivePage(run.directory)
         if config.tiny is not None:
@@ -137,15 +138,15 @@ class Rounds:
     def evaluate(self, number: int) -> None:
         """Greedy, free episodes from every start state, after the round of that number.
 
-        And what people look at of it: answers, candidates, and what the critic makes of them. A
-        round that is worse than the best one is undone.
+        A round that is worse than the best one is undone.
         """
         if self.actor.served is not None and not self.is_done(number):
             self._sync(number)
         run = self._stage(f"round_{number}/evaluation", number)
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
-        self.recorder.record(number, self.actor, self.critic)
+        if self.recorder:
+            self.recorder.record(number, self.actor, self.critic)
         if self.selection is not None:
             folder = self._stage(f"round_{number}/selection", number)
             figures |= self.selection.play(number, greedy, folder)

@@ -10,39 +10,33 @@ Departures from the founding text: (1) the recipe is repeated for some rounds, s
 tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
 """
 
+import json
 import logging
-from dataclasses import asdict, dataclass, field
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lactchain import plugins
-from lactchain.config.bounds import AtLeast1, Bound, Bounded, PositiveShare
-from lactchain.config.settings import (
-    ActorConfig,
-    CollectConfig,
-    CriticConfig,
-    EnvironmentConfig,
-    PreferenceConfig,
-    RunConfig,
-    SimPOConfig,
-    TinyModelConfig,
-    TrainingConfig,
-    check,
-)
+from lactchain.config.parsing import differences, to_dict
+from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
 from lactchain.data import alarms
 from lactchain.data.evaluations import practised
+from lactchain.environments.language import make_language_env
+from lactchain.environments.registry import modules_of
 from lactchain.errors import CollapseError
 from lactchain.runs import distributed
+from lactchain.runs.console import console, figures, plain
 from lactchain.runs.pages import write_page
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
-from lactchain.stages.closing import show_result
-from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.memory import Batch, print_memory
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.running import stage
-from lactchain.stages.selection import SelectionConfig
 from lactchain.stages.sizing import (
     RULES,
     fill,
@@ -51,8 +45,6 @@ from lactchain.stages.sizing import (
     require_numbers,
     with_values,
 )
-from lactchain.stages.train_bc import WarmStartConfig
-from lactchain.stages.train_simpo import check_bound
 from lactchain.storage.files import follow, read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
@@ -67,77 +59,6 @@ BATCHES = (
     Batch("simpo.training.batch_size", "actor.max_new_tokens", texts=2),
 )
 """Of the stages, by the pipeline's own settings."""
-
-
-@dataclass(frozen=True)
-class CriticStageConfig:
-    """How each round trains its critic."""
-
-    config: CriticConfig = CriticConfig()
-    collect: CollectConfig = CollectConfig()
-    training: TrainingConfig = TrainingConfig()
-    compare_with_exact: bool = True
-    """Measure the critic of the first round as train_critic does."""
-
-
-@dataclass(frozen=True)
-class ActorStageConfig:
-    """How each round improves the actor."""
-
-    preferences: PreferenceConfig = PreferenceConfig()
-    simpo: SimPOConfig = SimPOConfig()
-    training: TrainingConfig = TrainingConfig()
-
-
-@dataclass(frozen=True)
-class RunPipelineConfig(Bounded):
-    """The founding recipe: warm start, then rounds of critic and SimPO, until the target is met."""
-
-    run: RunConfig = RunConfig(run_dir="runs/run_pipeline")
-    environment: EnvironmentConfig = EnvironmentConfig()
-    tiny: TinyModelConfig | None = None
-    """Shape of tiny models that the run builds for itself; null: `actor.model` and
-    `critic.config.model` are used."""
-    actor: ActorConfig = ActorConfig()
-    """Who learns; episodes for the critic are always played under constrained decoding."""
-    warm_start: WarmStartConfig | None = None
-    """Cloning before the first round; null: none, the model is taken as it is."""
-    critic: CriticStageConfig = CriticStageConfig()
-    simpo: ActorStageConfig = ActorStageConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    selection: SelectionConfig | None = None
-    """How rounds are compared, so that one that is worse than the best before it is undone; null:
-    none is undone."""
-    keep_checkpoints: bool = False
-    """Keep the checkpoints of finished stages, with the optimiser's moments; false: their result
-    alone stays."""
-    num_rounds: AtLeast1 = 4
-    """Rounds at most."""
-    learning_rate_decay: PositiveShare = 1.0
-    """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
-    fewer states, and should disturb the others less."""
-    nll_weight_growth: Annotated[float, Bound(at_least=1)] = 1.0
-    """Factor on SimPO's NLL weight from round to round, at least 1: rejecting completions spreads
-    probability over all other tokens, and later rounds have ever less to gain by it."""
-    target: dict[str, float] | None = field(default_factory=dict)
-    """Figures that end the rounds early when all are met: least values of `success_rate`,
-    `success_within_2_chains` and, in worlds with chance, `of_optimum`; greatest of
-    `actions_over_shortest`, `invalid_rate` (of the greedy episodes) and `sampled_invalid_rate` (of
-    the sampled completions); where states are held back, of the practised ones. Null: follows from
-    the world."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bound("simpo.simpo.target_kl", self.simpo.simpo, self.actor)
-        if (served := self.actor.served) is None:
-            return
-        why = "null where servers generate, since they have their model before the run"
-        check(self.tiny is None, "tiny", why, self.tiny)
-        check(self.warm_start is None, "warm_start", f"{why}: clone by train_bc", self.warm_start)
-        engines = "vllm or sglang, which load adapters"
-        check(served.dialect != "text", "actor.served.dialect", engines, served.dialect)
-        adapted = self.actor.lora is not None or self.actor.adapter is not None
-        check(adapted, "actor.lora", "an adapter to train, all that servers load", None)
 
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
@@ -215,3 +136,66 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
             write_with_manifest(path, text.encode(), {})
         distributed.barrier()
     return config
+
+
+def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
+    """Prints the figures of a pipeline, and what to do next."""
+    number = summary["round"]
+    verdict = f"round {number} is the best one, no round has met the target"
+    if summary["target_met"]:
+        verdict = f"round {number} has met the target"
+    figures(f"{config.run.run_dir}: {verdict}", summary)
+    for purpose, line in next_commands(config).items():
+        console.print(plain(f"{purpose}:\n  {line}"), soft_wrap=True)
+
+
+def next_commands(config: RunPipelineConfig) -> dict[str, str]:
+    """Commands for a finished pipeline, each by what it is for."""
+    run_dir = config.run.run_dir
+    sizes = Path(run_dir) / "sizes.json"
+    if sizes.is_file():
+        config = with_values(config, read_json(sizes)["settings"])
+    modules = modules_of(config.environment.id)
+    imports = {"import": ",".join(modules)} if modules else {}
+    another = f"{run_dir.rstrip('/')}_seed_{config.run.seed + 1}"
+    return {
+        "See what it has learnt": f"python -m webbrowser {shlex.quote(f'{run_dir}/report.html')}",
+        "Watch it play": command("play", imports | _watching(config)),
+        "The same with another seed": command(
+            "run_pipeline",
+            imports
+            | {
+                "config": f"{run_dir}/config.yaml",
+                "run.run_dir": another,
+                "run.seed": config.run.seed + 1,
+            },
+        ),
+    }
+
+
+def command(script: str, options: Mapping[str, Any]) -> str:
+    """The line that starts a script, in the way in which this process was started."""
+    began = Path(sys.argv[0])
+    start = ["lactchain", script]
+    if began.suffix == ".py":
+        start = ["python", str(began.with_name(f"{script}.py"))]
+    words = [word for key, value in options.items() for word in (f"--{key}", _typed(value))]
+    return shlex.join([*start, *words])
+
+
+def _watching(config: RunPipelineConfig) -> dict[str, Any]:
+    """The options of a game that the trained actor plays, in the world that it knows."""
+    asked = differences(to_dict(PlayerConfig()), to_dict(recast(config.actor, PlayerConfig)))
+    world = differences(to_dict(EnvironmentConfig()), to_dict(config.environment))
+    options = {"actor.model": config.run.run_dir, "actor.temperature": 0}
+    if "strategy" in asked:
+        options["actor.strategy"] = config.actor.strategy
+    options |= {f"environment.{key}": value for key, (_, value) in world.items()}
+    if "ansi" in make_language_env(config.environment).env.metadata["render_modes"]:
+        options["environment.kwargs.render_mode"] = "ansi"
+    return options
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -7,22 +7,19 @@ several rounds by a sample has picked its luck, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from lactchain.config.bounds import Bound, Bounded, PositiveShare
 from lactchain.config.settings import GuidedActorConfig, RunConfig
 from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
 from lactchain.data.intervals import paired_interval
+from lactchain.runs.run import Run
 from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-
-if TYPE_CHECKING:
-    from lactchain.runs.run import Run
-    from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.pipeline_config import RunPipelineConfig
 
 MOST_UNDONE = 2
 """Rounds in a row that are undone before the run ends."""
@@ -30,17 +27,6 @@ MOST_UNDONE = 2
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 """How the start states are played, each once: a player that never wanders tells less of what was
 learnt than one that is asked to."""
-
-
-@dataclass(frozen=True)
-class SelectionConfig(Bounded):
-    """How rounds are compared, and what follows where one is worse: it is undone."""
-
-    num_starts: Annotated[int, Bound(at_least=2)] = 96
-    """Start states that rounds are compared on, each played greedily and by sampling; others than
-    those of `evaluation.num_starts`, while there are enough."""
-    step_decay: PositiveShare = 0.5
-    """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
 
 
 class Selection:

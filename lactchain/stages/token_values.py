@@ -18,7 +18,7 @@ from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
 from lactchain.stages.memory import Batch
-from lactchain.stages.token_recording import Telling, record_token_values, telling
+from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,7 +64,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     from lactchain.trainers.token_values import TRAINERS, training_figures
 
     settings, trainer_class = config.settings, TRAINERS[config.method]
-    template, view, shown = read(config, load_own_tokenizer(config.actor))
+    template, view, episodes = read(config, load_own_tokenizer(config.actor))
     is_actor = settings.cloning_weight > 0
     model = ValueModel.from_actor(
         config.actor,
@@ -83,7 +83,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     grammar = make_language_env(config.environment).grammar
     files = policy_file(config.actor, grammar) if is_actor else {}
     save_result(trainer, run.path("values"), files)
-    record_token_values(run, model, template, shown)
+    plugins.call("token_values", run, model, template, episodes)
     summary = training_figures(trainer)
     plugins.call("card", config, run, "values", summary)
     return summary
@@ -95,12 +95,12 @@ class Material(NamedTuple):
     Attributes:
         template: makes prompts of observations.
         view: of all episodes.
-        shown: those that people look at afterwards.
+        episodes: these, as they were recorded.
     """
 
     template: PromptTemplate
     view: TokenView
-    shown: Telling
+    episodes: list[Trajectory]
 
 
 def read(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> Material:
@@ -119,7 +119,7 @@ def read(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> Mater
     check_practised(env, decision_states(episodes), config.trajectories)
     view = token_view(episodes, template, tokenizer, context_of(config.actor))
     used = view.first_tokens() if config.settings.tokens == "first" else view
-    return Material(template, used, telling(episodes))
+    return Material(template, used, episodes)
 
 
 def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> TokenView:

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain import plugins
 from lactchain.config.settings import (
-    CollectConfig,
     CriticConfig,
-    EnvironmentConfig,
     PlayerConfig,
     RunConfig,
     TrainingConfig,
@@ -38,6 +36,7 @@ from lactchain.runs import distributed
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import collect_rollouts
+from lactchain.stages.collect_rollouts import CollectRolloutsConfig
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 from lactchain.types import Trajectory
@@ -52,16 +51,14 @@ EVAL_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class TrainCriticConfig:
+class TrainCriticConfig(CollectRolloutsConfig):
     """Stage 1 of the founding recipe: the actor is frozen, the critic regresses on returns."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_critic")
-    environment: EnvironmentConfig = EnvironmentConfig()
     actor: PlayerConfig = PlayerConfig(decoding="constrained")
     critic: CriticConfig = CriticConfig()
     trajectories: str | None = None
     """Folder or file of episodes (see `lactchain.data.sources`); null: the actor plays its own."""
-    collect: CollectConfig = CollectConfig()
     training: TrainingConfig = TrainingConfig()
     compare_with_exact: bool = True
     """Measure the critic against the true values of the actor, where its chains are few enough to

@@ -14,8 +14,6 @@ from typing import Any
 from lactchain import plugins
 from lactchain.config.settings import (
     ActorConfig,
-    EnvironmentConfig,
-    PreferenceConfig,
     RunConfig,
     SimPOConfig,
     TrainingConfig,
@@ -27,16 +25,16 @@ from lactchain.environments.language import make_language_env
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import make_preferences
+from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.memory import Batch
 from lactchain.stages.running import stage
 
 
 @dataclass(frozen=True)
-class TrainSimPOConfig:
+class TrainSimPOConfig(MakePreferencesConfig):
     """Stage 2 of the founding recipe: the critic is frozen, the actor learns from pairs."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_simpo")
-    environment: EnvironmentConfig = EnvironmentConfig()
     actor: ActorConfig = ActorConfig()
     critic: str | None = None
     """Folder of a trained critic that ranks the pairs; null: they are ranked by return."""
@@ -46,7 +44,6 @@ class TrainSimPOConfig:
     trajectories: str | None = None
     """Folder or file of episodes whose texts are asked for pairs; null: what states show when an
     episode begins."""
-    preferences: PreferenceConfig = PreferenceConfig()
     simpo: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
 

@@ -21,13 +21,16 @@ from lactchain.config.settings import ActorConfig
 from lactchain.data.candidates import Judge, is_known
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
-from lactchain.data.exact_values import best_values
+from lactchain.data.exact_values import can_enumerate
 from lactchain.data.inspections import is_inspection, state_text, write_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.views import State
+from lactchain.environments.chance import best_chains
+from lactchain.environments.exact import optimal_values
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import State, tabular_model
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.types import Action, PreferencePair, Trajectory
@@ -35,13 +38,16 @@ from lactchain.types import Action, PreferencePair, Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.stages.run_pipeline import RunPipelineConfig
+    from lactchain.stages.pipeline_config import RunPipelineConfig
 
 MAX_STATES = 1_000
 """So many start states are looked at, at most: of more, a sample."""
 
 MAX_CANDIDATES = 8
 """So many sampled completions to each are kept beside those of pairs: the most probable ones."""
+
+MAX_SOLVED = 3_000
+"""States whose values are solved for at once, at most: a second or so."""
 
 Row = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -169,6 +175,27 @@ class Recorder:
             _, scores = judge.worth(decisions).T
         columns = zip(judge.values(texts).tolist(), scores.tolist(), strict=True)
         return [{"value": value, "q": q, "advantage": q - value} for value, q in columns]
+
+
+def best_values(
+    env: LanguageEnv, states: Sequence[State], gamma: float, discount_per: str
+) -> np.ndarray | None:
+    """V* (B,) of B states: the greatest value of any policy of legal chains.
+
+    None where it is not known, or costs too much: without an exact model, without a discount, or
+    where chains cost something and there are too many of them, or of states.
+    """
+    if env.view.model is None or gamma == 1:
+        return None
+    model = tabular_model(env.env, env.view)
+    if env.chain_cost == 0 and discount_per == "action":  # single actions are as good as any chain
+        values = optimal_values(model, gamma)
+    elif can_enumerate(env) and len(model.non_terminal) <= MAX_SOLVED:
+        longest = env.grammar.max_chain_length
+        values, _ = best_chains(model, longest, gamma, discount_per, env.chain_cost)
+    else:
+        return None
+    return values[[model.row(state) for state in states]]
 
 
 class TokenTexts:

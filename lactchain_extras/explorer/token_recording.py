@@ -14,8 +14,8 @@ from lactchain.errors import Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.run import Run
-from lactchain.stages.recording import TokenTexts
 from lactchain.types import Trajectory
+from lactchain_extras.explorer.recording import TokenTexts
 
 if TYPE_CHECKING:
     from lactchain.data.token_view import TokenView
@@ -67,9 +67,9 @@ def telling(trajectories: Sequence[Trajectory]) -> Telling:
 
 
 def record_token_values(
-    run: Run, model: ValueModel, template: PromptTemplate, shown: Telling
+    run: Run, model: ValueModel, template: PromptTemplate, trajectories: Sequence[Trajectory]
 ) -> None:
-    """Writes RUN/token_values, unless no episode has a decision to be looked at.
+    """Writes RUN/token_values of some episodes, unless none has a decision to be looked at.
 
     Of a sharded model all processes call this; rank 0 writes.
 
@@ -81,6 +81,7 @@ def record_token_values(
     """
     from lactchain.data.token_view import token_view
 
+    shown = telling(trajectories)
     if not shown.chosen:
         return
     view = token_view(shown.trajectories, template, model.tokenizer)
