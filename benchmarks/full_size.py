@@ -47,8 +47,9 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.runs.console import table
 from lactchain.stages import train_simpo
-from lactchain.stages.memory import Batch, memory_of
+from lactchain.stages.running import Batch
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
+from lactchain_extras.memory import memory_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_SECONDS = 0.1

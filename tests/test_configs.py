@@ -15,9 +15,10 @@ from lactchain.config.settings import RunConfig, SamplerConfig, TrainingConfig, 
 from lactchain.environments.language import make_language_env
 from lactchain.models.prompting import PromptTemplate
 from lactchain.stages import run_pipeline
-from lactchain.stages.memory import Batch, memory_of
+from lactchain.stages.running import Batch
 from lactchain.stages.sizing import fill, measure_world
 from lactchain.stages.token_values import batches_of
+from lactchain_extras.memory import memory_of
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -12,11 +12,11 @@ from gymnasium import spaces
 from huggingface_hub import DatasetCard
 from test_trajectory_files import episode
 
-from lactchain.data.dataset_files import from_dataset, write_dataset
-from lactchain.data.minari_files import read_minari, write_minari
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import read_trajectories, to_table
 from lactchain.errors import ConfigError, DataError
+from lactchain_extras.exchange.dataset_files import from_dataset, write_dataset
+from lactchain_extras.exchange.minari_files import read_minari, write_minari
 
 CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
 EMPTY = episode((), terminated=False)

@@ -24,7 +24,6 @@ from lactchain.data.episodes import (
 )
 from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes
 from lactchain.data.expected_results import expected_figures
-from lactchain.data.minari_files import read_minari
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts, collect, evaluate
@@ -49,6 +48,7 @@ from lactchain.stages.train_critic import critic_figures
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import Action
+from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.explorer.summary import Share, summarise
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]

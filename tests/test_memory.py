@@ -20,9 +20,10 @@ from lactchain.models.loading import load_actor, readable
 from lactchain.models.runtime import available_memory, free_memory, is_out_of_memory
 from lactchain.runs import process
 from lactchain.stages import collect_rollouts, train_bc, train_critic
-from lactchain.stages.memory import Batch, enough_memory, memory_of
+from lactchain.stages.running import Batch, enough_memory
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.train_bc import TrainBCConfig
+from lactchain_extras.memory import memory_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from random_models import ACTOR, SHAPES  # noqa: E402

@@ -14,7 +14,7 @@ from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import is_quantised
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.stages.memory import on_meta, weight_bytes
+from lactchain_extras.memory import on_meta, weight_bytes
 
 BITS = ("4bit", "8bit")
 SHAPE = TinyModelConfig(

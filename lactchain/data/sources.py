@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lactchain import plugins
 from lactchain.data import parquet
-from lactchain.data.dataset_files import from_dataset, saved_dataset
-from lactchain.data.minari_files import METADATA, read_minari
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
@@ -53,13 +52,13 @@ def open_trajectories(path: str | Path) -> list[Trajectory]:
     what is missing or damaged: a file, a column, a row that is no episode.
     """
     path = result_of(path, "trajectories")
-    if (path / "data" / METADATA).is_file():
-        return read_minari(path)
+    if (path / "data" / "metadata.json").is_file():
+        return plugins.required("minari", str(path)).read_minari(path)
     rows = _foreign_rows(path, "stop_reasons")
     if rows is None:
         return [episode for file in _files(path) for episode in _read_file(file)]
     if rows and rows[0].keys() >= set(COLUMNS):
-        return from_dataset(saved_dataset(path))
+        return plugins.required("datasets", str(path)).read_dataset(path)
     return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
 
 
@@ -138,7 +137,7 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
     if is_run(path):
         return None
     if (path / "state.json").is_file():
-        return saved_dataset(path).to_list()
+        return plugins.required("datasets", str(path)).saved_dataset(path).to_list()
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if texts := [file for file in files if file.suffix in (".jsonl", ".json") and file.is_file()]:
         return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]

@@ -12,8 +12,7 @@ from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfi
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, stage
 from lactchain.types import Trajectory
 
 BATCHES = (Batch("collect.num_envs", "actor.max_new_tokens"),)

@@ -25,8 +25,7 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, stage
 from lactchain.types import RememberingPolicy
 
 EPISODES = 500

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
+from lactchain import plugins
 from lactchain.config.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
-from lactchain.data.dataset_files import write_dataset
 from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
-from lactchain.data.minari_files import write_minari
 from lactchain.data.movement import movement_metrics
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
 from lactchain.data.sources import open_trajectories
@@ -174,9 +173,10 @@ def export_episodes(
         spec = copy.deepcopy(gym.spec("lactchain/Language-v0"))
         # What is held back is a matter of practice, and the world of the data is the whole one.
         spec.kwargs = language_arguments(replace(config.environment, held_back=None))
-        write_minari(
+        plugins.required("minari", "export").write_minari(
             run.path("minari"), config.dataset_id, trajectories, env_spec=spec, description=about
         )
     if "datasets" in config.export:
         title = config.dataset_id
-        write_dataset(run.path("dataset"), trajectories, title=title, description=about)
+        write = plugins.required("datasets", "export").write_dataset
+        write(run.path("dataset"), trajectories, title=title, description=about)

@@ -43,8 +43,7 @@ from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.errors import ConfigError, DataError
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:

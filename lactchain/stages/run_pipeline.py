@@ -33,10 +33,9 @@ from lactchain.runs.pages import write_page
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch, print_memory
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, dry_run, stage
 from lactchain.stages.sizing import (
     RULES,
     fill,
@@ -64,7 +63,7 @@ BATCHES = (
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
     if is_dry_run():
-        return print_memory(sized(config), BATCHES if config.tiny is None else ())
+        return dry_run(sized(config), BATCHES if config.tiny is None else ())
     with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
         if begun.is_open:
             begun.finish(recipe(config, begun.run))

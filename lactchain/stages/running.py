@@ -6,16 +6,63 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from lactchain import plugins
+from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain
 from lactchain.runs.pages import write_page
 from lactchain.runs.process import is_dry_run, seed_everything
 from lactchain.runs.progress import nothing_under_way, under_way
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch, enough_memory, print_memory
 from lactchain.stages.sizing import require_numbers
+
+NOTHING_MADE = "nothing is estimated, and nothing was made"
+
+
+class Batch(NamedTuple):
+    """The settings of a batch, dotted.
+
+    Attributes:
+        rows: how many; of a `batch_size` the model learns, unless it is frozen.
+        tokens: the longest text of the model, whose setting it is.
+        texts: completions behind each prompt.
+        heads: of token values, over the vocabulary; where there are two, a target has as many.
+    """
+
+    rows: str
+    tokens: str
+    texts: int = 1
+    heads: int = 0
+
+
+@contextmanager
+def enough_memory(title: str, batches: Sequence[Batch]) -> Iterator[None]:
+    """Names the settings to lower where the device has no more memory, in a `ConfigError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        from lactchain.models.runtime import device, is_out_of_memory
+
+        if not batches or not is_out_of_memory(error):
+            raise
+        raise ConfigError(f"{title}: no memory is left on {device()}; {mend(batches)}") from error
+
+
+def mend(batches: Sequence[Batch]) -> str:
+    """What to lower."""
+    keys = [batch.rows for batch in batches] + [batch.tokens for batch in batches]
+    return f"lower {' or '.join(dict.fromkeys(filter(None, keys)))}"
+
+
+def dry_run(config: Any, batches: Sequence[Batch]) -> dict[str, Any]:
+    """Makes nothing; an add-on says what each batch would take of memory."""
+    if (print_memory := plugins.add_on("memory")) is None:
+        console.print(NOTHING_MADE)
+    else:
+        print_memory(config, batches)
+    return {}
 
 
 class Stage:
@@ -73,7 +120,7 @@ def stage(
     if not fills_nulls:
         require_numbers(config)
     if is_dry_run():
-        yield Stage(None, print_memory(config, batches))
+        yield Stage(None, dry_run(config, batches))
         return
     alone = nothing_under_way()
     with Run.of(config) as run, under_way(title):

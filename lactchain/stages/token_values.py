@@ -17,7 +17,7 @@ from lactchain.data.episodes import check_practised, decision_states
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch
+from lactchain.stages.running import Batch
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:

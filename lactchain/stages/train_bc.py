@@ -36,8 +36,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
 from lactchain.runs.run import Run
-from lactchain.stages.memory import Batch
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, stage
 from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import collect_rollouts
 from lactchain.stages.collect_rollouts import CollectRolloutsConfig
-from lactchain.stages.memory import Batch
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:

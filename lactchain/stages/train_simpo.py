@@ -26,8 +26,7 @@ from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import make_preferences
 from lactchain.stages.make_preferences import MakePreferencesConfig
-from lactchain.stages.memory import Batch
-from lactchain.stages.running import stage
+from lactchain.stages.running import Batch, stage
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a batch takes of memory, by formulas on its model's config.json, and the line where it ends.
+"""What a batch takes of memory, by formulas on its model's config.json.
 
 A stage names the settings of its batches; `--dry_run` prints the formulas beside what the device
 has. They are a first look at one process that holds all of a model: libraries, copies, and a critic
@@ -8,16 +8,15 @@ that ranks beside the actor come on top. Nothing is refused by them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSettings, ModelConfig
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError
 from lactchain.runs.console import console, plain, table
+from lactchain.stages.running import NOTHING_MADE, Batch, mend
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -26,48 +25,13 @@ LETTERS_PER_TOKEN = 3
 """A cautious guess: English has more than four."""
 
 
-class Batch(NamedTuple):
-    """The settings of a batch, dotted.
-
-    Attributes:
-        rows: how many; of a `batch_size` the model learns, unless it is frozen.
-        tokens: the longest text of the model, whose setting it is.
-        texts: completions behind each prompt.
-        heads: of token values, over the vocabulary; where there are two, a target has as many.
-    """
-
-    rows: str
-    tokens: str
-    texts: int = 1
-    heads: int = 0
-
-
-@contextmanager
-def enough_memory(title: str, batches: Sequence[Batch]) -> Iterator[None]:
-    """Names the settings to lower where the device has no more memory, in a `ConfigError`."""
-    try:
-        yield
-    except RuntimeError as error:
-        from lactchain.models.runtime import device, is_out_of_memory
-
-        if not batches or not is_out_of_memory(error):
-            raise
-        raise ConfigError(f"{title}: no memory is left on {device()}; {mend(batches)}") from error
-
-
-def mend(batches: Sequence[Batch]) -> str:
-    """What to lower."""
-    keys = [batch.rows for batch in batches] + [batch.tokens for batch in batches]
-    return f"lower {' or '.join(dict.fromkeys(filter(None, keys)))}"
-
-
-def print_memory(config: Any, batches: Sequence[Batch]) -> dict[str, Any]:
-    """Prints what each batch takes beside what the device has; makes nothing."""
+def print_memory(config: Any, batches: Sequence[Batch]) -> None:
+    """Prints what each batch takes beside what the device has."""
     from lactchain.models.runtime import available_memory, device
 
     found = [(batch, sizes) for batch in batches if (sizes := memory_of(config, batch))]
     if not found:
-        console.print("no language model is loaded, nothing is estimated, and nothing was made")
+        console.print(f"no language model is loaded, {NOTHING_MADE}")
     for batch, sizes in found:
         taken, free = sum(sizes.values()), available_memory()
         sizes |= {"total": taken, "available": free}
@@ -75,7 +39,6 @@ def print_memory(config: Any, batches: Sequence[Batch]) -> dict[str, Any]:
         table(title, [{name: f"{size / 2**30:.2f}" for name, size in sizes.items()}])
         if taken > free:
             console.print(plain(f"too much: {mend([batch])}"), soft_wrap=True)
-    return {}
 
 
 def memory_of(config: Any, batch: Batch) -> dict[str, float]:
