@@ -15,9 +15,14 @@ from typing import Any
 from peer_worlds import World, as_measured, greedy, measure
 
 from lactchain.config.settings import ILQLConfig, RunConfig, SamplerConfig, TrainingConfig, recast
-from lactchain.data.episodes import Episode, go_round, sampled_episodes, sampled_states
+from lactchain.data.episodes import (
+    Episode,
+    go_round,
+    recorded_texts,
+    sampled_episodes,
+    sampled_states,
+)
 from lactchain.data.preferences import Candidates, make_pairs, require_pairs, write_pairs
-from lactchain.data.questions import questions_asked
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
@@ -257,7 +262,7 @@ def starts_of_groups(
     """Where groups begin: each state as often as any other, or else each text that was met."""
     if not played:
         return [Episode(seed, state) for state in sampled_states(rollouts.env, count, seed)]
-    questions = go_round(questions_asked(played, rollouts.env), count, seed)
+    questions = go_round(recorded_texts(played, rollouts.env), count, seed)
     return [question.drawn(derive_seed(seed, i)) for i, question in enumerate(questions)]
 
 

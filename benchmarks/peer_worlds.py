@@ -11,7 +11,7 @@ from worlds import WORLDS as PRESETS
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, GuidedActorConfig, recast
-from lactchain.data.expected_results import expected_figures
+from lactchain.data.exact_values import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import behavior_policy

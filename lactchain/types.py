@@ -88,6 +88,34 @@ def _literal(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Discount:
+    """γ, and what one factor of it stands for: an "action", or a whole "chain".
+
+    A chain of k actions is an option (Sutton, Precup & Singh 1999, "Between MDPs and semi-MDPs",
+    section 2). It earns Σ_j γ^j r_j, and the state after it counts γ^k; per chain that is Σ_j r_j
+    and γ.
+    """
+
+    gamma: float
+    per: str = "action"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("action", "chain"):
+            raise ValueError(f"discount_per: expected action or chain, got {self.per!r}")
+
+    @property
+    def inside(self) -> float:
+        """Factor from an action of a chain to the next one."""
+        return self.gamma if self.per == "action" else 1.0
+
+    def after(self, num_actions: int | np.ndarray) -> float | np.ndarray:
+        """Factors of the values of states after chains of so many actions each."""
+        if self.per == "action":
+            return self.gamma**num_actions
+        return np.full(np.shape(num_actions), self.gamma)
+
+
+@dataclass(frozen=True)
 class Trajectory:
     """One episode of T decisions.
 
@@ -182,9 +210,7 @@ class Trajectory:
 
         An option of k actions lasts k time steps (the same section).
         """
-        if discount_per == "chain":
-            return np.full(len(self), gamma)
-        return gamma ** np.array(self.num_actions, dtype=float)
+        return Discount(gamma, discount_per).after(np.array(self.num_actions, dtype=float))
 
     def returns(
         self, gamma: float, discount_per: str = "action", final_value: float = 0.0

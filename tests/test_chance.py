@@ -11,8 +11,9 @@ from dice_worlds import AT_A, AT_B, BOLD, CAREFUL, GOAL, HOLE, bridge
 from lactchain import FunctionPolicy
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode, all_episodes
-from lactchain.data.expected_results import chain_worth, expected_figures
+from lactchain.data.exact_values import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
+from lactchain.data.worth import expected_worth
 from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
 from lactchain.environments.exact import (
     all_chains,
@@ -24,7 +25,7 @@ from lactchain.environments.exact import (
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
-from lactchain.types import Action
+from lactchain.types import Action, Discount
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,8 @@ def test_what_chains_are_worth_by_hand():
         return np.array([2.0 if "changed" in text else 1.0 for text in texts])
 
     for discount_per, discount in (("action", 0.25), ("chain", 0.5)):
-        worth = chain_worth(env, [state] * 2, [(2,), (2, 2)], values, 0.5, discount_per)
+        discount = Discount(0.5, discount_per)
+        worth = expected_worth(env, [state] * 2, [(2,), (2, 2)], values, discount)
         np.testing.assert_allclose(worth[0], (1 / 3 - 0.1, 1 / 3 - 0.1 + 0.5 * (2 + 1) / 3))
         # the second step, from 14 (bumped already) and from 10, whose neighbours are 14, 11 (a
         # hole) and 6: a ninth each to the goal and, bumped, to 14 and 10; and to 14 and 6
@@ -222,9 +224,9 @@ def test_copies_of_a_chain_are_worth_the_same_and_take_no_room():
     """Those of four chains on the 8x8 lake; a row of reachable states takes a kilobyte."""
     env = language_env("FrozenLake-v1", {"map_name": "8x8"}, max_chain_length=1)
     states, chains = [{"state": 9}] * 4, [(0,), (1,), (2,), (3,)]
-    once = chain_worth(env, states, chains, None, 0.9, "action")
+    once = expected_worth(env, states, chains, None, Discount(0.9))
     tracemalloc.start()
-    often = chain_worth(env, states * 5_000, chains * 5_000, None, 0.9, "action")
+    often = expected_worth(env, states * 5_000, chains * 5_000, None, Discount(0.9))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_array_equal(often, np.tile(once, (5_000, 1)))

@@ -16,6 +16,7 @@ from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConf
 from lactchain.data.base_models import corpus
 from lactchain.data.candidates import some_after_completion
 from lactchain.data.episodes import (
+    RecordedText,
     Region,
     all_episodes,
     region_episodes,
@@ -23,9 +24,8 @@ from lactchain.data.episodes import (
     sampled_states,
 )
 from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes
-from lactchain.data.expected_results import expected_figures
+from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
@@ -167,7 +167,7 @@ def test_where_a_completion_leads_to_one_the_state_itself_is_asked():
         if t.observations[-1] in texts
     ]
     assert 0 < len(led_there) < 24 and all(asked_in[i] == states[i] for i in led_there)
-    prompts = {q.text for q in asked_in if isinstance(q, Question)}
+    prompts = {q.text for q in asked_in if isinstance(q, RecordedText)}
     assert prompts and not (prompts | set(before)) & texts
 
 

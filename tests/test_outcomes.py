@@ -9,16 +9,16 @@ from script_setups import PREFERENCES, config_of, run_here
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.candidates import sample_candidates
-from lactchain.data.expected_results import chain_worth
+from lactchain.data.episodes import RecordedText
 from lactchain.data.preferences import read_pairs
-from lactchain.data.questions import Question
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
+from lactchain.data.worth import expected_worth
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
-from lactchain.types import FunctionPolicy
+from lactchain.types import Discount, FunctionPolicy
 from lactchain_extras.wordle.env import Wordle
 from lactchain_extras.wordle.view import CLUES_TEMPLATE
 from lactchain_extras.wordle.words import read_board
@@ -84,8 +84,8 @@ def test_outcomes_tell_what_the_exact_model_tells(discount_per):
         return np.array([len(text) + 10.0 * ("changed" in text) for text in texts])
 
     for critic in (values, None):
-        asked = states, chains, critic, 0.5, discount_per
-        np.testing.assert_allclose(chain_worth(listed, *asked), chain_worth(known, *asked))
+        asked = states, chains, critic, Discount(0.5, discount_per)
+        np.testing.assert_allclose(expected_worth(listed, *asked), expected_worth(known, *asked))
 
 
 def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
@@ -108,7 +108,7 @@ def test_a_text_of_a_game_is_worth_the_same_by_whichever_guesses_it_came_about()
     """Neither of the first two words has a letter of the third."""
     rollouts = Rollouts(replace(FEW, kwargs={"words": ["level", "ghoul", "shirt"]}))
     games = [{"guesses": [word], "feedback": ["bbbbb"]} for word in ("level", "zzzzz")]
-    question = Question("read", tuple(games))
+    question = RecordedText("read", tuple(games))
     policy = FunctionPolicy(lambda _, seed: rollouts.env.grammar.render([seed % 3]), draws=True)
     [found] = sample_candidates(policy, rollouts, [question], 12, 0, None, 1.0, "action")
     worth = dict(zip((a.text for a in found.actions), found.returns, strict=True))

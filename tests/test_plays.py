@@ -13,7 +13,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.data import plays as module
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.evaluations import read_values
-from lactchain.data.expected_results import expected_figures
+from lactchain.data.exact_values import expected_figures
 from lactchain.data.plays import PLAYS_PER_COMPLETION, Plays
 from lactchain.data.preferences import make_pairs
 from lactchain.data.rollouts import Rollouts

@@ -9,8 +9,8 @@ from script_setups import config_of, run_here
 from lactchain import Action, PreferenceConfig
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import RecordedText, recorded_texts
 from lactchain.data.preferences import read_pairs
-from lactchain.data.questions import Question, questions_asked
 from lactchain.data.rollouts import Rollouts, collect
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
@@ -62,7 +62,7 @@ def test_questions_are_the_different_texts_with_the_states_as_often_as_met(rollo
         for episode in episodes
         for text, info in zip(episode.observations[:-1], episode.infos[:-1], strict=True)
     ]
-    questions = questions_asked(episodes, rollouts.env)
+    questions = recorded_texts(episodes, rollouts.env)
     assert [question.text for question in questions] == list(dict.fromkeys(t for t, _ in met))
     told = [(q.text, tuple(state.values())) for q in questions for state in q.states]
     assert sorted(told) == sorted(met)
@@ -74,12 +74,12 @@ def test_episodes_that_do_not_tell_what_was_remembered_are_refused(rollouts):
     [episode] = episodes_of(rollouts, 1)
     infos = tuple({"state": info["state"]} for info in episode.infos)
     with pytest.raises(DataError, match="episode 0: expected infos with 'remembered'"):
-        questions_asked([replace(episode, infos=infos)], rollouts.env)
+        recorded_texts([replace(episode, infos=infos)], rollouts.env)
 
 
 def test_a_completion_is_worth_the_mean_over_what_its_text_hides(rollouts):
     """From the left the goal is to the right: three times in four."""
-    question = Question("A B\n", (NEAR_LEFT, NEAR_LEFT, NEAR_RIGHT, NEAR_LEFT), ("A B\n",))
+    question = RecordedText("A B\n", (NEAR_LEFT, NEAR_LEFT, NEAR_RIGHT, NEAR_LEFT), ("A B\n",))
     policy = RandomChains(rollouts.env.grammar)
     [found] = sample_candidates(policy, rollouts, [question], 64, 5, None, 0.9, "action")
     returns = {a.text: r for a, r in zip(found.actions, found.returns, strict=True)}
@@ -89,13 +89,13 @@ def test_a_completion_is_worth_the_mean_over_what_its_text_hides(rollouts):
 
 def test_plays_go_on_with_what_was_remembered(rollouts):
     remembered = ("L A B\n", "move right\n", "A B\n")
-    question = Question("".join(remembered), (NEAR_LEFT,), remembered)
+    question = RecordedText("".join(remembered), (NEAR_LEFT,), remembered)
     [outcome] = rollouts.outcomes([question], [Action("move left\n")], 0)
     assert outcome.observations == (question.text, "A B\nmove left\nL A B\n")
 
 
 def test_pairs_ask_each_text_of_the_episodes_as_often(rollouts):
-    asked = questions_asked(episodes_of(rollouts), rollouts.env)
+    asked = recorded_texts(episodes_of(rollouts), rollouts.env)
     policy = RandomChains(rollouts.env.grammar)
     settings = PreferenceConfig(num_states=2 * len(asked), num_candidates=24, min_margin=0.2)
     pairs, _ = make_preferences(policy, None, rollouts, settings, asked=asked)

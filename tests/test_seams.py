@@ -9,7 +9,7 @@ import pytest
 import lactchain
 from lactchain import Action, Critic, EnvironmentConfig, FunctionPolicy, Policy, PreferenceConfig
 from lactchain.data.candidates import sample_candidates, some_after_completion
-from lactchain.data.questions import Question, state_of
+from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.rollouts import Rollouts
 
 WORLDS = {
@@ -107,7 +107,7 @@ def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     said = iter([completion, '["up"]', "nonsense", completion] * 2 + ["nonsense", ""] * 2)
     policy = FunctionPolicy(lambda text: next(said))
     # The second time in the middle of an episode: the critic judges what the policy has read.
-    later = Question(text + " You slipped.", (state,))
+    later = RecordedText(text + " You slipped.", (state,))
     for prompt, asked in ((text, state), (later.text, later)):
         known = {(prompt, completion): 3.0, (prompt, '["up"]'): 0.0, (prompt, "nonsense"): 9.0}
         critic = Table(known, mode="action_value")

@@ -7,22 +7,22 @@ from functools import cache
 
 import numpy as np
 
-from lactchain.data.expected_results import chain_worth
+from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.plays import Plays
-from lactchain.data.preferences import Candidates, chain_advantages
-from lactchain.data.questions import Question, hides, state_of
+from lactchain.data.preferences import Candidates
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
+from lactchain.data.worth import ChainWorth, is_known, rewards_of, scores_of
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
-from lactchain.types import Action, Critic, Policy, Trajectory
+from lactchain.types import Action, Critic, Discount, Policy, Trajectory
 
 
 def sample_candidates(
     policy: Policy,
     rollouts: Rollouts,
-    states: Sequence[State | Question],
+    states: Sequence[State | RecordedText],
     num_candidates: int,
     seed: int,
     critic: Critic | None,
@@ -40,7 +40,7 @@ def sample_candidates(
     states.
 
     Args:
-        states: what they show when an episode begins is asked; or questions, whose texts are.
+        states: what they show when an episode begins is asked; or texts themselves.
         critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
             which stands for V(s).
         gamma, discount_per: of the returns, and of the critic if there is one.
@@ -60,20 +60,21 @@ def sample_candidates(
         actions = asked.actions
     repeated_states = [state for state in states for _ in range(num_candidates)]
     plays = Plays(rollouts, repeated_states, actions, seed)
-    returns = _earned(plays.first, gamma, discount_per)
+    discount = Discount(gamma, discount_per)
+    returns = rewards_of(plays.first, discount)
     shape = (len(states), num_candidates)
     is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in plays.first])
     is_chain = is_chain.reshape(shape)
     advantages = np.empty((len(states), 0))
     if plays.throw_dice():
-        judge = Judge(rollouts, critic, gamma, discount_per)
+        worth = ChainWorth(rollouts, critic, discount)
         if is_known(rollouts, states):
-            means = judge.expected(repeated_states, plays.first)
+            means = worth.expected(repeated_states, plays.first)
         else:
-            means = plays.means(num_candidates, judge.worth)
+            means = plays.means(num_candidates, worth.of)
         returns, scores = means.T
-        if judge.by_value:
-            advantages = (scores - judge.values(repeated)).reshape(shape)
+        if worth.by_value:
+            advantages = (scores - worth.values(repeated)).reshape(shape)
     if critic is not None and advantages.size == 0:
         with rollouts.measure("score"):
             advantages = _advantages(critic, repeated, plays.first, returns, is_chain)
@@ -94,20 +95,10 @@ def sample_candidates(
     ]
 
 
-def is_known(rollouts: Rollouts, states: Sequence[State | Question]) -> bool:
-    """Whether what chance will bring is known exactly, in the states behind all texts.
-
-    Outcomes are listed for who reads the text, so that any of its states tells them.
-    """
-    if rollouts.deterministic is not False or rollouts.env.history != 1:
-        return False
-    return rollouts.env.view.outcomes is not None or not any(map(hides, states))
-
-
-def _texts(rollouts: Rollouts, states: Sequence[State | Question]) -> list[str]:
+def _texts(rollouts: Rollouts, states: Sequence[State | RecordedText]) -> list[str]:
     """What is asked: a question's text, or what a state shows when an episode begins."""
     return [
-        state.text if isinstance(state, Question) else rollouts.observe([state])[0]
+        state.text if isinstance(state, RecordedText) else rollouts.observe([state])[0]
         for state in states
     ]
 
@@ -178,7 +169,7 @@ class _Asked:
 
 def some_after_completion(
     policy: Policy, rollouts: Rollouts, states: Sequence[State], share: float, seed: int
-) -> list[State | Question]:
+) -> list[State | RecordedText]:
     """S states, the first share of them by what they show one completion later.
 
     The policy's own completion leads there. One that would end the episode, or lead to a state that
@@ -199,56 +190,8 @@ def some_after_completion(
         if not outcome.terminated and state not in rollouts.env.held_back:
             after[i] = outcome.observations[1]
             told.setdefault(after[i], []).append(state)
-    asked = {text: Question(text, tuple(found)) for text, found in told.items()}
+    asked = {text: RecordedText(text, tuple(found)) for text, found in told.items()}
     return [asked[after[i]] if i in after else state for i, state in enumerate(states)]
-
-
-class Judge:
-    """What single decisions are worth, where the world throws dice.
-
-    By a critic V(s), which is asked for each text once; else they are worth what they earn.
-    """
-
-    def __init__(
-        self, rollouts: Rollouts, critic: Critic | None, gamma: float, discount_per: str
-    ) -> None:
-        self.rollouts, self.critic = rollouts, critic
-        self.gamma, self.discount_per = gamma, discount_per
-        self.by_value = critic is not None and critic.mode == "value"
-        self._known: dict[str, float] = {}
-
-    def worth(self, outcomes: Sequence[Trajectory]) -> np.ndarray:
-        """Of B decisions (B, 2): what they earn, r, and their scores, r + γ^k V(next state)."""
-        scores = earned = _earned(outcomes, self.gamma, self.discount_per)
-        if self.by_value:
-            after = self.values([outcome.observations[1] for outcome in outcomes])
-            scores = _chain_advantages(self.critic, outcomes, earned, np.zeros(len(after)), after)
-        return np.stack([earned, scores], axis=1)
-
-    def expected(
-        self, states: Sequence[State | Question], outcomes: Sequence[Trajectory]
-    ) -> np.ndarray:
-        """The same, exactly, but for what is no chain: its only play tells all."""
-        means, parse = self.worth(outcomes), self.rollouts.env.extractor.parse
-        rows = [i for i, one in enumerate(outcomes) if not one.infos[1]["invalid_action"]]
-        if rows:
-            means[rows] = chain_worth(
-                self.rollouts.env,
-                [state_of(states[row]) for row in rows],
-                [parse(outcomes[row].actions[0].text).actions for row in rows],
-                self.values if self.by_value else None,
-                self.gamma,
-                self.discount_per,
-            )
-        return means
-
-    def values(self, texts: Sequence[str]) -> np.ndarray:
-        """V of B texts (B,)."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        if new:
-            with self.rollouts.measure("score"):
-                self._known |= dict(zip(new, self.critic.values(new), strict=True))
-        return np.array([self._known[text] for text in texts])
 
 
 def _advantages(
@@ -270,27 +213,5 @@ def _advantages(
         return q - np.average(q, axis=1, weights=weights, keepdims=True)
     values = critic.values([*before, *(outcome.observations[1] for outcome in outcomes)])
     now, after = np.split(values, [len(before)])
-    return _chain_advantages(critic, outcomes, returns, now, after).reshape(shape)
-
-
-def _chain_advantages(
-    critic: Critic,
-    outcomes: Sequence[Trajectory],
-    earned: np.ndarray,
-    values: np.ndarray,
-    next_values: np.ndarray,
-) -> np.ndarray:
-    return chain_advantages(
-        rewards=earned,
-        num_actions=np.array([outcome.num_actions[0] for outcome in outcomes]),
-        values=values,
-        next_values=next_values,
-        terminated=np.array([outcome.terminated for outcome in outcomes]),
-        gamma=critic.gamma,
-        discount_per=critic.discount_per,
-    )
-
-
-def _earned(outcomes: Sequence[Trajectory], gamma: float, discount_per: str) -> np.ndarray:
-    """Discounted rewards (B,) of single decisions."""
-    return np.array([outcome.chain_rewards(gamma, discount_per)[0] for outcome in outcomes])
+    discount = Discount(critic.gamma, critic.discount_per)
+    return (scores_of(outcomes, returns, after, discount) - now).reshape(shape)

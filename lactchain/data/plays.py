@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lactchain.data.questions import Question, hides
+from lactchain.data.episodes import RecordedText, hides
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
@@ -50,7 +50,7 @@ class Plays:
     def __init__(
         self,
         rollouts: Rollouts,
-        states: Sequence[State | Question],
+        states: Sequence[State | RecordedText],
         actions: Sequence[Action],
         seed: int,
     ) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lactchain.data import parquet
 from lactchain.errors import DataError, NoPairsError
 from lactchain.functional.ties import levelled
-from lactchain.types import Action, PreferencePair
+from lactchain.types import Action, Discount, PreferencePair
 
 KIND, VERSION = "pairs", 2
 RANKS = ("advantage", "return")
@@ -129,7 +129,7 @@ def chain_advantages(
         terminated: (B,) whether the state after is terminal, so that its value is 0.
         gamma: discount per primitive action, or per chain (then k is read as 1).
     """
-    discounts = gamma ** (np.asarray(num_actions) if discount_per == "action" else 1.0)
+    discounts = Discount(gamma, discount_per).after(np.asarray(num_actions))
     alive = 1.0 - np.asarray(terminated, dtype=float)
     return np.asarray(rewards) + alive * discounts * np.asarray(next_values) - np.asarray(values)
 

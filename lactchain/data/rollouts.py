@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.episodes import Episode, all_episodes, sampled_episodes
+from lactchain.data.episodes import Episode, RecordedText, all_episodes, sampled_episodes
 from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
 from lactchain.data.movement import endless_rate, movement_metrics
-from lactchain.data.questions import Question
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments import patience
@@ -132,7 +131,7 @@ class Rollouts:
 
     def outcomes(
         self,
-        states: Sequence[State | Question],
+        states: Sequence[State | RecordedText],
         actions: Sequence[Action],
         seed: int | Sequence[int],
     ) -> list[Trajectory]:
@@ -152,7 +151,7 @@ class Rollouts:
         return [played[key] for key in keys]
 
     def plays(
-        self, decisions: Iterable[tuple[State | Question, Action, int]]
+        self, decisions: Iterable[tuple[State | RecordedText, Action, int]]
     ) -> Iterator[Trajectory]:
         """Episodes of a single decision each: state, completion, and the seed of the play.
 
@@ -160,7 +159,7 @@ class Rollouts:
         """
         place = _Place(self.env)
         for state, action, seed in decisions:
-            drawn = state.drawn(seed) if isinstance(state, Question) else Episode(seed, state)
+            drawn = state.drawn(seed) if isinstance(state, RecordedText) else Episode(seed, state)
             with self.measure("environment"):
                 place.begin(0, drawn)
                 outcome = place.step(action, self.config.id, "", cut=True)

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lactchain.functional.ties import is_greatest
+from lactchain.types import Discount
 
 DiscountPer = Literal["action", "chain"]
 FAR_SIGHTED = 0.99
@@ -133,11 +134,10 @@ def chain_values(
     γ^j becomes 1 and γ^k becomes γ. `values` (S,) are V after the chain, 0 in terminal states; with
     `gamma` 1 they may have others.
     """
-    discount, _ = _discounts(gamma, 1, discount_per)
-    _, value_discount = _discounts(gamma, 0, discount_per)
-    longer, levels = (value_discount * values)[None], []
+    discount = Discount(gamma, discount_per)
+    longer, levels = (discount.after(0) * values)[None], []
     for _ in range(max_chain_length):
-        targets = model.reward + discount * longer[:, model.next_state]
+        targets = model.reward + discount.inside * longer[:, model.next_state]
         expected = (model.probability * targets).sum(axis=3)  # (chains so far, S, A)
         longer = np.moveaxis(expected, 2, 0).reshape(-1, len(values))
         levels.append(longer)
@@ -208,7 +208,7 @@ def policy_values(
         ValueError: the probabilities are none, or the values are not finite (a policy that never
             ends an episode, with `gamma` 1).
     """
-    num_states = len(model.non_terminal)
+    num_states, discount = len(model.non_terminal), Discount(gamma, discount_per)
     _check_policy(chains, probabilities, num_states)
     invalid = np.clip(1.0 - probabilities.sum(axis=1), 0.0, 1.0)
     expected = invalid * invalid_penalty - chain_cost
@@ -217,15 +217,14 @@ def policy_values(
     playing = _Particles(rows, columns, model.non_terminal[rows], probabilities[rows, columns])
     lengths = (chains >= 0).sum(axis=1)
     for step in range(chains.shape[1] + 1):  # all chains side by side, one action at a time
-        reward_discount, value_discount = _discounts(gamma, step, discount_per)
         exhausted = lengths[playing.columns] == step
         ended, playing = playing.where(exhausted), playing.where(~exhausted)
         cells = ended.rows * num_states + model.row_of_state[ended.states]
-        np.add.at(transition, cells, value_discount * ended.weights)
+        np.add.at(transition, cells, discount.after(step) * ended.weights)
         actions = chains[playing.columns, min(step, chains.shape[1] - 1)]
         weights = playing.weights[:, None] * model.probability[playing.states, actions]
         rewards = (weights * model.reward[playing.states, actions]).sum(axis=1)
-        expected += reward_discount * np.bincount(playing.rows, rewards, num_states)
+        expected += discount.inside**step * np.bincount(playing.rows, rewards, num_states)
         playing = _spread(model, playing, actions, weights, len(chains))
     system = np.eye(num_states) - transition.reshape(num_states, num_states)
     system -= gamma * np.diag(invalid)
@@ -277,13 +276,6 @@ def _spread(
     unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     weights = np.bincount(inverse, spread.weights, len(unique))
     return spread.where(first)._replace(weights=weights)
-
-
-def _discounts(gamma: float, step: int, discount_per: DiscountPer) -> tuple[float, float]:
-    """Factors of the reward of action `step`, and of the value of the state before it."""
-    if discount_per not in ("action", "chain"):
-        raise ValueError(f"discount_per: expected action or chain, got {discount_per!r}")
-    return (gamma**step, gamma**step) if discount_per == "action" else (1.0, gamma)
 
 
 def _check_policy(chains: np.ndarray, probabilities: np.ndarray, num_states: int) -> None:

@@ -16,8 +16,7 @@ from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import Sample, sampled_starts
 from lactchain.data.evaluations import write_episodes, write_values
-from lactchain.data.exact_values import estimate_completion_values
-from lactchain.data.expected_results import expected_figures
+from lactchain.data.exact_values import estimate_completion_values, expected_figures
 from lactchain.data.intervals import share_interval
 from lactchain.data.retrieval import NUM_STATES, retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate

@@ -20,9 +20,11 @@ from lactchain.config.settings import EnvironmentConfig, PreferenceConfig, RunCo
 from lactchain.data import alarms
 from lactchain.data.candidates import sample_candidates, some_after_completion
 from lactchain.data.episodes import (
+    RecordedText,
     check_practised,
     decision_states,
     go_round,
+    recorded_texts,
     sampled_states,
 )
 from lactchain.data.preferences import (
@@ -34,7 +36,6 @@ from lactchain.data.preferences import (
     require_pairs,
     write_pairs,
 )
-from lactchain.data.questions import Question, questions_asked
 from lactchain.data.rollouts import Rollouts, time_metrics
 from lactchain.data.shards import derive_seed, work_through
 from lactchain.data.sources import open_trajectories
@@ -102,7 +103,7 @@ def pairs_into(
         episodes = open_trajectories(config.trajectories)
         check_practised(rollouts.env, decision_states(episodes), config.trajectories)
         after_completion = config.preferences.share_after_completion is not None
-        asked = questions_asked(episodes, rollouts.env, after_completion)
+        asked = recorded_texts(episodes, rollouts.env, after_completion)
     pairs, figures = make_preferences(
         actor,
         critic,
@@ -147,7 +148,7 @@ def make_preferences(
     folder: str | Path | None = None,
     explorers: Sequence[Policy] = (),
     legal: Sequence[Policy] = (),
-    asked: Sequence[Question] | None = None,
+    asked: Sequence[RecordedText] | None = None,
 ) -> tuple[list[PreferencePair], dict[str, float]]:
     """Pairs of any policy's completions, ranked by any critic, and their figures.
 

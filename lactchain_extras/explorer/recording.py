@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lactchain.config.settings import ActorConfig
-from lactchain.data.candidates import Judge, is_known
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import can_enumerate
@@ -27,13 +26,14 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
+from lactchain.data.worth import ChainWorth, is_known
 from lactchain.environments.chance import best_chains
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
-from lactchain.types import Action, PreferencePair, Trajectory
+from lactchain.types import Action, Discount, PreferencePair, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -167,13 +167,11 @@ class Recorder:
         if critic.mode == "action_value":
             said = [decision.actions[0].text for decision in decisions]
             return [UNKNOWN | {"q": q} for q in critic.values(texts, said).tolist()]
-        judge = Judge(self.rollouts, critic, critic.gamma, critic.discount_per)
+        worth = ChainWorth(self.rollouts, critic, Discount(critic.gamma, critic.discount_per))
         states = [decision.infos[0]["state"] for decision in decisions]
-        if is_known(self.rollouts, states):
-            _, scores = judge.expected(states, decisions).T
-        else:
-            _, scores = judge.worth(decisions).T
-        columns = zip(judge.values(texts).tolist(), scores.tolist(), strict=True)
+        known = is_known(self.rollouts, states)
+        _, scores = (worth.expected(states, decisions) if known else worth.of(decisions)).T
+        columns = zip(worth.values(texts).tolist(), scores.tolist(), strict=True)
         return [{"value": value, "q": q, "advantage": q - value} for value, q in columns]
 
 
