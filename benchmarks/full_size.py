@@ -18,7 +18,6 @@ static cache, compiled), and the largest training batch that fits.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import runpy
@@ -233,7 +232,7 @@ def _words(stage: Stage, device: str) -> Iterator[str]:
 
 
 def _config(stage: Stage, words: Sequence[str]) -> Any:
-    main = importlib.import_module(f"lactchain.stages.{stage.script}").main
+    main = runpy.run_path(f"{ROOT}/scripts/{stage.script}.py")["main"]
     return parse(typing.get_type_hints(main)["config"], list(words))
 
 

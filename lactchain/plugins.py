@@ -13,7 +13,6 @@ LactChain asks for these, and goes on without those that are not there:
   `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
 - `explore(run)` shows a run folder in a notebook;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
-- `push(folder, name, public)` uploads a model to the hub;
 - `datasets` and `minari` are modules that read and write episodes in these formats;
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors.

@@ -17,10 +17,10 @@ from lactchain.data.episodes import Episode
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
-from lactchain.stages.play import PlayConfig
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import read_run_file
 from lactchain.types import Action, Policy, Trajectory
+from lactchain_extras.stages.play import PlayConfig
 
 FRAME_MS, LAST_MS = 350, 2_000
 MAX_FRAMES = 48

@@ -5,7 +5,7 @@ python scripts/export.py --config configs/export/gridworld_mistral7b.yaml --dtyp
 """
 
 from lactchain.runs.process import launch
-from lactchain.stages.export import ExportConfig, main
+from lactchain_extras.stages.export import ExportConfig, main
 
 if __name__ == "__main__":
     launch(main, ExportConfig, __doc__)

@@ -5,7 +5,7 @@ python scripts/make_offline_data.py --config configs/make_offline_data/wordle.ya
 """
 
 from lactchain.runs.process import launch
-from lactchain.stages.make_offline_data import MakeOfflineDataConfig, main
+from lactchain_extras.stages.make_offline_data import MakeOfflineDataConfig, main
 
 if __name__ == "__main__":
     launch(main, MakeOfflineDataConfig, __doc__)

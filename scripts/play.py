@@ -5,7 +5,7 @@ python scripts/play.py --config configs/play/gridworld_mistral7b.yaml
 """
 
 from lactchain.runs.process import launch
-from lactchain.stages.play import PlayConfig, main
+from lactchain_extras.stages.play import PlayConfig, main
 
 if __name__ == "__main__":
     launch(main, PlayConfig, __doc__)

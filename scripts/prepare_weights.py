@@ -6,7 +6,7 @@ python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_mis
 """
 
 from lactchain.runs.process import launch
-from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 
 if __name__ == "__main__":
     launch(main, PrepareWeightsConfig, __doc__)

@@ -7,7 +7,6 @@ server that has torch and transformers loaded already, so that killing it costs 
 import functools
 import gc
 import hashlib
-import importlib
 import json
 import os
 import runpy
@@ -44,9 +43,9 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.make_offline_data import RecordingConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
+from lactchain_extras.stages.make_offline_data import RecordingConfig
 
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32
@@ -159,7 +158,8 @@ def finished_runs(weights: Path, new_folder: Callable[[str], Path]) -> Callable[
 
 def stage(script: str) -> ModuleType:
     """The module of the stage that a script launches."""
-    return importlib.import_module(f"lactchain.stages.{script}")
+    main = runpy.run_path(str(SCRIPTS / f"{script}.py"))["main"]
+    return sys.modules[main.__module__]
 
 
 def start(script: str, config: Any, *arguments: str, **variables: str) -> BaseProcess:

@@ -17,9 +17,9 @@ from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import write_tensors
-from lactchain.stages import export
-from lactchain.stages.export import ExportConfig
 from lactchain.storage.manifests import verify_manifest
+from lactchain_extras.stages import export
+from lactchain_extras.stages.export import ExportConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402

@@ -14,9 +14,9 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.gguf import convert_gguf
 from lactchain.models.loading import load_actor
 from lactchain.models.places import resolve_weights
-from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain.storage.manifests import MANIFEST, read_manifest
 from lactchain_extras.cards.model_cards import Base
+from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 
 TOKENIZER = tiny_tokenizer()
 MODEL = tiny_llama(len(TOKENIZER))

@@ -19,7 +19,6 @@ from lactchain.data.episodes import (
     RecordedText,
     Region,
     all_episodes,
-    region_episodes,
     sampled_episodes,
     sampled_states,
 )
@@ -50,6 +49,7 @@ from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import Action
 from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.explorer.summary import Share, summarise
+from lactchain_extras.stages.make_offline_data import region_episodes
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way

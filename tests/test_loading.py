@@ -33,8 +33,8 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device, quiet
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
-from lactchain.stages.prepare_weights import PrepareWeightsConfig
 from lactchain.storage.manifests import write_manifest, write_run_file
+from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig
 
 IDS = torch.tensor([[5, 60, 280, 7]])
 LORA = LoraSettings(r=2, alpha=4)

@@ -29,15 +29,14 @@ from lactchain.errors import ConfigError
 from lactchain.runs import process
 from lactchain.runs.run import Run
 from lactchain.saved import load_policy
-from lactchain.stages import export
-from lactchain.stages.export import ExportConfig
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import verify_manifest, write_manifest
 from lactchain_extras.cards import model_cards
 from lactchain_extras.cards.model_cards import Base, code, success_figures
-from lactchain_extras.hub import push
+from lactchain_extras.stages import export
+from lactchain_extras.stages.export import ExportConfig, push
 
 CARDS = {
     "a pipeline's actor": "pipeline/actor",

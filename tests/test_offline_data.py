@@ -11,13 +11,18 @@ from script_setups import run_here
 from test_configs import load
 
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig
-from lactchain.data.episodes import Episode, Region, all_episodes, region_episodes
+from lactchain.data.episodes import Episode, Region, all_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains, behavior_policy
 from lactchain.errors import ConfigError, DataError
-from lactchain.stages.make_offline_data import MakeOfflineDataConfig, RecordingConfig, retell
+from lactchain_extras.stages.make_offline_data import (
+    MakeOfflineDataConfig,
+    RecordingConfig,
+    region_episodes,
+    retell,
+)
 
 MAZE, PARTIAL = load("make_offline_data/maze"), load("make_offline_data/maze_partial")
 FEW = CollectConfig(num_episodes=300, num_envs=64, shard_size=150)

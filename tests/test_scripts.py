@@ -38,7 +38,7 @@ from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.runs import process
 from lactchain.runs.console import console
 from lactchain.runs.run import read_metrics
-from lactchain.stages.play import PlayConfig
+from lactchain_extras.stages.play import PlayConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
 WITH_WEIGHTS = [name for name in STAGES if name not in ("make_offline_data", "train_bc")]

@@ -17,10 +17,8 @@ from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
 from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.stages import play, prepare_weights, run_pipeline
+from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.play import PlayConfig
-from lactchain.stages.prepare_weights import PrepareWeightsConfig
 from lactchain.stages.sizing import (
     BY_PLAY,
     RULES,
@@ -34,6 +32,9 @@ from lactchain.stages.sizing import (
     with_value,
 )
 from lactchain.storage.manifests import write_with_manifest
+from lactchain_extras.stages import play, prepare_weights
+from lactchain_extras.stages.play import PlayConfig
+from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig
 
 GRID = EnvironmentConfig("lactchain/GridWorld-v0", max_chain_length=None)
 

@@ -16,9 +16,9 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.contents import contents
 from lactchain.inspection.pictures import Mark
 from lactchain.inspection.run_view import open_run
-from lactchain.stages.make_offline_data import RecordingConfig
 from lactchain.storage.manifests import read_run_file, write_run_file
 from lactchain_extras.explorer.report import write_report
+from lactchain_extras.stages.make_offline_data import RecordingConfig
 
 PACKAGE = Path(__file__).parent.parent / "lactchain"
 OUTSIDE = sorted(p for p in PACKAGE.rglob("*.py") if PACKAGE / "worlds" not in p.parents)

@@ -13,7 +13,7 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import DataError
 from lactchain.types import Trajectory
 
 Thing = TypeVar("Thing")
@@ -77,32 +77,6 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
         return [Episode(s) for s in seeds]
     starts = go_round(_within(region, env.start_states()), num_episodes, seed)
     return [Episode(s, state, region) for s, state in zip(seeds, starts, strict=True)]
-
-
-def region_episodes(
-    env: LanguageEnv, regions: Sequence[Limits], count: int, seed: int
-) -> list[Episode]:
-    """Episodes whose starts go round the states of all regions; `ConfigError` if one has none.
-
-    What is held back belongs to none of them.
-    """
-    places, states = [], env.view_states()
-    known = {name for name, value in states[0].items() if isinstance(value, int)}
-    for number, limits in enumerate(regions):
-        if unknown := set(limits) - known:
-            raise ConfigError(
-                f"behavior.regions: number {number}: expected fields of {sorted(known)}, got "
-                f"{sorted(unknown)}"
-            )
-        region = Region(limits, env.held_back)
-        found = _within(region, states)
-        if not found:
-            raise ConfigError(f"behavior.regions: number {number}: no state lies in {limits}")
-        places += [(state, region) for state in found]
-    return [
-        Episode(derive_seed(seed, "episode", i), state, region)
-        for i, (state, region) in enumerate(go_round(places, count, seed))
-    ]
 
 
 def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:

@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from lactchain.data.base_models import card_in, header_of
 from lactchain.data.evaluations import EpisodeResult, by_part, read_episodes
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
@@ -163,3 +162,17 @@ def code(*texts: object) -> str:
     """Texts as code in a line or a table's cell of Markdown."""
     plain = (" ".join(str(t).split()).replace("`", "'").replace("|", "\\|") for t in texts)
     return " ".join(f"`{text}`" for text in plain if text)
+
+
+def header_of(folder: Path) -> dict[str, Any]:
+    """The metadata of the card in a folder; empty where there is none that can be read."""
+    card = card_in(folder)
+    return card.data.to_dict() if card else {}
+
+
+def card_in(folder: Path) -> ModelCard | None:
+    """The card in a folder; None where there is none that can be read."""
+    try:
+        return ModelCard((folder / CARD).read_text("utf-8"), ignore_metadata_errors=True)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None

@@ -73,13 +73,8 @@ def main(config: PrepareWeightsConfig) -> None:
     if is_dry_run():
         console.print("nothing is estimated of this command, and nothing was made")
         return
-    from lactchain.data.base_models import (
-        prepare_download,
-        prepare_gguf,
-        prepare_package,
-        prepare_tiny_actor,
-        prepare_tiny_encoder,
-    )
+    from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
+    from lactchain_extras.fetching import prepare_download, prepare_gguf, prepare_package
 
     folder = Path(config.folder)
     if config.tiny is not None:

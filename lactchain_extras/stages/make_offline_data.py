@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
-from lactchain import plugins
 from lactchain.config.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
-from lactchain.data.episodes import Episode, region_episodes, sampled_episodes
+from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
 from lactchain.data.movement import movement_metrics
 from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
+from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
@@ -27,6 +27,8 @@ from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.running import stage
 from lactchain.types import Policy, Trajectory
+from lactchain_extras.exchange.dataset_files import write_dataset
+from lactchain_extras.exchange.minari_files import write_minari
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,32 @@ def record_episodes(
     return rollouts.collect(policy, episodes, folder, collect.shard_size, "episodes")
 
 
+def region_episodes(
+    env: LanguageEnv, regions: Sequence[Limits], count: int, seed: int
+) -> list[Episode]:
+    """Episodes whose starts go round the states of all regions; `ConfigError` if one has none.
+
+    What is held back belongs to none of them.
+    """
+    places, states = [], env.view_states()
+    known = {name for name, value in states[0].items() if isinstance(value, int)}
+    for number, limits in enumerate(regions):
+        if unknown := set(limits) - known:
+            raise ConfigError(
+                f"behavior.regions: number {number}: expected fields of {sorted(known)}, got "
+                f"{sorted(unknown)}"
+            )
+        region = Region(limits, env.held_back)
+        found = [state for state in states if state in region]
+        if not found:
+            raise ConfigError(f"behavior.regions: number {number}: no state lies in {limits}")
+        places += [(state, region) for state in found]
+    return [
+        Episode(derive_seed(seed, "episode", i), state, region)
+        for i, (state, region) in enumerate(go_round(places, count, seed))
+    ]
+
+
 class Retold(Rollouts):
     """Rollouts of a policy that reads another template, recorded as the environment tells them."""
 
@@ -173,10 +201,9 @@ def export_episodes(
         spec = copy.deepcopy(gym.spec("lactchain/Language-v0"))
         # What is held back is a matter of practice, and the world of the data is the whole one.
         spec.kwargs = language_arguments(replace(config.environment, held_back=None))
-        plugins.required("minari", "export").write_minari(
+        write_minari(
             run.path("minari"), config.dataset_id, trajectories, env_spec=spec, description=about
         )
     if "datasets" in config.export:
         title = config.dataset_id
-        write = plugins.required("datasets", "export").write_dataset
-        write(run.path("dataset"), trajectories, title=title, description=about)
+        write_dataset(run.path("dataset"), trajectories, title=title, description=about)
