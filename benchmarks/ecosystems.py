@@ -29,7 +29,8 @@ import websockets
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
-from lactchain.data.rollouts import Rollouts, collection_metrics
+from lactchain.data.figures import collection_metrics
+from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
 from lactchain.types import FunctionPolicy

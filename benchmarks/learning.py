@@ -22,7 +22,8 @@ from rehearsal import STAGES, build_models, rehearse
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import all_episodes
-from lactchain.data.rollouts import Rollouts, episode_results, summarize
+from lactchain.data.figures import summarize
+from lactchain.data.rollouts import Rollouts, episode_results
 from lactchain.environments.scripted import RandomChains
 from lactchain.runs.console import table
 from lactchain.runs.run import read_metrics

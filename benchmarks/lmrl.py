@@ -18,7 +18,7 @@ cells, 32 times where dice are thrown and once where none are.
 
 - interval: Student's, over seeds, at 95 %; `se`: standard error of the mean of one seed's games;
 - move accuracy: share of moves that shorten the way to the goal, mean over the cells visited;
-- bump, revisit, loop: see `lactchain.data.movement`; unparseable: completions that name no action;
+- bump, revisit, loop: see `lactchain.data.figures`; unparseable: completions that name no action;
 - train s, evaluate s: wall seconds of a method's own training (and of processors, since the wall
   also sees what else runs), and of this evaluation; of the time spent in playing, the share in the
   model or in the scripted policy.

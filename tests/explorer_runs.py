@@ -10,13 +10,13 @@ from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes, write_values
-from lactchain.data.inspections import write_inspection
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.types import Action
+from lactchain_extras.explorer.recording import write_tables
 
 CONFIG = EnvironmentConfig(
     GRID.id,
@@ -129,7 +129,7 @@ class GridRun:
         meta |= {"critic": None if known is None else f"round_{number}/critic/critic"}
         meta |= {"gamma": GAMMA, "discount_per": "action"}
         folder = self.directory / f"round_{number}/inspection"
-        write_inspection(folder, meta, answers, candidates)
+        write_tables(folder, meta, answers=answers, candidates=candidates)
 
     def _answer(self, n: int, trajectory, values) -> dict:
         text, after = trajectory.actions[0].text, trajectory.infos[1]

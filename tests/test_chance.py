@@ -210,8 +210,8 @@ def test_what_chains_are_worth_by_hand():
         return np.array([2.0 if "changed" in text else 1.0 for text in texts])
 
     for discount_per, discount in (("action", 0.25), ("chain", 0.5)):
-        discount = Discount(0.5, discount_per)
-        worth = expected_worth(env, [state] * 2, [(2,), (2, 2)], values, discount)
+        decisions = [state] * 2, [(2,), (2, 2)]
+        worth = expected_worth(env, *decisions, values, Discount(0.5, discount_per))
         np.testing.assert_allclose(worth[0], (1 / 3 - 0.1, 1 / 3 - 0.1 + 0.5 * (2 + 1) / 3))
         # the second step, from 14 (bumped already) and from 10, whose neighbours are 14, 11 (a
         # hole) and 6: a ninth each to the goal and, bumped, to 14 and 10; and to 14 and 6

@@ -8,7 +8,7 @@ from browser import Visit, chromium
 from explorer_runs import NONSENSE, GridRun
 from run_folders import HOSTILE, write_text_run, write_wordle_run
 
-from lactchain.data.movement import loops
+from lactchain.data.figures import loops
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.inspection.contents import contents
 from lactchain.inspection.run_view import open_run

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 import lactchain
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
-from lactchain.data.inspections import CANDIDATES, read_inspection, state_text, write_inspection
+from lactchain.data.inspections import CANDIDATES, read_inspection
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.samples import read_samples
 from lactchain.environments.exact import optimal_values
@@ -25,7 +25,14 @@ from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
 from lactchain.types import Action, PreferencePair, RememberingPolicy
 from lactchain_extras.explorer import recording
-from lactchain_extras.explorer.recording import Recorder, TokenTexts, best_values, merge
+from lactchain_extras.explorer.recording import (
+    Recorder,
+    TokenTexts,
+    best_values,
+    merge,
+    state_text,
+    write_tables,
+)
 
 GAMMA = 0.9
 ROUNDS = 1, 2
@@ -362,7 +369,7 @@ def test_the_texts_of_tokens_join_to_that_of_all(weights):
 def test_hostile_texts_are_kept_and_half_characters_shown_as_numbers(tmp_path):
     text = "</script>\x00\u202e\ud800"
     row = dict.fromkeys(CANDIDATES.names) | {"completion": text, "tokens": [text]}
-    write_inspection(tmp_path / "inspection", {}, [], [row])
+    write_tables(tmp_path / "inspection", {}, answers=[], candidates=[row])
     (found,) = read_inspection(tmp_path / "inspection").candidates.to_pylist()
     assert found["completion"] == found["tokens"][0] == "</script>\x00\u202e\\ud800"
 
@@ -370,7 +377,7 @@ def test_hostile_texts_are_kept_and_half_characters_shown_as_numbers(tmp_path):
 def test_what_is_damaged_or_missing_is_not_read(tmp_path):
     with pytest.raises(DataError, match="missing"):
         read_inspection(tmp_path)
-    write_inspection(tmp_path / "inspection", {}, [], [])
+    write_tables(tmp_path / "inspection", {}, answers=[], candidates=[])
     (tmp_path / "inspection/meta.json").write_text("[]")
     with pytest.raises(DataError, match="meta.json"):
         read_inspection(tmp_path / "inspection")

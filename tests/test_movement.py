@@ -2,7 +2,7 @@
 
 import pytest
 
-from lactchain.data.movement import endless_rate, movement_metrics
+from lactchain.data.figures import endless_rate, movement_metrics
 from lactchain.types import Action, Trajectory
 
 

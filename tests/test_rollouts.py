@@ -15,14 +15,8 @@ from lactchain.data import rollouts as module
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
 from lactchain.data.evaluations import EpisodeResult
-from lactchain.data.rollouts import (
-    Rollouts,
-    collection_metrics,
-    episode_results,
-    evaluate,
-    summarize,
-    time_metrics,
-)
+from lactchain.data.figures import collection_metrics, summarize, time_metrics
+from lactchain.data.rollouts import Rollouts, episode_results, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories

@@ -13,8 +13,8 @@ from training_setups import changed
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, ILQLConfig, RunConfig, recast
 from lactchain.data.base_models import prepare_tiny_actor
+from lactchain.data.inspections import read_valued_tokens
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.data.valued_tokens import read_valued_tokens
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import Interrupted

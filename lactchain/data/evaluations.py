@@ -22,8 +22,6 @@ from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
 VERSION = 1
 AGAIN = "remove it and the summary.json beside it, and give the same command"
-PARTS = {"practised": False, "held_back": True}
-"""Start states apart: the name of each part, and whether its states are held back."""
 Values = TypeVar("Values", "StateValues", "CompletionValues")
 Result = TypeVar("Result")
 
@@ -128,36 +126,6 @@ class EpisodeResult:
     num_actions: int
     shortest: int | None = None
     held_back: bool = False
-
-
-def by_part(results: Sequence[EpisodeResult]) -> dict[str, list[EpisodeResult]]:
-    """Episodes from practised start states and from those held back; empty where none is."""
-    if not any(result.held_back for result in results):
-        return {}
-    parts = {name: [r for r in results if r.held_back == kind] for name, kind in PARTS.items()}
-    return {name: part for name, part in parts.items() if part}
-
-
-def practised(figures: Mapping[str, Any], name: str) -> Any:
-    """A figure of practised start states, as those held back decide nothing; None if not there."""
-    return figures.get(f"practised/{name}", figures.get(name))
-
-
-def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    """`success_rate`, `success_within_2_chains` and `actions_over_shortest` of N > 0 episodes.
-
-    The last is over solved episodes whose shortest path is known; NaN where there are none.
-    """
-    solved = [result for result in results if result.success]
-    known = [result for result in solved if result.shortest is not None]
-    shortest = sum(result.shortest for result in known)
-    return {
-        "success_rate": len(solved) / len(results),
-        "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
-        "actions_over_shortest": sum(r.num_actions for r in known) / shortest
-        if shortest
-        else float("nan"),
-    }
 
 
 def write_values(path: str | Path, values: StateValues | CompletionValues) -> None:

@@ -1,4 +1,4 @@
-"""What a round of a pipeline leaves for people to look at: answers and candidates, valued.
+"""What runs leave for people to look at: answers and candidates of a round, values of tokens.
 
 A folder RUN/round_N/inspection (N = 0: before the first round) holds two tables in parquet (schema
 version 1), `meta.json`, and a manifest. A row of `answers.parquet` is a start state:
@@ -32,13 +32,29 @@ the round's pairs that were asked the same text, by the actor before it learnt f
     chosen, rejected: whether it is the one or the other in some pair of the round
 
 Numbers that are not known are null: values of a round without a critic, exact ones where there is
-no exact model. Half a surrogate pair, which no such table can hold, stands as its number.
+no exact model.
+
+A folder RUN/token_values holds in the same way what a value model makes of a few episodes' tokens.
+A row of `decisions.parquet` is a decision of one of these episodes, in their order:
+
+    episode: its place among the episodes that were read or played
+    chosen: why it is here: "best" or "worst" by its return, or "first" of the others
+    return: of the episode, not discounted
+    decision: its place in the episode
+    state: as the environment's view gives it, as JSON text; null where that is not known
+    prompt, completion: what was shown, and what was said
+    tokens: of the completion, as texts
+    q: of each token the least Q(s, token), by the target network where there is one
+    v: V(s) before each token
+    reward: of the decision
+
+The advantage of a token is q − v, as actors are guided by it. Half a surrogate pair, which no such
+table can hold, stands as its number. Add-ons write all of this (`recorder` and `token_values`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +63,8 @@ import pyarrow as pa
 
 from lactchain.data import parquet
 from lactchain.errors import DataError
-from lactchain.storage.files import read_json, write_json
-from lactchain.storage.manifests import verify_manifest, write_manifest
+from lactchain.storage.files import read_json
+from lactchain.storage.manifests import verify_manifest
 
 VERSION = 1
 _TEXTS, _NUMBERS = pa.list_(pa.string()), pa.list_(pa.float64())
@@ -88,9 +104,20 @@ CANDIDATES = pa.schema({
     "chosen": pa.bool_(),
     "rejected": pa.bool_(),
 })  # fmt: skip
-TABLES = {"answers": ANSWERS, "candidates": CANDIDATES}
-
-Row = Mapping[str, Any]
+DECISIONS = pa.schema({
+    "episode": pa.int64(),
+    "chosen": pa.string(),
+    "return": pa.float64(),
+    "decision": pa.int64(),
+    "state": pa.string(),
+    "prompt": pa.string(),
+    "completion": pa.string(),
+    "tokens": _TEXTS,
+    "q": _NUMBERS,
+    "v": _NUMBERS,
+    "reward": pa.float64(),
+})  # fmt: skip
+SCHEMAS = {"answers": ANSWERS, "candidates": CANDIDATES, "decisions": DECISIONS}
 
 
 @dataclass(frozen=True)
@@ -109,83 +136,46 @@ class Inspection:
     candidates: pa.Table
 
 
-def write_inspection(
-    folder: str | Path, meta: Mapping[str, Any], answers: Sequence[Row], candidates: Sequence[Row]
-) -> None:
-    """Writes the tables, from rows with a value for each column, and last their manifest.
+@dataclass(frozen=True)
+class ValuedTokens:
+    """The values of tokens along a few episodes.
 
-    Raises:
-        DiskError: the folder cannot be written.
+    Attributes:
+        meta: the `method` of the values ("ilql" or "mc") and its `gamma` per token; how many
+            `episodes` are here, `of` how many; and the `most_decisions` of each.
+        decisions: the table, with the columns of `DECISIONS`.
     """
-    rows = {"answers": answers, "candidates": candidates}
-    write_tables(folder, meta, {name: (TABLES[name], some) for name, some in rows.items()})
 
-
-def write_tables(
-    folder: str | Path,
-    meta: Mapping[str, Any],
-    tables: Mapping[str, tuple[pa.Schema, Sequence[Row]]],
-) -> None:
-    """Writes tables by name, each from rows with a value for each column, and last their manifest.
-
-    Raises:
-        DiskError: the folder cannot be written.
-    """
-    folder = Path(folder)
-    for name, (schema, rows) in tables.items():
-        table = pa.Table.from_pylist([_storable(row) for row in rows], schema)
-        parquet.write_table(folder / f"{name}.parquet", table, name, VERSION)
-    write_json(folder / "meta.json", meta)
-    write_manifest(folder, {})
+    meta: Mapping[str, Any]
+    decisions: pa.Table
 
 
 def read_inspection(folder: str | Path) -> Inspection:
-    """Reads what `write_inspection` wrote.
-
-    Raises:
-        DataError: the folder is missing, damaged or not complete.
-    """
-    meta, tables = read_tables(folder, TABLES)
-    return Inspection(meta, **tables)
+    """What a round has left; `DataError` where it is missing, damaged or not complete."""
+    return Inspection(*_read(folder, "answers", "candidates"))
 
 
-def read_tables(
-    folder: str | Path, schemas: Mapping[str, pa.Schema]
-) -> tuple[dict[str, Any], dict[str, pa.Table]]:
-    """Reads what `write_tables` wrote.
+def read_valued_tokens(folder: str | Path) -> ValuedTokens:
+    """What a value model has left; `DataError` as above."""
+    return ValuedTokens(*_read(folder, "decisions"))
 
-    Raises:
-        DataError: the folder is missing, damaged or not complete.
-    """
+
+def _read(folder: str | Path, *names: str) -> Iterator[Any]:
+    """The meta data, and the tables of some names."""
     folder = Path(folder)
     verify_manifest(folder)
-    with parquet.rows_of(folder, "tables of this schema"):
-        tables = {
-            name: parquet.read_table(folder / f"{name}.parquet", name, VERSION).cast(schema)
-            for name, schema in schemas.items()
-        }
-    return read_json(folder / "meta.json"), tables
+    yield read_json(folder / "meta.json")
+    for name in names:
+        with parquet.rows_of(folder, "tables of this schema"):
+            table = parquet.read_table(folder / f"{name}.parquet", name, VERSION)
+            found = table.cast(SCHEMAS[name])
+        yield found
 
 
 def is_inspection(folder: str | Path) -> bool:
-    """Whether a folder holds all that `write_tables` writes, as it was written."""
+    """Whether a folder holds such tables, whole and as they were written."""
     try:
         verify_manifest(folder)
     except DataError:
         return False
     return True
-
-
-def state_text(state: Mapping[str, Any]) -> str:
-    """A state as these tables hold it."""
-    return json.dumps(state)
-
-
-def _storable(row: Row) -> dict[str, Any]:
-    return {name: _as_utf8(value) for name, value in row.items()}
-
-
-def _as_utf8(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    return [_as_utf8(part) for part in value] if isinstance(value, list | tuple) else value

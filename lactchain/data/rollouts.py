@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,22 +16,19 @@ import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode, RecordedText, all_episodes, sampled_episodes
-from lactchain.data.evaluations import PARTS, EpisodeResult, by_part, success_figures
-from lactchain.data.movement import endless_rate, movement_metrics
+from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.figures import endless_rate, part_figures, summarize, time_metrics
 from lactchain.data.shards import derive_seed, stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments import patience
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
-from lactchain.errors import ConfigError
 from lactchain.runs.progress import under_way
 from lactchain.types import Action, Policy, RowPolicy, Trajectory
 
 LISTEN_SECONDS = 1.0
 """How long a rollout waits for answers before it looks whether it is to stop."""
-
-log = logging.getLogger(__name__)
 
 
 class Rollouts:
@@ -312,44 +308,6 @@ def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> lis
     return results
 
 
-def summarize(
-    results: Sequence[EpisodeResult], trajectories: Sequence[Trajectory]
-) -> dict[str, float]:
-    """The figures of an evaluation.
-
-    Those of `success_figures` and `movement_metrics`; `mean_chain_length`, executed actions per
-    legal completion; `invalid_rate`, of all completions; `episode_return`, undiscounted.
-    """
-    if not results:
-        raise ConfigError("evaluation: expected a start state with a way to the goal, found none")
-    return {
-        "num_episodes": len(results),
-        **success_figures(results),
-        "mean_chain_length": _mean_chain_length(trajectories),
-        "invalid_rate": _share_invalid(trajectories),
-        "episode_return": float(np.mean([t.episode_return for t in trajectories])),
-        **movement_metrics(trajectories),
-    }
-
-
-def part_figures(
-    env: LanguageEnv, results: Sequence[EpisodeResult], trajectories: Sequence[Trajectory]
-) -> dict[str, float]:
-    """The same figures of practised start states and of those held back: `held_back/success_rate`.
-
-    Empty where none is held back.
-    """
-    played: dict[bool, list[Trajectory]] = {False: [], True: []}
-    for trajectory in trajectories:
-        played[trajectory.infos[0]["state"] in env.held_back].append(trajectory)
-    _warn_if_alike(played[False], played[True])
-    return {
-        f"{name}/{key}": value
-        for name, part in by_part(results).items()
-        for key, value in summarize(part, played[PARTS[name]]).items()
-    }
-
-
 def collect(
     policy: Policy, world: Rollouts | EnvironmentConfig | str, num_episodes: int, seed: int = 0
 ) -> list[Trajectory]:
@@ -386,47 +344,3 @@ def evaluate(
     figures = summarize(results, trajectories) | {"endless_rate": endless}
     parts = part_figures(env, results, trajectories)
     return results, figures | parts | time_metrics(tally)
-
-
-def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of each kind of work over all processes, `time/generate_seconds` and so on.
-
-    And completions per second of one process, with everything: `time/chains_per_second`.
-    """
-    seconds = {name: value for name, value in tally.items() if name.endswith("_seconds")}
-    figures = {f"time/{name}": value for name, value in seconds.items()}
-    return figures | {"time/chains_per_second": tally["num_chains"] / sum(seconds.values())}
-
-
-def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What a collection of episodes looks like: returns, success, chains, invalid completions."""
-    return {
-        "num_episodes": len(trajectories),
-        "num_chains": sum(map(len, trajectories)),
-        "num_env_steps": sum(sum(t.num_actions) for t in trajectories),
-        "rollout/episode_return": float(np.mean([t.episode_return for t in trajectories])),
-        "rollout/success_rate": float(np.mean([t.infos[-1]["success"] for t in trajectories])),
-        "rollout/chain_length": _mean_chain_length(trajectories),
-        "rollout/invalid_rate": _share_invalid(trajectories),
-    }
-
-
-def _warn_if_alike(practised: Sequence[Trajectory], held_back: Sequence[Trajectory]) -> None:
-    """Says so when the texts of states that are held back are practised all the same."""
-    known = {trajectory.observations[0] for trajectory in practised}
-    if alike := sum(trajectory.observations[0] in known for trajectory in held_back):
-        log.warning(
-            "%d of %d start states that are held back read like practised ones: name the fields"
-            " that the template shows in environment.held_back.by",
-            *(alike, len(held_back)),
-        )
-
-
-def _mean_chain_length(trajectories: Sequence[Trajectory]) -> float:
-    """Executed actions per legal completion; 0 where there is none."""
-    infos = [info for t in trajectories for info in t.infos[1:] if not info["invalid_action"]]
-    return float(np.mean([len(info["executed"]) for info in infos])) if infos else 0.0
-
-
-def _share_invalid(trajectories: Sequence[Trajectory]) -> float:
-    return float(np.mean([info["invalid_action"] for t in trajectories for info in t.infos[1:]]))

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lactchain.data.movement import loops
+from lactchain.data.figures import loops
 from lactchain.environments.views import State
 from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of

@@ -23,10 +23,15 @@ from lactchain.data.evaluations import (
     read_episodes,
     read_values,
 )
-from lactchain.data.inspections import Inspection, is_inspection, read_inspection
+from lactchain.data.inspections import (
+    Inspection,
+    ValuedTokens,
+    is_inspection,
+    read_inspection,
+    read_valued_tokens,
+)
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.data.valued_tokens import FOLDER, ValuedTokens, read_valued_tokens
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, DataError
@@ -96,7 +101,7 @@ class RunView:
     @cached_property
     def token_values(self) -> ValuedTokens | None:
         """What a value model makes of a few episodes' tokens; of a damaged record, None."""
-        folder = self.directory / FOLDER
+        folder = self.directory / "token_values"
         return read_valued_tokens(folder) if is_inspection(folder) else None
 
     @cached_property

@@ -3,7 +3,7 @@
 Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
 episode), RUN/samples/*.parquet, RUN/summary.json and, where completions are ranked by values,
 RUN/completion_values.json; of an actor that values guide, RUN/token_values
-(`lactchain.data.valued_tokens`).
+(`lactchain.data.inspections`).
 Decoding and temperature are the actor's: greedy and free by default, with --actor.decoding
 constrained or scored as alternatives.
 """

@@ -27,6 +27,7 @@ from lactchain.data.episodes import (
     recorded_texts,
     sampled_states,
 )
+from lactchain.data.figures import time_metrics
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
@@ -36,7 +37,7 @@ from lactchain.data.preferences import (
     require_pairs,
     write_pairs,
 )
-from lactchain.data.rollouts import Rollouts, time_metrics
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed, work_through
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import FAR_SIGHTED

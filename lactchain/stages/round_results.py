@@ -10,7 +10,8 @@ from typing import Any
 
 from lactchain.config.settings import ActorConfig
 from lactchain.data import alarms
-from lactchain.data.evaluations import AGAIN, PARTS, practised
+from lactchain.data.evaluations import AGAIN
+from lactchain.data.figures import PARTS, practised
 from lactchain.runs import distributed
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.run import Run

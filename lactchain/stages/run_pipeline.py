@@ -23,7 +23,7 @@ from lactchain import plugins
 from lactchain.config.parsing import differences, to_dict
 from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
 from lactchain.data import alarms
-from lactchain.data.evaluations import practised
+from lactchain.data.figures import practised
 from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
 from lactchain.errors import CollapseError

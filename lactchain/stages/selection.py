@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from lactchain.config.settings import GuidedActorConfig, RunConfig
-from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
+from lactchain.data.evaluations import EpisodeResult, read_episodes
+from lactchain.data.figures import practised
 from lactchain.data.intervals import paired_interval
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate

@@ -51,7 +51,7 @@ class TrainValuesConfig:
 def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     """A value model on the episodes of a configuration, in RUN/values; returns the last losses.
 
-    RUN/token_values is what it makes of a few of them (`lactchain.data.valued_tokens`).
+    RUN/token_values is what it makes of a few of them (`lactchain.data.inspections`).
 
     Raises:
         DataError: the episodes are damaged or do not fit the actor.

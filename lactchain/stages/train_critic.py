@@ -26,10 +26,10 @@ from lactchain.config.settings import (
     TrainingConfig,
 )
 from lactchain.data.episodes import check_practised, decision_states
-from lactchain.data.evaluations import PARTS, StateValues, write_values
+from lactchain.data.evaluations import StateValues, write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
+from lactchain.data.figures import PARTS, collection_metrics
 from lactchain.data.intervals import r2, resampled_interval, rmse
-from lactchain.data.rollouts import collection_metrics
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.runs import distributed

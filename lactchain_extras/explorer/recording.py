@@ -6,6 +6,7 @@ These are played, and the round's critic reads what they lead to.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import Counter, defaultdict
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from lactchain.config.settings import ActorConfig
+from lactchain.data import parquet
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import can_enumerate
-from lactchain.data.inspections import is_inspection, state_text, write_inspection
+from lactchain.data.inspections import SCHEMAS, VERSION, is_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
@@ -33,6 +36,8 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
+from lactchain.storage.files import write_json
+from lactchain.storage.manifests import write_manifest
 from lactchain.types import Action, Discount, PreferencePair, Trajectory
 
 if TYPE_CHECKING:
@@ -102,11 +107,15 @@ class Recorder:
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
         answers = zip(self.asked, greedy, self._known(stage), worth, strict=False)
         asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
-        write_inspection(
+        write_tables(
             folder,
             self._meta(critic),
-            [told(e.actions[0]) | _answer(place, e) | known | w for place, e, known, w in answers],
-            [told(c.action) | _candidate(place, c, o, w["q"]) for place, c, o, w in asked],
+            answers=[
+                told(e.actions[0]) | _answer(place, e) | known | w for place, e, known, w in answers
+            ],
+            candidates=[
+                told(c.action) | _candidate(place, c, o, w["q"]) for place, c, o, w in asked
+            ],
         )
 
     @cached_property
@@ -301,3 +310,34 @@ def _candidate(place: int, candidate: Candidate, outcome: Trajectory, score: flo
         "chosen": candidate.chosen,
         "rejected": candidate.rejected,
     }
+
+
+def write_tables(
+    folder: str | Path, meta: Mapping[str, Any], **tables: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes tables by name, each from rows with a value for each column, and last their manifest.
+
+    Raises:
+        DiskError: the folder cannot be written.
+    """
+    folder = Path(folder)
+    for name, rows in tables.items():
+        table = pa.Table.from_pylist([_storable(row) for row in rows], SCHEMAS[name])
+        parquet.write_table(folder / f"{name}.parquet", table, name, VERSION)
+    write_json(folder / "meta.json", meta)
+    write_manifest(folder, {})
+
+
+def state_text(state: Mapping[str, Any]) -> str:
+    """A state as these tables hold it."""
+    return json.dumps(state)
+
+
+def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _as_utf8(value) for name, value in row.items()}
+
+
+def _as_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return [_as_utf8(part) for part in value] if isinstance(value, list | tuple) else value

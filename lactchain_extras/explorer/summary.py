@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lactchain.data.alarms import RULES
-from lactchain.data.evaluations import EpisodeResult, by_part
+from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.figures import by_part
 from lactchain.data.intervals import share_interval
 from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, round_of

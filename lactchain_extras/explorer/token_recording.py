@@ -1,4 +1,4 @@
-"""Leaves what a value model makes of a few episodes' tokens: `lactchain.data.valued_tokens`."""
+"""Leaves what a value model makes of a few episodes' tokens: `lactchain.data.inspections`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lactchain.data.inspections import state_text
-from lactchain.data.valued_tokens import FOLDER, write_valued_tokens
 from lactchain.errors import Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.run import Run
 from lactchain.types import Trajectory
-from lactchain_extras.explorer.recording import TokenTexts
+from lactchain_extras.explorer.recording import TokenTexts, state_text, write_tables
 
 if TYPE_CHECKING:
     from lactchain.data.token_view import TokenView
@@ -96,7 +94,7 @@ def record_token_values(
     meta = {"method": model.meaning.method, "gamma": model.meaning.gamma}
     meta |= {"episodes": len(shown.chosen), "of": shown.of, "most_decisions": MAX_DECISIONS}
     if distributed.is_main():
-        write_valued_tokens(run.path(FOLDER), meta, rows)
+        write_tables(run.path("token_values"), meta, decisions=rows)
 
 
 def _row(shown: Telling, episode: int, decision: int) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import gymnasium as gym
 
 from lactchain.config.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
-from lactchain.data.movement import movement_metrics
-from lactchain.data.rollouts import Rollouts, collection_metrics, time_metrics
+from lactchain.data.figures import collection_metrics, movement_metrics, time_metrics
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import write_trajectories
