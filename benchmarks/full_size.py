@@ -46,7 +46,7 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.runs.console import table
 from lactchain.stages import train_simpo
-from lactchain.stages.running import Batch
+from lactchain.stages.running import BatchSettings
 from lactchain.trainers.simpo import PreferenceCollator, completion_logprobs
 from lactchain_extras.memory import memory_of
 
@@ -69,7 +69,7 @@ UPDATES = {
 }
 EPISODES = {"collect.num_episodes": 2, "collect.num_envs": 2, "collect.shard_size": 2}
 ANSWER = "actor.max_new_tokens"
-LEARNING = Batch("training.batch_size", ANSWER)
+LEARNING = BatchSettings("training.batch_size", ANSWER)
 PLAYED = {"trajectories": "runs/collect_rollouts_mistral7b/trajectories"}
 
 
@@ -86,16 +86,16 @@ class Stage:
 
     script: str
     settings: Mapping[str, Any]
-    batch: Batch | None
+    batch: BatchSettings | None
     dtypes: tuple[str, ...] = ("actor.dtype",)
 
 
 STAGES = (
-    Stage("collect_rollouts", WORLD | EPISODES, Batch("collect.num_envs", ANSWER)),
+    Stage("collect_rollouts", WORLD | EPISODES, BatchSettings("collect.num_envs", ANSWER)),
     Stage(
         "train_critic",
         WORLD | UPDATES | PLAYED | {"compare_with_exact": False},
-        Batch("training.batch_size", "critic.max_length"),
+        BatchSettings("training.batch_size", "critic.max_length"),
         ("actor.dtype", "critic.dtype"),
     ),
     Stage(
@@ -109,7 +109,7 @@ STAGES = (
             "preferences.states_per_shard": 2,
             "preferences.min_margin": 0,
         },
-        Batch("preferences.states_per_shard", ANSWER),
+        BatchSettings("preferences.states_per_shard", ANSWER),
     ),
     Stage(
         "train_simpo",
@@ -122,7 +122,7 @@ STAGES = (
     Stage(
         "evaluate",
         WORLD | {"evaluation.num_samples": 3, "evaluation.num_envs": 4},
-        Batch("evaluation.num_envs", ANSWER),
+        BatchSettings("evaluation.num_envs", ANSWER),
     ),
     Stage("export", {}, None, ()),
 )

@@ -50,7 +50,7 @@ def main() -> None:
     options, settings = parser.parse_known_args()
     torch.set_num_threads(1)
     config = parse(TrainILQLConfig, ["--config", options.config, *settings])
-    view = read_view(config, load_own_tokenizer(config.actor))
+    _, view, _ = read_view(config, load_own_tokenizer(config.actor))
     view = first_episodes(view, options.episodes)
     tokens = int(view.num_tokens.sum())
     print(f"{len(view)} decisions of {options.episodes} episodes, {tokens} agent tokens")

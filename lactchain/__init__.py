@@ -32,7 +32,7 @@ _MODULES = {
     "models.critic": "EmbeddingCritic",
     "data.episodes": "Episode Region",
     "data.rollouts": "Rollouts collect evaluate",
-    "data.trajectories": "read_trajectories transitions write_trajectories",
+    "data.trajectories": "read_trajectories write_trajectories",
     "data.preferences": "chain_advantages make_pairs read_pairs write_pairs",
     "baselines.training": "train_agent",
     "saved": "load_agent load_critic load_policy load_values",

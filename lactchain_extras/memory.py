@@ -16,7 +16,7 @@ from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSetti
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
 from lactchain.runs.console import console, plain, table
-from lactchain.stages.running import NOTHING_MADE, Batch, mend
+from lactchain.stages.running import NOTHING_MADE, BatchSettings, mend
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -25,7 +25,7 @@ LETTERS_PER_TOKEN = 3
 """A cautious guess: English has more than four."""
 
 
-def print_memory(config: Any, batches: Sequence[Batch]) -> None:
+def print_memory(config: Any, batches: Sequence[BatchSettings]) -> None:
     """Prints what each batch takes beside what the device has."""
     from lactchain.models.runtime import available_memory, device
 
@@ -41,7 +41,7 @@ def print_memory(config: Any, batches: Sequence[Batch]) -> None:
             console.print(plain(f"too much: {mend([batch])}"), soft_wrap=True)
 
 
-def memory_of(config: Any, batch: Batch) -> dict[str, float]:
+def memory_of(config: Any, batch: BatchSettings) -> dict[str, float]:
     """Bytes by what they are for; nothing where no model is loaded for such a batch."""
     group, model = _part(config, batch.rows), _part(config, batch.tokens)
     name = batch.rows.rpartition(".")[2]

@@ -15,7 +15,7 @@ from lactchain.config.settings import RunConfig, SamplerConfig, TrainingConfig, 
 from lactchain.environments.language import make_language_env
 from lactchain.models.prompting import PromptTemplate
 from lactchain.stages import run_pipeline
-from lactchain.stages.running import Batch
+from lactchain.stages.running import BatchSettings
 from lactchain.stages.sizing import fill, measure_world
 from lactchain.stages.token_values import batches_of
 from lactchain_extras.memory import memory_of
@@ -197,8 +197,8 @@ def test_the_search_on_cartpole_has_the_settings_of_the_race():
     assert (config.environment, config.target) == (CARTPOLE.world, CARTPOLE.target)
 
 
-ANSWERING = Batch("evaluation.num_envs", "actor.max_new_tokens")
-LEARNING = Batch("training.batch_size", "actor.max_new_tokens")
+ANSWERING = BatchSettings("evaluation.num_envs", "actor.max_new_tokens")
+LEARNING = BatchSettings("training.batch_size", "actor.max_new_tokens")
 
 
 @pytest.mark.parametrize(

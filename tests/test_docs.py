@@ -25,7 +25,7 @@ from lactchain.command import arguments_of
 from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import STRATEGIES
-from lactchain.data.alarms import RULES, Rule
+from lactchain.data.alarms import RULES, Alarm
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.trajectories import write_trajectories
@@ -198,7 +198,7 @@ def test_alarms_are_those_of_the_rules():
     assert RUNS.table("Alarms", "alarm") == rules
 
 
-def side(rule: Rule) -> str:
+def side(rule: Alarm) -> str:
     return "below" if rule.from_below else "above"
 
 

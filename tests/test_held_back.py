@@ -221,7 +221,7 @@ def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_
     tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
     with pytest.raises(DataError, match=r"record\.parquet: expected no decision in a state that"):
         read_view(config, tokenizer)
-    assert len(read_view(replace(config, environment=GRID), tokenizer))
+    assert len(read_view(replace(config, environment=GRID), tokenizer)[1])
 
 
 # --- what is evaluated ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from lactchain.models.loading import load_actor, readable
 from lactchain.models.runtime import available_memory, free_memory, is_out_of_memory
 from lactchain.runs import process
 from lactchain.stages import collect_rollouts, train_bc, train_critic
-from lactchain.stages.running import Batch, enough_memory
+from lactchain.stages.running import BatchSettings, enough_memory
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain_extras.memory import memory_of
@@ -28,8 +28,8 @@ from lactchain_extras.memory import memory_of
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from random_models import ACTOR, SHAPES  # noqa: E402
 
-CLONING = Batch("training.batch_size", "actor.max_new_tokens")
-VALUING = Batch("training.batch_size", "critic.max_length")
+CLONING = BatchSettings("training.batch_size", "actor.max_new_tokens")
+VALUING = BatchSettings("training.batch_size", "critic.max_length")
 LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
 
 

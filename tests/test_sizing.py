@@ -186,8 +186,8 @@ def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(tmp_path):
 
 
 def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
-    filled, choices = fill(preset(), measure_world(GRID), processes=1)
-    assert [choice.key for choice in choices] == [rule.key for rule in RULES]
+    filled, chosen = fill(preset(), measure_world(GRID), processes=1)
+    assert [*chosen] == [rule.key for rule in RULES]
     assert not any(is_null(filled, rule.key) for rule in RULES)
     assert filled.environment.max_chain_length == 9
     assert filled.critic.config.gamma == 0.8
@@ -199,10 +199,10 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
 
 def test_what_is_given_is_kept_and_counts_in_what_follows():
     given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
-    filled, choices = fill(given, measure_world(GRID), processes=1)
+    filled, chosen = fill(given, measure_world(GRID), processes=1)
     assert filled.critic.config.gamma == 0.5
     assert filled.simpo.training.num_epochs == 310
-    assert "critic.config.gamma" not in [choice.key for choice in choices]
+    assert "critic.config.gamma" not in chosen
 
 
 def test_an_update_has_the_same_rows_on_any_number_of_processes():

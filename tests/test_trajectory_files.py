@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lactchain.data import parquet
 from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import read_trajectories, to_table, transitions, write_trajectories
+from lactchain.data.trajectories import read_trajectories, to_table, write_trajectories
 from lactchain.errors import DataError
 from lactchain.storage.manifests import write_run_file
 from lactchain.types import Action, Trajectory
@@ -208,44 +208,3 @@ def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"groups.parquet: damaged, in row group 1 of 3"):
         read_trajectories(path)
-
-
-def test_transitions_of_two_episodes_by_hand():
-    won = episode(((0.0, 2.0), (1.0,)))
-    cut = episode(((0.0,), ()), terminated=False, truncated=True)
-    view = transitions([won, episode(()), cut], gamma=0.5, final_values=[9.0, 9.0, 8.0])
-    assert view.observations == ["observation 0", "observation 1"] * 2
-    assert view.next_observations == ["observation 1", "observation 2"] * 2
-    assert [action.token_ids[-1] for action in view.actions] == [0, 1, 0, 1]
-    np.testing.assert_array_equal(view.rewards, [1.0, 1.0, 0.0, 0.0])
-    np.testing.assert_array_equal(view.discounts, [0.25, 0.0, 0.5, 0.5])
-    np.testing.assert_array_equal(view.returns, [1.25, 1.0, 2.0, 4.0])
-    np.testing.assert_array_equal(view.terminated, [False, True, False, False])
-    np.testing.assert_array_equal(view.truncated, [False, False, False, True])
-    np.testing.assert_array_equal(view.episodes, [0, 0, 2, 2])
-    assert len(view) == 4
-
-
-def test_transitions_discount_per_chain():
-    view = transitions([episode(((0.0, 2.0), (1.0,)))], gamma=0.5, discount_per="chain")
-    np.testing.assert_array_equal(view.rewards, [2.0, 1.0])
-    np.testing.assert_array_equal(view.discounts, [0.5, 0.0])
-    np.testing.assert_array_equal(view.returns, [2.5, 1.0])
-
-
-def test_transitions_of_nothing_are_empty():
-    view = transitions([], gamma=0.9)
-    assert len(view) == 0
-    assert view.returns.shape == view.terminated.shape == (0,)
-
-
-def test_returns_of_transitions_obey_their_own_recursion():
-    draw = np.random.default_rng(0)
-    episodes = [
-        episode(tuple(tuple(draw.normal(size=draw.integers(1, 4))) for _ in range(5)))
-        for _ in range(4)
-    ]
-    view = transitions(episodes, gamma=0.9)
-    for n in range(len(view) - 1):
-        following = view.returns[n + 1] if view.episodes[n] == view.episodes[n + 1] else 0.0
-        assert view.returns[n] == pytest.approx(view.rewards[n] + view.discounts[n] * following)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Rule:
+class Alarm:
     """A figure of a round, and from where on it is alarming.
 
     Attributes:
@@ -61,7 +61,7 @@ class Rule:
 
 
 RULES = (
-    Rule(
+    Alarm(
         "silence",
         ("sampled_invalid_rate", "rollout/invalid_rate"),
         0.3,
@@ -69,49 +69,49 @@ RULES = (
         "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight, or clone longer",
         before="clone first, or longer (warm_start), or set actor.decoding to constrained",
     ),
-    Rule(
+    Alarm(
         "single_actions",
         ("rollout/single_rate",),
         0.9,
         "hardly any chain has a second action; that is right only where chance decides much",
         "lower simpo.training.learning_rate, raise environment.chain_cost",
     ),
-    Rule(
+    Alarm(
         "endless_chains",
         ("endless_rate",),
         0.5,
         "episodes fail on chains that are all as long as they may be",
         "lower environment.max_chain_length, or train the critic on more episodes",
     ),
-    Rule(
+    Alarm(
         "bumps",
         ("bump_rate",),
         0.5,
         "most actions leave the state as it was",
         "train the critic on more episodes, sample more completions to each state",
     ),
-    Rule(
+    Alarm(
         "revisits",
         ("revisit_rate",),
         0.5,
         "most completions lead back to where the episode has been",
         "train the critic on more episodes, sample more completions to each state",
     ),
-    Rule(
+    Alarm(
         "loops",
         ("loop_rate",),
         0.5,
         "most episodes get the same completion to the same state again and again",
         "raise simpo.preferences.share_after_completion, train the critic on more episodes",
     ),
-    Rule(
+    Alarm(
         "no_spread",
         ("pairs/no_spread_rate",),
         0.9,
         "in most states all chains are worth the same; that is right only when little is to learn",
         "train the critic on more episodes, lower simpo.preferences.min_margin",
     ),
-    Rule(
+    Alarm(
         "not_reading",
         ("retrieval_skill",),
         0.05,
@@ -120,7 +120,7 @@ RULES = (
         from_below=True,
         before="clone longer (warm_start.behavior.num_chains), and more shortest paths",
     ),
-    Rule(
+    Alarm(
         "fell",
         ("success_lost",),
         0.5,

@@ -18,7 +18,7 @@ from lactchain.types import Trajectory
 
 Thing = TypeVar("Thing")
 
-Sample = Literal["reported", "selection"]
+StartSample = Literal["reported", "selection"]
 
 Limits = Mapping[str, Sequence[int]]
 """Least and greatest value of some fields of a state, both included."""
@@ -95,7 +95,9 @@ def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
     return list(islice(rounds(), count))
 
 
-def sampled_starts(env: LanguageEnv, count: int | None, sample: Sample = "reported") -> list[State]:
+def sampled_starts(
+    env: LanguageEnv, count: int | None, sample: StartSample = "reported"
+) -> list[State]:
     """Some states in which an episode can begin, the same in all runs; all of them for None.
 
     They are drawn by rank of a hash: the first ones are reported of, and rounds are compared by the

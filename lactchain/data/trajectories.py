@@ -1,16 +1,11 @@
-"""Trajectories in parquet, one row per episode, and a flat view of them, one row per chain.
-
-The columns are those of `to_table`; `dataset_card.md` beside this file says what they hold.
-"""
+"""Trajectories in parquet, one row per episode, in the columns of `to_table`."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from lactchain.data import parquet
@@ -93,75 +88,6 @@ def plain_infos(
     ]
     *before, last = nothing, *played
     return *before, last | {"success": success}
-
-
-@dataclass(frozen=True)
-class Transitions:
-    """N chains of any number of episodes, one after another; row n is one chain.
-
-    Attributes:
-        observations: N texts in which the policy answered.
-        actions: N completions.
-        rewards: (N,) reward r of each chain, discounted inside it as `discount_per` says.
-        discounts: (N,) what multiplies the value of the next observation: γ^k (or γ per chain)
-            times (1 − terminated).
-        next_observations: N texts in which the chain ended.
-        terminated, truncated: (N,) whether the episode ended there, and how.
-        returns: (N,) Monte-Carlo returns, R = r + discount · R of the next row of the episode.
-        episodes: (N,) index of the trajectory that the row belongs to.
-    """
-
-    observations: list[str]
-    actions: list[Action]
-    rewards: np.ndarray
-    discounts: np.ndarray
-    next_observations: list[str]
-    terminated: np.ndarray
-    truncated: np.ndarray
-    returns: np.ndarray
-    episodes: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.observations)
-
-
-def transitions(
-    trajectories: Sequence[Trajectory],
-    gamma: float,
-    discount_per: str = "action",
-    final_values: Sequence[float] | None = None,
-) -> Transitions:
-    """The flat view of episodes, in their order.
-
-    Args:
-        gamma: discount, per primitive action or per chain.
-        discount_per: "action" (the semi-Markov return) or "chain".
-        final_values: value of the last observation of each trajectory, which the returns of
-            episodes that were cut bootstrap from; 0 for each when not given.
-    """
-    values = np.zeros(len(trajectories)) if final_values is None else final_values
-    lengths = [len(t) for t in trajectories]
-    places = [(t, n + 1 == len(t)) for t in trajectories for n in range(len(t))]
-    terminated = np.array([last and t.terminated for t, last in places], dtype=bool)
-    discounts = _concatenate(t.chain_discounts(gamma, discount_per) for t in trajectories)
-    return Transitions(
-        observations=parquet.flatten(t.observations[:-1] for t in trajectories),
-        actions=parquet.flatten(t.actions for t in trajectories),
-        rewards=_concatenate(t.chain_rewards(gamma, discount_per) for t in trajectories),
-        discounts=discounts * ~terminated,
-        next_observations=parquet.flatten(t.observations[1:] for t in trajectories),
-        terminated=terminated,
-        truncated=np.array([last and t.truncated for t, last in places], dtype=bool),
-        returns=_concatenate(
-            t.returns(gamma, discount_per, value)
-            for t, value in zip(trajectories, values, strict=True)
-        ),
-        episodes=np.repeat(np.arange(len(trajectories)), lengths),
-    )
-
-
-def _concatenate(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty(0), *arrays])
 
 
 def _parse_infos(

@@ -13,10 +13,10 @@ from lactchain.data.episodes import sampled_episodes
 from lactchain.data.figures import collection_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.runs.run import Run
-from lactchain.stages.running import Batch, stage
+from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import Trajectory
 
-BATCHES = (Batch("collect.num_envs", "actor.max_new_tokens"),)
+BATCHES = (BatchSettings("collect.num_envs", "actor.max_new_tokens"),)
 
 
 @dataclass(frozen=True)

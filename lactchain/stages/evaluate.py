@@ -14,7 +14,7 @@ from typing import Any
 from lactchain import plugins
 from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
-from lactchain.data.episodes import Sample, sampled_starts
+from lactchain.data.episodes import StartSample, sampled_starts
 from lactchain.data.evaluations import write_episodes, write_values
 from lactchain.data.exact_values import estimate_completion_values, expected_figures
 from lactchain.data.intervals import share_interval
@@ -24,7 +24,7 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
-from lactchain.stages.running import Batch, stage
+from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import RememberingPolicy
 
 EPISODES = 500
@@ -44,7 +44,7 @@ class EvaluationConfig(Bounded):
     num_starts: AtLeast1 | None = None
     """Start states to play from, the same in all runs; the success then has an interval of 95 %,
     success_rate_low to success_rate_high. Null: all."""
-    sample: Sample = "reported"
+    sample: StartSample = "reported"
     """Which of two samples of start states that is: the one that figures are reported of, or the
     one that a pipeline compares its rounds by."""
     num_samples: AtLeast0 = 10_000
@@ -64,7 +64,7 @@ class EvaluateConfig:
 
 def main(config: EvaluateConfig) -> dict[str, Any]:
     """Plays and samples; returns the figures."""
-    batches = [Batch("evaluation.num_envs", "actor.max_new_tokens")]
+    batches = [BatchSettings("evaluation.num_envs", "actor.max_new_tokens")]
     with stage("Evaluation", config, batches) as begun:
         if begun.is_open:
             begun.finish(evaluate_actor(config, begun.run))

@@ -8,7 +8,7 @@ K is --preferences.num_candidates. What is dropped is counted by reason.
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,9 +43,10 @@ from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import State
 from lactchain.errors import ConfigError, DataError
 from lactchain.runs.run import Run
-from lactchain.stages.running import Batch, stage
+from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ a wrong one, as in a loop, would hear of no other."""
 
 log = logging.getLogger(__name__)
 
-BATCHES = (Batch("preferences.states_per_shard", "actor.max_new_tokens"),)
+BATCHES = (BatchSettings("preferences.states_per_shard", "actor.max_new_tokens"),)
 
 
 @dataclass(frozen=True)
@@ -168,44 +169,19 @@ def make_preferences(
     Raises:
         NoPairsError: every pair was dropped.
     """
-    if folder is None:
-        with TemporaryDirectory() as place:
-            return make_preferences(
-                policy,
-                critic,
-                world,
-                settings,
-                seed=seed,
-                folder=place,
-                explorers=explorers,
-                legal=legal,
-                asked=asked,
-            )
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     settings, env = settings or PreferenceConfig(), rollouts.env
     rank = "return" if critic is None else settings.rank_by
     per_shard = settings.states_per_shard
-    states_seed = derive_seed(seed, "pairs")
-    share = settings.share_after_completion
-    if asked is None and share and env.history != 1:
-        raise ConfigError(
-            f"preferences.share_after_completion: expected 0 with a history of {env.history} items,"
-            f" which it would forget, got {share}; give episodes whose"
-            " texts are asked, by --trajectories"
-        )
-    if asked is None:
-        states = sampled_states(env, settings.num_states, states_seed)
-    else:
-        recorded = round((1.0 if share is None else share) * settings.num_states) if asked else 0
-        states = go_round(asked, recorded, states_seed)
-        states += sampled_states(env, settings.num_states - recorded, states_seed)
+    states = _states_to_ask(env, settings, asked, derive_seed(seed, "pairs"))
+    leads_on = settings.share_after_completion if asked is None else None
 
     def make(shard: int) -> tuple[list[PreferencePair], Counter[str]]:
         before = rollouts.tally.copy()
         part = states[shard * per_shard : (shard + 1) * per_shard]
         shard_seed = derive_seed(seed, "candidates", shard)
-        if asked is None and share:
-            part = some_after_completion(policy, rollouts, part, share, shard_seed)
+        if leads_on:
+            part = some_after_completion(policy, rollouts, part, leads_on, shard_seed)
         candidates = sample_candidates(
             policy,
             rollouts,
@@ -225,9 +201,10 @@ def make_preferences(
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     num_shards = -(-len(states) // per_shard)
-    pairs, tally = work_through(
-        Path(folder), num_shards, make, write_pairs, read_pairs, "preference pairs"
-    )
+    with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        pairs, tally = work_through(
+            Path(place), num_shards, make, write_pairs, read_pairs, "preference pairs"
+        )
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally, len(states)) | time_metrics(tally)
@@ -236,6 +213,31 @@ def make_preferences(
         figures["rollout/single_rate"] = tally["num_single"] / max(1, tally["num_legal"])
     alarms.warn(figures)
     return pairs, figures
+
+
+def _states_to_ask(
+    env: LanguageEnv,
+    settings: PreferenceConfig,
+    asked: Sequence[RecordedText] | None,
+    seed: int,
+) -> list[State | RecordedText]:
+    """States that may be practised, and texts of recorded episodes, as many as settings say.
+
+    Raises:
+        ConfigError: the states are to follow a completion, which the text would forget.
+    """
+    share = settings.share_after_completion
+    if asked is None:
+        if share and env.history != 1:
+            raise ConfigError(
+                "preferences.share_after_completion: expected 0 with a history of"
+                f" {env.history} items, which it would forget, got {share}; give episodes whose"
+                " texts are asked, by --trajectories"
+            )
+        return sampled_states(env, settings.num_states, seed)
+    recorded = round((1.0 if share is None else share) * settings.num_states) if asked else 0
+    others = sampled_states(env, settings.num_states - recorded, seed)
+    return go_round(asked, recorded, seed) + others
 
 
 def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:

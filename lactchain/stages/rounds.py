@@ -53,21 +53,13 @@ REPEATED = 32
 """So many of the servers' completions are weighed here, before each round's episodes."""
 
 STAGE_KEYS = {
-    "warm_start": {
-        "behavior": "warm_start.behavior",
-        "training": "warm_start.training",
-        "min_skill": "warm_start.min_skill",
-    },
+    "warm_start": {name: f"warm_start.{name}" for name in ("behavior", "training", "min_skill")},
     "critic": {
         "critic": "critic.config",
         "collect": "critic.collect",
         "training": "critic.training",
     },
-    "simpo": {
-        "preferences": "simpo.preferences",
-        "simpo": "simpo.simpo",
-        "training": "simpo.training",
-    },
+    "simpo": {name: f"simpo.{name}" for name in ("preferences", "simpo", "training")},
 }
 """Where a stage's settings stand in those of the pipeline."""
 

@@ -35,7 +35,7 @@ from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import Batch, dry_run, stage
+from lactchain.stages.running import BatchSettings, dry_run, stage
 from lactchain.stages.sizing import (
     RULES,
     fill,
@@ -50,12 +50,12 @@ from lactchain.storage.manifests import verify_if_described, write_with_manifest
 log = logging.getLogger(__name__)
 
 BATCHES = (
-    Batch("warm_start.training.batch_size", "actor.max_new_tokens"),
-    Batch("evaluation.num_envs", "actor.max_new_tokens"),
-    Batch("critic.collect.num_envs", "actor.max_new_tokens"),
-    Batch("critic.training.batch_size", "critic.config.max_length"),
-    Batch("simpo.preferences.states_per_shard", "actor.max_new_tokens"),
-    Batch("simpo.training.batch_size", "actor.max_new_tokens", texts=2),
+    BatchSettings("warm_start.training.batch_size", "actor.max_new_tokens"),
+    BatchSettings("evaluation.num_envs", "actor.max_new_tokens"),
+    BatchSettings("critic.collect.num_envs", "actor.max_new_tokens"),
+    BatchSettings("critic.training.batch_size", "critic.config.max_length"),
+    BatchSettings("simpo.preferences.states_per_shard", "actor.max_new_tokens"),
+    BatchSettings("simpo.training.batch_size", "actor.max_new_tokens", texts=2),
 )
 """Of the stages, by the pipeline's own settings."""
 
@@ -123,15 +123,15 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
         verify_if_described(path, "remove it and give the same command to measure the world again")
         return with_values(config, read_json(path)["settings"])
     world = measure_world(config.environment, config.run.seed)
-    config, choices = fill(config, world, distributed.world_size())
+    config, chosen = fill(config, world, distributed.world_size())
     if run is not None:
         log.info("%s: %s", config.environment.id, world)
-        for choice in choices:
-            log.info("%s", choice)
+        for rule in RULES:
+            if rule.key in chosen:
+                log.info("%s %s: %s", rule.key, chosen[rule.key], rule.why)
         distributed.barrier()  # no process looks for a file that another one is about to write
         if distributed.is_main():
-            settings = {choice.key: choice.value for choice in choices}
-            text = to_json({"world": asdict(world), "settings": settings})
+            text = to_json({"world": asdict(world), "settings": chosen})
             write_with_manifest(path, text.encode(), {})
         distributed.barrier()
     return config

@@ -21,7 +21,7 @@ from lactchain.stages.sizing import require_numbers
 NOTHING_MADE = "nothing is estimated, and nothing was made"
 
 
-class Batch(NamedTuple):
+class BatchSettings(NamedTuple):
     """The settings of a batch, dotted.
 
     Attributes:
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 @contextmanager
-def enough_memory(title: str, batches: Sequence[Batch]) -> Iterator[None]:
+def enough_memory(title: str, batches: Sequence[BatchSettings]) -> Iterator[None]:
     """Names the settings to lower where the device has no more memory, in a `ConfigError`."""
     try:
         yield
@@ -50,13 +50,13 @@ def enough_memory(title: str, batches: Sequence[Batch]) -> Iterator[None]:
         raise ConfigError(f"{title}: no memory is left on {device()}; {mend(batches)}") from error
 
 
-def mend(batches: Sequence[Batch]) -> str:
+def mend(batches: Sequence[BatchSettings]) -> str:
     """What to lower."""
     keys = [batch.rows for batch in batches] + [batch.tokens for batch in batches]
     return f"lower {' or '.join(dict.fromkeys(filter(None, keys)))}"
 
 
-def dry_run(config: Any, batches: Sequence[Batch]) -> dict[str, Any]:
+def dry_run(config: Any, batches: Sequence[BatchSettings]) -> dict[str, Any]:
     """Makes nothing; an add-on says what each batch would take of memory."""
     if (print_memory := plugins.add_on("memory")) is None:
         console.print(NOTHING_MADE)
@@ -96,7 +96,7 @@ class Stage:
 def stage(
     title: str,
     config: Any,
-    batches: Sequence[Batch] = (),
+    batches: Sequence[BatchSettings] = (),
     report: bool = False,
     fills_nulls: bool = False,
     closing: Callable[[Any, dict[str, Any]], None] | None = None,

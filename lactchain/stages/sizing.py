@@ -156,7 +156,7 @@ def gamma_of(path_length: float, has_chance: bool = False) -> float:
     return round(min(0.99, max(0.8, 1 - 1 / horizon)), 3)
 
 
-class Rule(NamedTuple):
+class SizingRule(NamedTuple):
     """How a setting follows from the world.
 
     Attributes:
@@ -168,18 +168,6 @@ class Rule(NamedTuple):
     key: str
     value: Callable[[WorldSize, Any, int], Any]
     why: str
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A setting that a rule has set: `key` to `value`, since `why`."""
-
-    key: str
-    value: Any
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.key} {self.value}: {self.why}"
 
 
 def _clamped(value: float, least: int, most: int) -> int:
@@ -245,13 +233,13 @@ def chain_length(grammar: ChainGrammar, actor: PlayerConfig) -> int | None:
 
 
 RULES = (
-    Rule(
+    SizingRule(
         "environment.max_chain_length",
         lambda world, config, _: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
         "the longest shortest path, so that a chain ends at the goal and not by count; one action"
         " where actions have chance results, to look after each",
     ),
-    Rule(
+    SizingRule(
         "environment.max_chains",
         lambda world, config, _: max(
             world.max_chains,
@@ -259,33 +247,33 @@ RULES = (
         ),
         "the world's own number, or four times what the longest solution takes",
     ),
-    Rule(
+    SizingRule(
         "environment.invalid_penalty",
         lambda world, config, _: -_rounded(max(2 * world.reward_scale, -world.worst_reward)),
         "twice the usual return, or the worst reward if that is worse",
     ),
-    Rule(
+    SizingRule(
         "environment.chain_cost",
         lambda world, config, _: 0.0 if world.has_chance else _rounded(0.04 * world.reward_scale),
         "4 % of the usual return asks for few calls; none where it takes many looks to be safe",
     ),
-    Rule(
+    SizingRule(
         "actor.max_new_tokens",
         lambda world, config, _: room_for_a_chain(config),
         "the longest chain and its end, by the tokenizer of a model that is there; else two tokens"
         " for each action, and the brackets",
     ),
-    Rule(
+    SizingRule(
         "warm_start.training.batch_size",
         lambda world, config, processes: _share(32, processes),
         "32 over all processes: a form is learnt by many updates",
     ),
-    Rule(
+    SizingRule(
         "critic.config.gamma",
         lambda world, config, _: gamma_of(world.path_length, world.has_chance),
         "a horizon as long as a solved episode, four times that where there is chance",
     ),
-    Rule(
+    SizingRule(
         "critic.collect.num_episodes",
         lambda world, config, _: _clamped(
             6 * world.num_states,
@@ -295,29 +283,29 @@ RULES = (
         f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
         " to even out",
     ),
-    Rule(
+    SizingRule(
         "critic.collect.shard_size",
         lambda world, config, _: min(960, -(-config.critic.collect.num_episodes // 4)),
         "a quarter of the episodes, 960 at most: work for several processes",
     ),
-    Rule(
+    SizingRule(
         "critic.training.batch_size",
         lambda world, config, processes: _share(_clamped(world.num_states / 8, 8, 240), processes),
         "an eighth of the states, 240 at most, over all processes",
     ),
-    Rule(
+    SizingRule(
         "simpo.preferences.num_states",
         lambda world, config, _: _clamped(
             4 * world.num_states, 1024, max(4_000, min(3 * world.num_states, MOST_ROWS))
         ),
         f"each state four times, three times where there are many, {MOST_ROWS:,} at most",
     ),
-    Rule(
+    SizingRule(
         "simpo.preferences.num_candidates",
         lambda world, config, _: _clamped(16 * math.log2(max(world.num_actions, 2)), 16, 64),
         "sixteen for each bit of an action: good chains are rarer where there is more to choose",
     ),
-    Rule(
+    SizingRule(
         "simpo.preferences.min_margin",
         lambda world, config, _: _rounded(
             (0.01 if world.has_chance else 0.04) * world.reward_scale
@@ -325,24 +313,26 @@ RULES = (
         "4 % of the usual return: pairs of nearly equal chains teach little, and disturb; 1 % where"
         " chance makes all differences small",
     ),
-    Rule(
+    SizingRule(
         "simpo.training.batch_size",
         lambda world, config, processes: _share(64, processes),
         "64 over all processes",
     ),
-    Rule(
+    SizingRule(
         "simpo.training.num_epochs",
         lambda world, config, _: max(
             1, round(rows_of_simpo(world) / config.simpo.preferences.num_states)
         ),
         f"{ROWS_OF_AN_ACTION} passes over each action of each state's solution",
     ),
-    Rule("target", lambda world, config, _: target_of(world), "what can be asked of this world"),
+    SizingRule(
+        "target", lambda world, config, _: target_of(world), "what can be asked of this world"
+    ),
 )
 
 
-def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, list[Choice]]:
-    """A configuration with numbers in the place of nulls, and which they are.
+def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, dict[str, Any]]:
+    """A configuration with numbers in the place of nulls, and these by their keys.
 
     Args:
         processes: among which batches are shared out.
@@ -350,14 +340,14 @@ def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, list
     Raises:
         ConfigError: a null is left that no rule stands for.
     """
-    choices = []
+    chosen = {}
     for rule in RULES:
         if is_null(config, rule.key):
             value = rule.value(world, config, processes)
             config = with_value(config, rule.key, value)
-            choices.append(Choice(rule.key, value, rule.why))
+            chosen[rule.key] = value
     require_numbers(config)
-    return config, choices
+    return config, chosen
 
 
 def is_null(config: Any, key: str) -> bool:

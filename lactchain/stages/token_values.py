@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lactchain import plugins
 from lactchain.config.settings import (
@@ -17,7 +17,7 @@ from lactchain.data.episodes import check_practised, decision_states
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
-from lactchain.stages.running import Batch
+from lactchain.stages.running import BatchSettings
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     from lactchain.trainers.token_values import TRAINERS, training_figures
 
     settings, trainer_class = config.settings, TRAINERS[config.method]
-    template, view, episodes = read(config, load_own_tokenizer(config.actor))
+    template, view, episodes = read_view(config, load_own_tokenizer(config.actor))
     is_actor = settings.cloning_weight > 0
     model = ValueModel.from_actor(
         config.actor,
@@ -89,21 +89,9 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     return summary
 
 
-class Material(NamedTuple):
-    """What values are learnt from.
-
-    Attributes:
-        template: makes prompts of observations.
-        view: of all episodes.
-        episodes: these, as they were recorded.
-    """
-
-    template: PromptTemplate
-    view: TokenView
-    episodes: list[Trajectory]
-
-
-def read(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> Material:
+def read_view(
+    config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[PromptTemplate, TokenView, list[Trajectory]]:
     """Recorded episodes as the actor reads and writes them.
 
     Raises:
@@ -119,14 +107,9 @@ def read(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> Mater
     check_practised(env, decision_states(episodes), config.trajectories)
     view = token_view(episodes, template, tokenizer, context_of(config.actor))
     used = view.first_tokens() if config.settings.tokens == "first" else view
-    return Material(template, used, episodes)
+    return template, used, episodes
 
 
-def read_view(config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase) -> TokenView:
-    """The token view of recorded episodes; see `read`."""
-    return read(config, tokenizer).view
-
-
-def batches_of(heads: int) -> list[Batch]:
+def batches_of(heads: int) -> list[BatchSettings]:
     """The batches of values with so many heads over the vocabulary."""
-    return [Batch("training.batch_size", "actor.max_new_tokens", heads=heads)]
+    return [BatchSettings("training.batch_size", "actor.max_new_tokens", heads=heads)]

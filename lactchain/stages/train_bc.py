@@ -36,7 +36,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
 from lactchain.runs.run import Run
-from lactchain.stages.running import Batch, stage
+from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
     Raises:
         ConfigError: it does not read as it was to.
     """
-    batches = [Batch("training.batch_size", "actor.max_new_tokens")]
+    batches = [BatchSettings("training.batch_size", "actor.max_new_tokens")]
     with stage("Behaviour cloning", config, batches) as begun:
         if begun.is_open:
             begun.finish(clone(config, begun.run))

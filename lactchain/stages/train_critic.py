@@ -37,7 +37,7 @@ from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import collect_rollouts
 from lactchain.stages.collect_rollouts import CollectRolloutsConfig
-from lactchain.stages.running import Batch, stage
+from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class TrainCriticConfig(CollectRolloutsConfig):
 def main(config: TrainCriticConfig) -> dict[str, Any]:
     """Trains the critic; returns how well it predicts."""
     batches = [] if config.trajectories is not None else [*collect_rollouts.BATCHES]
-    batches.append(Batch("training.batch_size", "critic.max_length"))
+    batches.append(BatchSettings("training.batch_size", "critic.max_length"))
     with stage("Critic", config, batches) as begun:
         if begun.is_open:
             begun.finish(train_critic(config, begun.run))

@@ -26,7 +26,7 @@ from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import make_preferences
 from lactchain.stages.make_preferences import MakePreferencesConfig
-from lactchain.stages.running import Batch, stage
+from lactchain.stages.running import BatchSettings, stage
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def is_plain(actor: ActorConfig) -> bool:
 
 def main(config: TrainSimPOConfig) -> dict[str, Any]:
     """Trains the actor; returns what it learnt from."""
-    batches = [Batch("training.batch_size", "actor.max_new_tokens", texts=2)]
+    batches = [BatchSettings("training.batch_size", "actor.max_new_tokens", texts=2)]
     if config.pairs is None:
         batches += make_preferences.BATCHES
     with stage("SimPO", config, batches) as begun:

@@ -18,7 +18,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
 from lactchain.runs.console import console, plain, show_state
 from lactchain.runs.process import is_dry_run
-from lactchain.stages.running import Batch, dry_run
+from lactchain.stages.running import BatchSettings, dry_run
 from lactchain.stages.sizing import require_numbers
 from lactchain.types import ChainGrammar, Policy
 
@@ -40,7 +40,7 @@ def main(config: PlayConfig) -> float | dict:
     """Plays until the episode ends, or you stop; returns its return."""
     require_numbers(config)
     if is_dry_run():
-        return dry_run(config, [Batch("", "actor.max_new_tokens")])
+        return dry_run(config, [BatchSettings("", "actor.max_new_tokens")])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
     policy = _player(config, env)
