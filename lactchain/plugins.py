@@ -15,7 +15,8 @@ LactChain asks for these, and goes on without those that are not there:
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
 - `datasets` and `minari` are modules that read and write episodes in these formats;
 - `films` is a module that makes moving pictures of episodes;
-- `language_species` is what evolutionary search needs to know of language actors.
+- `language_species` is what evolutionary search needs to know of language actors;
+- `trials(config, run)` searches by trials from the start instead, and returns the summary.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the
 worlds of other ecosystems by the scheme of their ids, each an `environments.registry.Scheme`.

@@ -17,7 +17,7 @@ from lactchain.baselines.training import read_agent
 from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.runs.run import read_metrics
-from lactchain.search import agents, runs, trials
+from lactchain.search import agents, runs
 from lactchain.search.evolution import Evolution, Individual, credit
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.stages.search import SearchConfig
@@ -381,86 +381,6 @@ def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
 def test_more_members_cannot_be_left_than_there_were():
     with pytest.raises(ValueError, match="fewest_members: expected at most population_size = 3"):
         replace(SMALL, fewest_members=4)
-
-
-# --- trials ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["random", "tpe"])
-def test_trials_are_replayed_and_go_on_where_they_were_cut(tmp_path, monkeypatch, method):
-    if method == "tpe":
-        pytest.importorskip("optuna")
-    whole = run(tmp_path / "whole", method=method)
-    assert whole["num_trials"] == 4
-    with monkeypatch.context() as context:
-        interrupt_at(context, agents.Arena, "train", 6)  # in the third trial
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut", method=method)
-    assert len(read_json_lines(tmp_path / "cut" / "trials.jsonl")) == 5
-    assert run(tmp_path / "cut", method=method) == whole
-    assert texts(tmp_path / "whole", "trials.jsonl") == texts(tmp_path / "cut", "trials.jsonl")
-
-
-@pytest.mark.parametrize("lost", [1, 2])
-def test_metrics_that_older_versions_lost_behind_the_trials_are_written_anew(
-    tmp_path, monkeypatch, lost, caplog
-):
-    whole = run(tmp_path / "whole", method="random")
-    with monkeypatch.context() as context:
-        interrupt_at(context, agents.Arena, "judge", 5)
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut", method="random")
-    path = tmp_path / "cut/metrics.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-lost]))
-    assert run(tmp_path / "cut", method="random") == whole
-    assert f"{lost} records are written anew from trials.jsonl" in caplog.text
-    first, second = (
-        [record | {"time": 0} for record in read_metrics(tmp_path / name)]
-        for name in ("whole", "cut")
-    )
-    assert first == second
-
-
-def test_the_median_pruner_gives_trials_up(tmp_path):
-    pytest.importorskip("optuna")
-    trials = replace(TRIALS, num_trials=12, prune=True)
-    run(tmp_path / "run", method="tpe", trials=trials)
-    lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
-    assert any(line["is_final"] and line["steps"] == 64 for line in lines)
-
-
-def test_optuna_hears_what_became_of_every_trial():
-    optuna = pytest.importorskip("optuna")
-    sampler = trials.TPESampler(PPO, SPACE, seed=0, prune=True)
-    for number in range(6):
-        sampler.ask()
-        given_up = sampler.hear(64, -1.0 if number == 5 else float(number), is_last=False)
-        assert given_up == (number == 5)
-        if not given_up:
-            assert sampler.hear(128, 10.0 * number, is_last=True)
-    heard = [trial for trial in sampler.study.trials if trial.state != optuna.trial.TrialState.FAIL]
-    assert [trial.value for trial in heard] == [0.0, 10.0, 20.0, 30.0, 40.0, -1.0]
-    assert heard[-1].state == optuna.trial.TrialState.PRUNED
-
-
-def test_evaluations_on_the_way_are_counted_apart(tmp_path):
-    run(tmp_path / "run", method="random")
-    lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
-    first, second = lines[0], lines[1]
-    spent = first["num_env_steps"] - 64
-    assert spent > 0 and first["num_final_env_steps"] == first["num_env_steps"] - spent
-    assert second["num_final_env_steps"] == second["num_env_steps"] - spent
-
-
-def test_the_best_trial_is_the_returned_one(tmp_path):
-    summary = run(tmp_path / "run", method="random")
-    lines = read_json_lines(tmp_path / "run" / "trials.jsonl")
-    best = max(lines, key=lambda line: line["fitness"])
-    assert (
-        summary["best/fitness"] == best["fitness"] and summary["best/tunables"] == best["tunables"]
-    )
-    agent = read_agent(tmp_path / "run" / "best")
-    assert list(agent.config.hidden) == best["hidden"]
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from pathlib import Path
 from fault_matrix.cases import Verdict, bad
 from fault_matrix.digests import steps_in
 from lactchain.errors import LactChainError
-from lactchain.search.runs import whole_trials
 from lactchain.storage.files import read_json_lines
 from lactchain.storage.manifests import (
     MANIFEST,
@@ -16,6 +15,7 @@ from lactchain.storage.manifests import (
     read_with_manifest,
     verify_manifest,
 )
+from lactchain_extras.trials import whole_trials
 
 PART = re.compile(r"\d+-of-\d+\.parquet|summary\.json")
 

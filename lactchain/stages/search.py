@@ -52,8 +52,8 @@ class SearchConfig:
 
     run: RunConfig = RunConfig(run_dir="runs/search")
     method: Literal["evolution", "random", "tpe"] = "evolution"
-    """evolution: a population under selection; random, tpe: trials one after the other (tpe needs
-    the extra [search])."""
+    """evolution: a population under selection; random, tpe: trials one after the other, by the
+    add-on trials (tpe needs the extra [search])."""
     environment: WorldConfig = WorldConfig()
     """What classic agents play."""
     ppo: PPOConfig | None = None
@@ -125,7 +125,7 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
 
     check_tunables(config.subject, config.space.tunables)
     if config.method != "evolution":
-        return runs.try_out(config, run)
+        return plugins.required("trials", "method")(config, run)
     space, settings = config.space, config.evolution
     if config.language is not None:
         species = plugins.required("language_species", "language")(

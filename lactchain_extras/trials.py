@@ -3,6 +3,10 @@
 The competitors of evolution, behind the same counter of environment steps (`Arena`): random search,
 and Optuna's TPE (Bergstra et al. 2011; Akiba et al. 2019), whose objective is the evaluation at a
 trial's end, with or without its median pruner.
+
+    RUN/trials.jsonl    a line for each evaluation
+    RUN/best/           the agent that the search returns, as it was when it was evaluated
+    RUN/stop            a file of this name, made by anybody, ends the search in good order
 """
 
 from __future__ import annotations
@@ -10,22 +14,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import count, repeat
+from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.training import read_agent
 from lactchain.config.tunable import tunable_values, with_tunables
 from lactchain.errors import ConfigError, DataError
+from lactchain.runs.console import GrowingTable
+from lactchain.runs.process import refuse_unless_inexact
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run, read_metrics
 from lactchain.search.agents import Arena
 from lactchain.search.evolution import Child
+from lactchain.search.members import take
 from lactchain.search.mutations import (
     choose_networks,
     draw_config,
     first_accepted,
     searched_tunables,
 )
+from lactchain.search.runs import save_best
 from lactchain.search.settings import SpaceConfig, TrialsConfig
+from lactchain.storage.files import append_json_lines, read_sealed_lines, seal, write_json_lines
 
 
 class RandomSampler:
@@ -197,15 +209,80 @@ class Trials:
         return float(np.nan_to_num(fitness, nan=-1e9)), self.arena.num_env_steps - before
 
 
-def trials_of(
-    method: Literal["random", "tpe"],
-    config: Any,
-    world: WorldConfig,
-    space: SpaceConfig,
-    settings: TrialsConfig,
-    seed: int,
-) -> Trials:
-    """Random search or TPE over agents of one kind."""
-    given = config, space, seed
-    sampler = RandomSampler(*given) if method == "random" else TPESampler(*given, settings.prune)
-    return Trials(sampler, settings, Arena(world, seed))
+def sampler_of(config: Any) -> RandomSampler:
+    """What proposes the trials of a `SearchConfig`."""
+    given = config.subject, config.space, config.run.seed
+    if config.method == "random":
+        return RandomSampler(*given)
+    return TPESampler(*given, config.trials.prune)
+
+
+def try_out(config: Any, run: Run) -> dict[str, Any]:
+    """Trials until the target is met, or the last one is done; the summary.
+
+    A trial that was cut is done again, and comes out the same.
+    """
+    seed, path = config.run.seed, run.path("trials.jsonl")
+    sampler = sampler_of(config)
+    trials = Trials(sampler, config.trials, Arena(config.environment, seed))
+    lines = whole_trials(read_sealed_lines(path, run.id))
+    write_json_lines(path, map(seal, lines, count(), repeat(run.id)))
+    trials.replay(lines)
+    run.truncate_metrics(trials.arena.num_env_steps if lines else -1)
+    check_metrics(run, lines)
+    best = max(lines, key=lambda line: line["fitness"], default=None)
+    met = best is not None and best["certified"]
+    table = GrowingTable()
+    with under_way("trial", config.trials.num_trials, most=True) as step:
+        step.resumed(trials.number)
+        for report in trials if not met else ():
+            met = config.target is not None and trials.certify(report, config.target)
+            line = {**report.record(), "certified": met}
+            if best is None or met or report.fitness > best["fitness"]:
+                best = line
+                save_best(run, config.environment, report)
+            metrics = {"search/best_fitness": best["fitness"], "search/fitness": report.fitness}
+            run.log(metrics, step=report.num_env_steps)
+            run.mark_metrics()
+            # Behind the metrics: what no line tells is done again, and they are cut.
+            append_json_lines(path, [seal(line, len(lines), run.id)], synced=True)
+            lines.append(line)
+            if report.is_final:
+                step.at(report.trial + 1)
+                shown = {"trial": report.trial, "fitness": report.fitness}
+                table.add(shown | {"best": best["fitness"], "steps": f"{report.num_env_steps:,}"})
+            if met or run.told_to_end:
+                break
+    agent = read_agent(run.directory / "best")
+    return {
+        "method": config.method,
+        "seed": seed,
+        "num_trials": trials.number,
+        "num_env_steps": trials.arena.num_env_steps,
+        "target_met": None if config.target is None else met,
+        "best/fitness": best["fitness"],
+        "best/episode_return": trials.arena.certify(Child(agent.config, take(agent, 0), {})),
+        "best/tunables": best["tunables"],
+        "best/trial": best["trial"],
+    }
+
+
+def whole_trials(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The evaluations of trials that came to their end, or met the target."""
+    over = {line["trial"] for line in lines if line["is_final"] or line["certified"]}
+    return [line for line in lines if line["trial"] in over]
+
+
+def check_metrics(run: Run, lines: Sequence[dict[str, Any]]) -> None:
+    """Refuses metrics that are not what the evaluations of trials came to."""
+    best, expected = -np.inf, []
+    for line in lines:
+        best = line["fitness"] if line["certified"] else max(best, line["fitness"])
+        told = {"search/best_fitness": best, "search/fitness": line["fitness"]}
+        expected.append({"step": line["num_env_steps"]} | told)
+    found = [{k: v for k, v in r.items() if k != "time"} for r in read_metrics(run.directory)]
+    if found != expected:
+        refuse_unless_inexact(
+            f"{run.path('metrics.jsonl')}: missing or damaged, it does not tell what trials.jsonl "
+            "does; put a copy back"
+        )
