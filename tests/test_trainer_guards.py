@@ -59,18 +59,6 @@ def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
     assert not list((tmp_path / "run").glob("checkpoints/checkpoint-*"))
 
 
-@pytest.mark.parametrize("make", [make_simpo, make_cloning], ids=["simpo", "cloning"])
-def test_a_stop_is_noticed_between_the_batches_of_an_evaluation(
-    make, weights, tmp_path, monkeypatch
-):
-    with open_run(tmp_path / "run") as run:
-        trainer = make(weights, run, lora=True)
-        asked = iter([0])
-        monkeypatch.setattr(guards, "stop_requested", lambda: next(asked, signal.SIGTERM))
-        with pytest.raises(Interrupted, match="in an evaluation after step 0"):
-            trainer.evaluate(trainer.train_dataset)
-
-
 def test_cloning_computes_in_the_precision_that_the_launch_asked_for(weights, tmp_path):
     with open_run(tmp_path / "run") as run:
         assert make_cloning(weights, run, lora=True).accelerator.mixed_precision == "no"

@@ -110,18 +110,6 @@ class RunTrainer(GuardedTrainer, transformers.Trainer):
 
     loss_is_scaled_for_ga = False
 
-    def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
-    ) -> tuple[Tensor, None, None]:
-        """The loss of one batch; metrics go through `record`."""
-        with torch.no_grad():
-            loss = self.compute_loss(model, self._prepare_inputs(inputs))
-        return loss.detach(), None, None
-
 
 class UpdateMeanTrainer(RunTrainer):
     """Base of the trainers whose loss is made of means over all items of an update.

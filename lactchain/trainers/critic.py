@@ -305,7 +305,9 @@ class CriticTrainer(HeadedTrainer):
         loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])
         self.model.eval()
         found = []
-        with torch.random.fork_rng(devices=[]):  # see `GuardedTrainer.evaluate`
+        # Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint
+        # does not repeat the pass that came after it.
+        with torch.random.fork_rng(devices=[]):
             for batch in loader:
                 self.stop_if_asked()
                 found.append(self.accelerator.gather_for_metrics(self.model(**batch, **asked)))

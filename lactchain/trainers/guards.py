@@ -213,15 +213,6 @@ class GuardedTrainer(WindowedTrainer):
             self._save_checkpoint(self.model_wrapped, None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluates, without a trace in the random state.
-
-        Each pass through a DataLoader draws a number, and a run that resumes from a checkpoint does
-        not repeat the evaluation that came after it.
-        """
-        with torch.random.fork_rng(devices=[]):
-            return super().evaluate(*args, **kwargs)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, also to metrics.jsonl, with the means of what all processes recorded since then.
 
@@ -229,11 +220,12 @@ class GuardedTrainer(WindowedTrainer):
         """
         if "train_runtime" in logs and self.state.global_step < self.state.max_steps:
             return
-        logs |= self.means_of_window()
+        evaluated = any(name.startswith("eval_") for name in logs)
+        if not evaluated:
+            logs |= self.means_of_window()
         super().log(logs, start_time)
         metrics = {metric_key(name): value for name, value in logs.items()}
         # An evaluation behind the training is repeated where a crash came before the summary.
-        evaluated = any(name.startswith("eval/") for name in metrics)
         write = self.run.log_once if evaluated else self.run.log
         write(metrics, step=self.state.global_step)
         if "loss" in logs:
@@ -333,10 +325,6 @@ class GuardCallback(TrainerCallback):
             control.should_save = True
             control.should_evaluate = False
             control.should_training_stop = True
-
-    def on_prediction_step(self, args, state, control, **kwargs) -> None:
-        """Ends an evaluation at once, if a signal came."""
-        self.trainer.stop_if_asked()
 
     def on_save(self, args, state, control, **kwargs) -> None:
         """Declares a checkpoint valid once all processes wrote their part; then prunes old ones."""

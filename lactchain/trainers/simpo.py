@@ -194,8 +194,6 @@ class SimPOTrainer(UpdateMeanTrainer):
         rows: Sequence[Mapping[str, Any]],
         tokenizer: PreTrainedTokenizerBase,
         settings: SimPOConfig,
-        *,
-        eval_rows: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         attention = model.config._attn_implementation
@@ -209,7 +207,6 @@ class SimPOTrainer(UpdateMeanTrainer):
             args=args,
             data_collator=PreferenceCollator(tokenizer.pad_token_id, can_read_once(model)),
             train_dataset=_tokenised(rows, tokenizer),
-            eval_dataset=None if eval_rows is None else _tokenised(eval_rows, tokenizer),
             processing_class=tokenizer,
             **kwargs,
         )

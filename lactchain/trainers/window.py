@@ -20,33 +20,30 @@ class WindowedTrainer:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sums: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
+        self._sums: dict[str, Tensor] = {}
 
     def record(self, **metrics: Tensor) -> None:
         """Adds numbers to the metrics of the current logging window, which logs their mean."""
-        sums = self._sums[self.model.training]
         for name, values in metrics.items():
             values = values.detach().double()
             entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
-            sums[name] = sums[name] + entry if name in sums else entry
+            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
 
     def means_of_window(self) -> dict[str, float]:
         """The means over all processes of what was recorded; the window starts anew."""
-        training = self.model.training
-        sums, self._sums[training] = self._sums[training], {}
+        sums, self._sums = self._sums, {}
         if not sums:
             return {}
         totals = self.accelerator.reduce(torch.stack(list(sums.values()))).tolist()
-        prefix = "" if training else "eval_"
-        return {f"{prefix}{name}": s / n for name, (s, n) in zip(sums, totals, strict=True) if n}
+        return {name: s / n for name, (s, n) in zip(sums, totals, strict=True) if n}
 
     def window(self) -> tuple[Tensor, dict[str, Tensor]]:
         """What the metrics of the logging window are made of so far: its loss, and `_sums`."""
-        return torch.as_tensor(getattr(self, "_tr_loss", 0.0)).clone(), dict(self._sums[True])
+        return torch.as_tensor(getattr(self, "_tr_loss", 0.0)).clone(), dict(self._sums)
 
     def go_back(self, window: tuple[Tensor, dict[str, Tensor]]) -> None:
         """Forgets what came after `window`."""
-        self._tr_loss, self._sums[True] = window
+        self._tr_loss, self._sums = window
 
     def resume_window(self) -> None:
         """Goes on with the logging window that the checkpoint was written in."""
@@ -55,7 +52,7 @@ class WindowedTrainer:
             return
         stored = read_json(file)
         exact = {"dtype": torch.float64, "device": self.args.device}
-        self._sums[True] = {n: torch.tensor(s, **exact) for n, s in stored["sums"].items()}
+        self._sums = {n: torch.tensor(s, **exact) for n, s in stored["sums"].items()}
         self._tr_loss = self._tr_loss.new_tensor(stored["loss"])
         self._globalstep_last_logged = stored["last_logged"]
 
