@@ -195,7 +195,7 @@ def train_ours(name: str, num_seeds: int, seed: int = 0) -> dict[str, Any]:
 
 
 def train_sb3(name: str, seed: int) -> dict[str, float]:
-    from lactchain.baselines.evaluation import sb3_act
+    from lactchain_extras.foreign_agents import sb3_act
 
     model = make_sb3(name, seed)
     began = time.process_time()
@@ -324,7 +324,7 @@ def time_ours(seed: int) -> dict[str, Any]:
 
 
 def time_sb3(seed: int) -> dict[str, Any]:
-    from lactchain.baselines.evaluation import sb3_act
+    from lactchain_extras.foreign_agents import sb3_act
 
     model = make_sb3("PPO CartPole-v1", seed)
     # The schedules must run over the whole budget, though `learn` is called piece by piece.

@@ -16,6 +16,7 @@ LactChain asks for these, and goes on without those that are not there:
 - `datasets` and `minari` are modules that read and write episodes in these formats;
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors;
+- `offline_data(path)` reads the recorded transitions of other libraries;
 - `trials(config, run)` searches by trials from the start instead, and returns the summary.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the

@@ -13,18 +13,12 @@ import pytest
 from gymnasium import spaces
 
 from lactchain.baselines import evaluation, training
-from lactchain.baselines.evaluation import (
-    evaluate_members,
-    evaluate_run,
-    sb3_act,
-    success_return,
-)
+from lactchain.baselines.evaluation import evaluate_members, success_return
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import (
     CQLConfig,
     DDPGConfig,
     DQNConfig,
-    EvaluateAgentConfig,
     LoopConfig,
     PPOConfig,
     TrainCQLConfig,
@@ -47,6 +41,7 @@ from lactchain.errors import (
 )
 from lactchain.runs.run import read_metrics
 from lactchain_extras.explorer.report import write_learning_curve, write_report
+from lactchain_extras.foreign_agents import EvaluateAgentConfig, evaluate_run, sb3_act
 
 LOOP = LoopConfig(
     num_members=2, total_steps=480, log_every_steps=64, eval_every_steps=160, num_eval_episodes=3,

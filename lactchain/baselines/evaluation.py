@@ -7,7 +7,7 @@ the same score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,10 +16,9 @@ import gymnasium as gym
 import numpy as np
 
 from lactchain.baselines.member_envs import check_finite, make_numeric_env
-from lactchain.baselines.settings import EvaluateAgentConfig, WorldConfig
+from lactchain.baselines.settings import WorldConfig
 from lactchain.errors import Interrupted
-from lactchain.runs.process import seed_everything, stop_requested
-from lactchain.runs.run import Run
+from lactchain.runs.process import stop_requested
 
 # Observations (P, N, …) to actions (P, N, …).
 Act = Callable[[np.ndarray], np.ndarray]
@@ -101,53 +100,7 @@ def evaluate_agent(agent: Any, world: WorldConfig, num_episodes: int, seed: int)
     return evaluate_members(act, world.id, agent.num_members, num_episodes, seed, **world.kwargs)
 
 
-def evaluate_run(
-    act: Act, config: EvaluateAgentConfig, costs: Mapping[str, float] | None = None
-) -> dict[str, Any]:
-    """Evaluates any agent into a run folder, of which a report can be written; its summary.
-
-    Args:
-        act: observations (1, N, …) to actions (1, N, …), such as `sb3_act(model)`.
-        config: where to, and in which environment.
-        costs: what learning took, for tables beside other runs: `num_env_steps`, environment
-            steps, and `time/cpu_seconds`.
-    """
-    world, count = config.environment, config.num_eval_episodes
-    with Run.of(config) as run:
-        if run.finished:
-            return run.summary
-        seed_everything(config.run.seed, config.run.threads)
-        result = evaluate_members(act, world.id, 1, count, FINAL_SEED, **world.kwargs)
-        figures = result.summary(success_return=success_return(world))
-        run.log({f"eval/{key}": value for key, value in figures.items()}, step=0)
-        summary = {"agent": config.agent, "num_episodes": count, **figures, **(costs or {})}
-        run.finish(summary)
-        return summary
-
-
 def success_return(world: WorldConfig) -> float | None:
     """Return from which an episode of this world is a success; None where none is known."""
     stated = world.success_return
     return gym.spec(world.id).reward_threshold if stated is None else stated
-
-
-def sb3_act(model: Any) -> Act:
-    """A Stable-Baselines3 model as `evaluate_members` takes it; its predictions are deterministic.
-
-    Continuous actions are rescaled to [−1, 1], as the evaluator's environments take them.
-    Observations are normalised as they were when the model learnt, if they were (`VecNormalize`):
-    a model that was loaded knows of that if it was given its environment.
-    """
-    space, normalizer = model.action_space, model.get_vec_normalize_env()
-
-    def act(observations: np.ndarray) -> np.ndarray:
-        flat = observations.reshape(-1, *observations.shape[2:])
-        if normalizer is not None:
-            flat = normalizer.normalize_obs(flat)
-        actions, _ = model.predict(flat, deterministic=True)
-        actions = actions.reshape(*observations.shape[:2], *actions.shape[1:])
-        if actions.dtype.kind != "f":
-            return actions
-        return (2.0 * (actions - space.low) / (space.high - space.low) - 1.0).astype(np.float32)
-
-    return act

@@ -283,15 +283,3 @@ class TrainCQLConfig(TrainAgentConfig):
     Minari data set; null: random play of the run's own, kept in RUN/transitions.parquet."""
     num_random_steps: AtLeast1 = 20_000
     """Environment steps of that random play."""
-
-
-@dataclass(frozen=True)
-class EvaluateAgentConfig(Bounded):
-    """An evaluation, as a run of its own, of any agent: one of another library, say."""
-
-    run: RunConfig = RunConfig(run_dir="runs/evaluate_agent")
-    environment: WorldConfig = WorldConfig()
-    num_eval_episodes: AtLeast1 = 100
-    """Greedy episodes, from the same seeds as those in other runs' summaries."""
-    agent: str = ""
-    """Who plays, for the reader of the report."""

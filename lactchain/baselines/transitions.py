@@ -1,43 +1,31 @@
-"""Recorded transitions for offline learning: collected here, or read from other libraries' files.
-
-Successors are made where episodes are known, once: a row's successor is the next row of the same
-episode, or what was observed after the last step. A last step that was cut by a time limit, and
-whose successor nobody recorded, is dropped and counted: pairing it with the next episode's start
-would teach nonsense, and calling it terminal would be untrue.
-"""
+"""Recorded transitions for offline learning, as parquet in which damage is noticed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from lactchain import plugins
 from lactchain.baselines.replay import FIELDS, Batch
 from lactchain.data.parquet import read_table, rows_of, write_table
 from lactchain.errors import DataError
 
 KIND, VERSION = "transitions", 1
-H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
 
 
 @dataclass(frozen=True)
 class TransitionData(Batch):
     """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
 
-    Attributes:
-        num_dropped: last steps of cut episodes whose successor was not recorded.
-
     Raises:
         DataError: the columns differ in length, are empty, or not finite.
     """
-
-    num_dropped: int = 0
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in FIELDS}
@@ -56,123 +44,6 @@ class TransitionData(Batch):
         """Transitions (P, B, …) drawn uniformly with replacement."""
         places = rng.integers(len(self), size=(num_members, batch_size))
         return Batch(**{name: getattr(self, name)[places] for name in FIELDS})
-
-
-@dataclass(frozen=True)
-class RecordedEpisode:
-    """One episode of T steps as other libraries store it: actions (T, …), rewards (T,).
-
-    Observations are (T + 1, …), or (T, …) where the last one was not recorded; `terminated` says
-    that the last state is terminal.
-    """
-
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: bool
-
-
-def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes") -> TransitionData:
-    """Transitions of episodes, none of which reaches into the next; errors name the `source`.
-
-    Raises:
-        DataError: an episode's lengths do not fit together, or there is no transition.
-    """
-    parts, num_dropped = [], 0
-    for number, episode in enumerate(episodes):
-        steps = len(episode.rewards)
-        if len(episode.actions) != steps or len(episode.observations) - steps not in (0, 1):
-            raise DataError(
-                f"{source}: episode {number} has {len(episode.observations)} observations, "
-                f"{len(episode.actions)} actions and {steps} rewards"
-            )
-        known = len(episode.observations) == steps + 1
-        kept = steps if known or episode.terminated else steps - 1
-        num_dropped += steps - kept
-        after = episode.observations[1 : kept + 1]
-        if len(after) < kept:  # a terminal state that was not recorded; its value is never asked
-            after = np.concatenate([after, episode.observations[-1:]])
-        terminated = np.zeros(kept, dtype=bool)
-        terminated[-1:] = episode.terminated
-        rewards = np.asarray(episode.rewards[:kept], np.float32)
-        before, actions = episode.observations[:kept], episode.actions[:kept]
-        parts.append((before, actions, rewards, terminated, after))
-    if not any(len(rewards) for _, _, rewards, _, _ in parts):
-        raise DataError(f"{source}: expected episodes with transitions, found none")
-    return TransitionData(*map(np.concatenate, zip(*parts, strict=True)), num_dropped=num_dropped)
-
-
-def read_h5_transitions(path: str | Path) -> TransitionData:
-    """A file in d3rlpy's layout: one row a step, episodes one after another.
-
-    `terminals` says that the environment ended the episode, `episode_terminals` that it ended in
-    any way. The state after a cut was not recorded, so the last step of a cut episode is dropped.
-
-    Raises:
-        DataError: a key is missing, or columns differ in length.
-        ImportError: h5py is not installed.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise ImportError("reading HDF5 needs h5py: pip install -e '.[h5]'") from error
-    if not Path(path).is_file():
-        raise DataError(f"{path}: no such file")
-    try:
-        with h5py.File(path, "r") as file:
-            columns = {key: file[key][()] for key in H5_KEYS if key in file}
-    except OSError as error:
-        raise DataError(f"{path}: expected an HDF5 file, {error}") from error
-    return from_columns(columns, str(path))
-
-
-def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
-    """Transitions of columns in d3rlpy's layout; see `read_h5_transitions`."""
-    missing = [key for key in H5_KEYS if key not in columns]
-    if missing:
-        raise DataError(f"{source}: no {', '.join(missing)}; expected {', '.join(H5_KEYS)}")
-    lengths = {key: len(columns[key]) for key in H5_KEYS}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"{source}: expected columns of one length, got {lengths}")
-    terminals = columns["terminals"].astype(bool).ravel()
-    ends = columns["episode_terminals"].astype(bool).ravel() | terminals
-    ends[-1:] = True  # a last episode that recording cut
-    rewards, actions = columns["rewards"].ravel(), columns["actions"]
-    if actions.dtype.kind in "iu":  # d3rlpy stores discrete ones as (N,) or (N, 1)
-        actions = actions.astype(np.int64).reshape(len(actions))
-    episodes = (
-        RecordedEpisode(
-            columns["observations"][start:stop], actions[start:stop], rewards[start:stop],
-            bool(terminals[stop - 1]),
-        )
-        for start, stop in pairwise((0, *(np.flatnonzero(ends) + 1)))
-    )  # fmt: skip
-    return from_episodes(episodes, source)
-
-
-def read_minari_transitions(path: str | Path) -> TransitionData:
-    """A Minari data set from its folder, such as ~/.minari/datasets/D4RL/door/human-v2.
-
-    Minari records the state after the last step, so nothing is dropped.
-
-    Raises:
-        DataError: the folder holds no Minari data set.
-        ImportError: minari is not installed.
-    """
-    try:
-        from minari import MinariDataset
-    except ImportError as error:
-        raise ImportError("reading Minari data needs minari: pip install -e '.[minari]'") from error
-    data_path = Path(path) / "data"
-    if not data_path.is_dir():
-        raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
-    episodes = (
-        RecordedEpisode(
-            *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(e.terminations[-1])
-        )
-        for e in MinariDataset(data_path).iterate_episodes()
-    )
-    return from_episodes(episodes, str(path))
 
 
 def write_transitions(path: str | Path, data: TransitionData) -> None:
@@ -206,12 +77,10 @@ def read_transitions(path: str | Path) -> TransitionData:
 
 
 def read_offline(path: str | Path) -> TransitionData:
-    """Transitions from wherever: parquet of ours, an HDF5 file, a Minari folder."""
+    """Transitions from wherever: parquet of ours, or what the add-on `offline_data` reads."""
     path = Path(path)
-    if path.suffix in (".h5", ".hdf5") and not path.is_dir():
-        return read_h5_transitions(path)
-    if (path / "data").is_dir():
-        return read_minari_transitions(path)
+    if path.suffix in (".h5", ".hdf5") and not path.is_dir() or (path / "data").is_dir():
+        return plugins.required("offline_data", "data")(path)
     return read_transitions(path)
 
 
