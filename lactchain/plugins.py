@@ -17,7 +17,8 @@ LactChain asks for these, and goes on without those that are not there:
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors;
 - `offline_data(path)` reads the recorded transitions of other libraries;
-- `trials(config, run)` searches by trials from the start instead, and returns the summary.
+- `trials(config, run)` searches by trials from the start instead, and returns the summary;
+- `vector_envs` has numpy batches of others' environments, by their Gymnasium ids.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the
 worlds of other ecosystems by the scheme of their ids, each an `environments.registry.Scheme`.

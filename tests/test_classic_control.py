@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lactchain.baselines.classic_control import BATCHES
 from lactchain.baselines.member_envs import make_numeric_env
 from lactchain.baselines.vector import make_vector_env
+from lactchain_extras.classic_control import VECTOR_ENVS
 
 
 def actions_of(envs, rng):
@@ -16,10 +16,10 @@ def actions_of(envs, rng):
     return rng.integers(space.n, size=envs.num_envs)
 
 
-@pytest.mark.parametrize("env_id", BATCHES)
+@pytest.mark.parametrize("env_id", VECTOR_ENVS)
 def test_a_batch_plays_what_single_environments_play(env_id):
     envs, rng = make_vector_env(env_id, 3), np.random.default_rng(0)
-    assert type(envs) is BATCHES[env_id]
+    assert type(envs) is VECTOR_ENVS[env_id]
     singles = [gym.make(env_id) for _ in range(3)]
     observations, _ = envs.reset(seed=7)
     expected = [env.reset(seed=7 + n)[0] for n, env in enumerate(singles)]

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from lactchain.baselines.classic_control import BATCHES
+from lactchain import plugins
 from lactchain.environments import patience
 from lactchain.environments.checks import check_reset_form, check_shape, check_step_form
 
@@ -119,7 +119,7 @@ def _check_step(result: Any, env: gym.Env) -> None:
 
 def _batch(id: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv | None:
     """The environment as one batch that resets in the same step, None where there is none."""
-    known = BATCHES.get(id)
+    known = (plugins.add_on("vector_envs") or {}).get(id)
     if known is not None and kwargs.keys() <= {"max_episode_steps"}:
         return known(num_envs, **kwargs)
     if gym.spec(id).vector_entry_point is None or known is not None:

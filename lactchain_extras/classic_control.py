@@ -219,7 +219,7 @@ def _acrobot_speeds(state: np.ndarray, torque: np.ndarray) -> np.ndarray:
     return np.array([a_dot, b_dot, a_acc, b_acc])
 
 
-BATCHES: dict[str, type[ClassicControlVectorEnv]] = {
+VECTOR_ENVS: dict[str, type[ClassicControlVectorEnv]] = {
     "CartPole-v1": CartPoleVectorEnv,
     "Pendulum-v1": PendulumVectorEnv,
     "MountainCar-v0": MountainCarVectorEnv,
