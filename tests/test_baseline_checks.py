@@ -14,7 +14,7 @@ from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.replay import Batch, ReplayBuffer
+from lactchain.baselines.replay import Minibatch, ReplayBuffer
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
 from lactchain.functional.returns import generalized_advantages
 from lactchain.functional.value_losses import cql_penalty, double_q_targets
@@ -268,7 +268,7 @@ class Adapter:
     def add(self, observation, reward, next_observation, end):
         row = [np.array([[value]], np.float32) for value in (observation, reward, next_observation)]
         self.buffer.add(
-            Batch(row[0][..., None], np.zeros((1, 1), int), row[1], np.array([[end]]),
+            Minibatch(row[0][..., None], np.zeros((1, 1), int), row[1], np.array([[end]]),
                   row[2][..., None])
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import DDPGConfig
 from lactchain.errors import ConfigError
 
@@ -26,7 +26,7 @@ def constant_critic(agent, value):
 
 
 def one(reward=1.0, terminated=False):
-    return Batch(
+    return Minibatch(
         np.full((1, 1, 1), 2.0, np.float32), np.full((1, 1, 1), 0.5, np.float32),
         np.full((1, 1), reward, np.float32), np.full((1, 1), terminated),
         np.full((1, 1, 1), 3.0, np.float32),

@@ -11,7 +11,7 @@ from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.population import row_weights
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import DQNConfig
 from lactchain.errors import ConfigError
 
@@ -30,7 +30,7 @@ def with_values(online, target, configs=(LINEAR,)):
 
 def one(terminated=False, action=0, members=1):
     shape = (members, 1)
-    return Batch(
+    return Minibatch(
         np.zeros((*shape, 1), np.float32), np.full(shape, action), np.ones(shape, np.float32),
         np.full(shape, terminated), np.ones((*shape, 1), np.float32),
     )  # fmt: skip
@@ -130,7 +130,7 @@ def test_members_with_small_batches_count_their_own_rows_only():
     assert (weights[1] > 0).tolist() == [True] * 4 + [False] * 12
     agents = [DQN([LINEAR, replace(LINEAR, batch_size=4)], LINE, TWO, seed=0) for _ in range(2)]
     rows = np.random.default_rng(0).standard_normal((2, 16, 1)).astype(np.float32)
-    batch = Batch(rows, np.zeros((2, 16), int), rows[..., 0], np.ones((2, 16), bool), rows)
+    batch = Minibatch(rows, np.zeros((2, 16), int), rows[..., 0], np.ones((2, 16), bool), rows)
     agents[0].update(batch, weights)
     rows[1, 4:] = 99  # what the second member does not count
     agents[1].update(batch, weights)

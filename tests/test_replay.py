@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from lactchain.baselines.replay import FIELDS, Batch, ReplayBuffer
+from lactchain.baselines.replay import FIELDS, Minibatch, ReplayBuffer
 
 LINE, TWO = spaces.Box(-1e9, 1e9, (1,)), spaces.Discrete(2)
 
@@ -14,7 +14,7 @@ def transitions(numbers, ended=()):
     numbers = np.array([numbers, np.negative(numbers)], dtype=np.float32)
     ended = np.isin(np.abs(numbers), ended)
     successors = np.where(ended, 1000 + numbers, numbers + 1)
-    return Batch(
+    return Minibatch(
         numbers[..., None], (numbers % 2).astype(np.int64), numbers, ended, successors[..., None]
     )
 

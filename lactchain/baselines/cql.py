@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import QPopulation, mean_metrics
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.transitions import TransitionData
 from lactchain.functional.value_losses import cql_penalty, regression_loss
 
@@ -41,7 +41,7 @@ class CQL(QPopulation):
             self._measure(data)
         return mean_metrics(self._round(partial(data.sample, self.num_members), progress))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         actions = torch.from_numpy(batch.actions)
         q = self.values(self.encode(batch.observations))

@@ -14,7 +14,7 @@ from torch import Tensor
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population, mean_metrics
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Minibatch
 from lactchain.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ class DDPG(Population):
                 actions = self.act(envs.observations)
             self.replay.add(envs.step(actions))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.inputs.encode(batch.observations)
         critic_loss = self.critic_loss(x, batch, weights)
@@ -75,7 +75,7 @@ class DDPG(Population):
         self.target_actors.move_towards(self.actors, tau)
         return {"train/critic_loss": critic_loss, "train/actor_loss": actor_loss}
 
-    def critic_loss(self, x: Tensor, batch: Batch, weights: Tensor) -> Tensor:
+    def critic_loss(self, x: Tensor, batch: Minibatch, weights: Tensor) -> Tensor:
         """Mean squared error of the critic against the targets, (P,)."""
         actions = torch.from_numpy(batch.actions).flatten(2).float()
         error = self.values(self.critics, x, actions) - self.targets(batch)
@@ -86,7 +86,7 @@ class DDPG(Population):
         value = self.values(self.critics, x, self.policy(self.actors, x))
         return -(value * weights).sum(1)
 
-    def targets(self, batch: Batch) -> Tensor:
+    def targets(self, batch: Minibatch) -> Tensor:
         """Targets r + γ(1 − terminated) Q'(s', π'(s')), (P, B)."""
         with torch.no_grad():
             x = self.inputs.encode(batch.next_observations)

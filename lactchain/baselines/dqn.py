@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.population import QPopulation
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Minibatch
 from lactchain.functional.value_losses import regression_loss
 
 
@@ -68,7 +68,7 @@ class DQN(QPopulation):
             epsilon = 1.0 if starting else self.exploration(progress)
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
-    def update(self, batch: Batch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]

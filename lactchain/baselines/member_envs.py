@@ -17,7 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
-from lactchain.baselines.replay import Batch
+from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.environments.registry import find_env
@@ -25,7 +25,7 @@ from lactchain.errors import ConfigError, NonFiniteError
 
 
 @dataclass(frozen=True)
-class Transition(Batch):
+class Transition(Minibatch):
     """One step of all copies, (P, N, …); successors are those before any reset.
 
     The successor of an episode that was cut (`truncated`) keeps its value.

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Network, Parameters
-from lactchain.baselines.replay import Batch, ReplayBuffer
+from lactchain.baselines.replay import Minibatch, ReplayBuffer
 from lactchain.config.tunable import tunables
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
@@ -219,7 +219,7 @@ class Population:
         return ReplayBuffer(self.num_members, size, self.observation_space, self.action_space)
 
     def _round(
-        self, sample: Callable[[int, np.random.Generator], Batch], progress: float
+        self, sample: Callable[[int, np.random.Generator], Minibatch], progress: float
     ) -> list[dict[str, np.ndarray]]:
         """A round of `num_updates` updates; the metrics of each."""
         weights, left, records = row_weights(self.hyper["batch_size"]), self._left(progress), []
@@ -258,7 +258,7 @@ class QPopulation(Population):
         """Q(s, ·) of the online network, (P, B, A)."""
         return self.network(self.parameters.views["q"], x)
 
-    def targets(self, batch: Batch) -> Tensor:
+    def targets(self, batch: Minibatch) -> Tensor:
         """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
         with torch.no_grad():
             x = self.encode(batch.next_observations)

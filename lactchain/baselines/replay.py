@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 
 @dataclass(frozen=True)
-class Batch:
+class Minibatch:
     """Transitions (P, B, …) as arrays; `terminated` says that a successor is worth nothing."""
 
     observations: np.ndarray
@@ -25,7 +25,7 @@ class Batch:
     next_observations: np.ndarray
 
 
-FIELDS = tuple(Batch.__dataclass_fields__)
+FIELDS = tuple(Minibatch.__dataclass_fields__)
 
 
 class ReplayBuffer:
@@ -60,7 +60,7 @@ class ReplayBuffer:
             for name, (shape, dtype) in kinds.items()
         }
 
-    def add(self, transitions: Batch) -> None:
+    def add(self, transitions: Minibatch) -> None:
         """Stores transitions (P, N, …), over the oldest ones when the ring is full.
 
         Of more than `capacity` at once the last ones are kept.
@@ -74,18 +74,18 @@ class ReplayBuffer:
         self.size = min(self.size + count, self.capacity)
         self.total += count
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> Batch:
+    def sample(self, batch_size: int, rng: np.random.Generator) -> Minibatch:
         """Transitions drawn uniformly with replacement, `batch_size` of each member's own."""
         return self.rows(rng.integers(self.size, size=(self.num_members, batch_size)))
 
-    def rows(self, places: np.ndarray) -> Batch:
+    def rows(self, places: np.ndarray) -> Minibatch:
         """The transitions at places (P, B), each member's in its own ring."""
         flat = (places + self.capacity * np.arange(self.num_members)[:, None]).ravel()
         taken = {}
         for name, column in self._columns.items():
             rows = column.reshape(-1, *column.shape[2:]).take(flat, axis=0)
             taken[name] = rows.reshape(*places.shape, *column.shape[2:])
-        return Batch(**taken)
+        return Minibatch(**taken)
 
     def state_dict(self) -> dict[str, Any]:
         """The transitions that there are, and where the ring stands."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lactchain import plugins
-from lactchain.baselines.replay import FIELDS, Batch
+from lactchain.baselines.replay import FIELDS, Minibatch
 from lactchain.data.parquet import read_table, rows_of, write_table
 from lactchain.errors import DataError
 
@@ -20,7 +20,7 @@ KIND, VERSION = "transitions", 1
 
 
 @dataclass(frozen=True)
-class TransitionData(Batch):
+class TransitionData(Minibatch):
     """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
 
     Raises:
@@ -40,10 +40,10 @@ class TransitionData(Batch):
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def sample(self, num_members: int, batch_size: int, rng: np.random.Generator) -> Batch:
+    def sample(self, num_members: int, batch_size: int, rng: np.random.Generator) -> Minibatch:
         """Transitions (P, B, …) drawn uniformly with replacement."""
         places = rng.integers(len(self), size=(num_members, batch_size))
-        return Batch(**{name: getattr(self, name)[places] for name in FIELDS})
+        return Minibatch(**{name: getattr(self, name)[places] for name in FIELDS})
 
 
 def write_transitions(path: str | Path, data: TransitionData) -> None:
