@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.ppo import PPO, Rollout
+from lactchain.baselines.ppo import PPO, Rollout, Rows
 from lactchain.baselines.settings import PPOConfig
 from lactchain.errors import ConfigError
 
@@ -107,7 +107,7 @@ def test_all_continuous_actions_are_within_bounds_and_greedy_ones_repeat():
 def test_a_minibatch_is_a_share_of_all_rows_each_once_and_normalised():
     agent = PPO([replace(LINEAR, num_steps=10, batch_size=4)] * 2, LINE, TWO)
     numbers = torch.arange(10.0).expand(2, 10)
-    batches = list(agent._minibatches((numbers, numbers, numbers, numbers, numbers)))
+    batches = list(agent._minibatches(Rows(*[numbers] * 5)))
     seen = torch.cat([rows[0][weights[0] > 0] for (rows, *_), weights, _ in batches])
     assert sorted(seen.tolist()) == list(range(10)) and len(batches) == 3
     for (rows, *_, advantages, _), weights, active in batches:

@@ -51,6 +51,7 @@ class Adam:
         self.steps = np.zeros(len(parameters.flat))
         self.diverged = np.zeros(len(parameters.flat), dtype=bool)
 
+    @flushed_denormals()
     def step(
         self,
         gradient: Tensor,
@@ -62,16 +63,6 @@ class Adam:
 
         Of `active` members (P,); the others stay as they are. None: all update.
         """
-        with flushed_denormals():
-            self._step(gradient, learning_rate, max_grad_norm, active)
-
-    def _step(
-        self,
-        gradient: Tensor,
-        learning_rate: np.ndarray,
-        max_grad_norm: np.ndarray | None,
-        active: np.ndarray | None,
-    ) -> None:
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)
         asked = np.ones(len(norms), dtype=bool) if active is None else active
         finite = np.isfinite(norms)

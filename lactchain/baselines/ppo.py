@@ -8,8 +8,9 @@ by the environment's bounds, so log-probability and entropy are those of what wa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,6 +46,16 @@ class Rollout:
     truncated: Tensor
     last_inputs: Tensor
     final_inputs: Tensor
+
+
+class Rows(NamedTuple):
+    """What a minibatch is made of, each (P, B, …)."""
+
+    inputs: Tensor
+    actions: Tensor
+    behaviour_logps: Tensor
+    advantages: Tensor
+    returns: Tensor
 
 
 class PPO(Population):
@@ -115,28 +126,26 @@ class PPO(Population):
         """Epochs of minibatches over a rollout; returns metrics, each (P,)."""
         advantages, returns = self.advantages(rollout)
         with torch.inference_mode():
-            rows = self._rows(rollout.inputs)
-            actions = self._rows(rollout.actions)
-            behaviour_logps = self._logps_and_entropy(rows, actions)[0]
-        columns = (rows, actions, behaviour_logps, self._rows(advantages), self._rows(returns))
-        columns = tuple(column.clone() for column in columns)  # no inference tensors into autograd
+            inputs, actions = _flat(rollout.inputs), _flat(rollout.actions)
+            logps, _ = self._logps_and_entropy(inputs, actions)
+        columns = (inputs, actions, logps, _flat(advantages), _flat(returns))
+        rows = Rows(*(column.clone() for column in columns))  # no inference tensors into autograd
         records, left = [], self._left(progress)
         for epoch in range(int(self.hyper["num_epochs"].max())):
             in_epoch = epoch < self.hyper["num_epochs"]
-            for minibatch, weights, active in self._minibatches(columns):
+            for minibatch, weights, active in self._minibatches(rows):
                 records.append(self._step(minibatch, weights, active & in_epoch, left))
         return self._metrics(records, advantages, returns)
 
     def _step(
-        self, minibatch: tuple[Tensor, ...], weights: Tensor, active: np.ndarray, left: float
+        self, rows: Rows, weights: Tensor, active: np.ndarray, left: float
     ) -> dict[str, Tensor]:
         """One optimiser step of all members on a minibatch of (P, B) rows."""
-        rows, actions, behaviour_logps, advantages, returns = minibatch
-        logps, entropy = self._logps_and_entropy(rows, actions)
+        logps, entropy = self._logps_and_entropy(rows.inputs, rows.actions)
         clip_range = self.column("clip_range") * left
-        surrogate = ppo_clip_loss(logps, behaviour_logps, advantages, clip_range)
+        surrogate = ppo_clip_loss(logps, rows.behaviour_logps, rows.advantages, clip_range)
         policy_loss = (surrogate * weights).sum(1)
-        value_loss = ((self._values(rows) - returns).square() * weights).sum(1)
+        value_loss = ((self._values(rows.inputs) - rows.returns).square() * weights).sum(1)
         entropy = (entropy * weights).sum(1)
         losses = policy_loss + self.column("value_coef")[:, 0] * value_loss
         self._descend(losses - self.column("entropy_coef")[:, 0] * entropy, left, active)
@@ -146,13 +155,13 @@ class PPO(Population):
             "train/entropy": entropy.detach(),
         }
 
-    def _minibatches(self, columns: tuple[Tensor, ...]) -> Any:
+    def _minibatches(self, rows: Rows) -> Iterator[tuple[Rows, Tensor, np.ndarray]]:
         """Random minibatches of one epoch: rows (P, B, …), weights (P, B), who has one (P,).
 
         Members with small batches have more of them; B is the largest batch, and rows beyond a
         member's own weigh 0. Weights of a member sum to 1. Advantages are normalised per minibatch.
         """
-        members, num_rows = columns[0].shape[:2]
+        members, num_rows = rows.returns.shape
         sizes = self.hyper["batch_size"].astype(np.int64)[:, None, None]
         counts, width = -(-num_rows // int(sizes.min())), int(sizes.max())
         order = self.rng.random((members, num_rows)).argsort(axis=1)
@@ -162,12 +171,14 @@ class PPO(Population):
             order[:, None, :], np.where(present, place, 0).reshape(members, 1, -1), axis=2
         )[:, 0]
         taken = np.arange(members)[:, None]
-        shuffled = [column[taken, index].unflatten(1, (counts, width)) for column in columns]
+        shuffled = Rows(*(column[taken, index].unflatten(1, (counts, width)) for column in rows))
         weights = torch.from_numpy(present / np.maximum(present.sum(-1, keepdims=True), 1)).float()
-        shuffled[3] = _normalised(shuffled[3], weights, torch.from_numpy(present.sum(-1)))
+        counted = torch.from_numpy(present.sum(-1))
+        advantages = _normalised(shuffled.advantages, weights, counted)
+        shuffled = shuffled._replace(advantages=advantages)
         active = present.any(axis=-1)
         for k in range(counts):
-            yield tuple(column[:, k] for column in shuffled), weights[:, k], active[:, k]
+            yield Rows(*(column[:, k] for column in shuffled)), weights[:, k], active[:, k]
 
     def _logps_and_entropy(self, rows: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies of the policy, (P, B) each."""
@@ -212,10 +223,6 @@ class PPO(Population):
         legal = actions.clamp(-1.0, 1.0).numpy()
         return legal.reshape(*legal.shape[:2], *self.action_space.shape)
 
-    def _rows(self, column: Tensor) -> Tensor:
-        """(T, P, N, …) as (P, T·N, …)."""
-        return column.transpose(0, 1).flatten(1, 2)
-
     def _metrics(
         self, records: list[dict[str, Tensor]], advantages: Tensor, returns: Tensor
     ) -> dict[str, np.ndarray]:
@@ -223,12 +230,17 @@ class PPO(Population):
             name: torch.stack([record[name] for record in records]).mean(0).numpy()
             for name in records[0]
         }
-        residual, total = self._rows(advantages).var(1), self._rows(returns).var(1)
+        residual, total = _flat(advantages).var(1), _flat(returns).var(1)
         metrics["train/explained_variance"] = (1.0 - residual / (total + 1e-8)).numpy()
         if not self.is_discrete:
             log_std = self.parameters.views["log_std"][0].detach()
             metrics["train/log_std"] = log_std.mean((1, 2)).numpy()
         return metrics
+
+
+def _flat(column: Tensor) -> Tensor:
+    """Steps (T, P, N, …) as rows (P, T·N, …)."""
+    return column.transpose(0, 1).flatten(1, 2)
 
 
 def _num_outputs(action_space: spaces.Space) -> int:
