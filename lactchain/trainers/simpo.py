@@ -63,21 +63,16 @@ def preference_rows(
     Raises:
         DataError: there were pairs, and none is left; or another tokenizer's model sampled one.
     """
-    columns = {
-        "prompt_ids": template.encode_batch([pair.prompt for pair in pairs]),
-        "chosen_ids": encode_completions(
-            [Action(pair.chosen, pair.chosen_token_ids) for pair in pairs],
-            tokenizer,
-            "pairs: row {}, chosen completion".format,
-        ),
-        "rejected_ids": encode_completions(
-            [Action(pair.rejected, pair.rejected_token_ids) for pair in pairs],
-            tokenizer,
-            "pairs: row {}, rejected completion".format,
-        ),
+    columns: dict[str, list[Any]] = {
+        "prompt_ids": template.encode_batch([pair.prompt for pair in pairs])
     }
-    sampled = [[_mean(p.chosen_logprobs), _mean(p.rejected_logprobs)] for p in pairs]
-    columns["sampled_logps"] = sampled
+    for side in ("chosen", "rejected"):
+        actions = [Action(getattr(p, side), getattr(p, f"{side}_token_ids")) for p in pairs]
+        name = f"pairs: row {{}}, {side} completion".format
+        columns[f"{side}_ids"] = encode_completions(actions, tokenizer, name)
+    columns["sampled_logps"] = [
+        [_mean(pair.chosen_logprobs), _mean(pair.rejected_logprobs)] for pair in pairs
+    ]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     reasons = [drop_reason(row, max_length) for row in rows]
     dropped = Counter(reason for reason in reasons if reason is not None)
@@ -287,8 +282,9 @@ def completion_logprobs(
     """
     start = int(completion_mask.any(dim=0).int().argmax())
     columns = torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device)
+    visible = seen_in_branch(branch)
     if prefix_ids is None:
-        mask = attention_masks(config, seen_in_branch(branch), position_ids, position_ids, dtype)
+        mask = attention_masks(config, visible, position_ids, position_ids, dtype)
         texts = {
             "input_ids": input_ids,
             "position_ids": position_ids,
@@ -296,7 +292,6 @@ def completion_logprobs(
             "logits_to_keep": columns,
         }
     else:
-        visible = seen_in_branch(branch)
         texts = one_sequence(prefix_ids, input_ids, position_ids, visible, columns, dtype)
     logits = model(**texts).logits.view(len(input_ids), len(columns), -1)
     spoken = branch.masked_fill(completion_mask == 0, PADDING)
