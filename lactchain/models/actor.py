@@ -111,9 +111,8 @@ class LanguageActor:
 
     def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> Self:
         """The same weights, in the same place, asked and sampled in another way."""
-        return LanguageActor(
-            self.decoder.model, self.tokenizer, config, grammar, values=self.values
-        )
+        kept = {"scorer": self._scorer, "values": self.values}
+        return LanguageActor(self.decoder.model, self.tokenizer, config, grammar, **kept)
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone.
@@ -185,7 +184,7 @@ class LanguageActor:
         for observation, prompt in zip(observations, prompts, strict=True):
             if len(prompt) + completion > context:
                 raise ConfigError(
-                    f"actor: the prompt of {observation[:40]!r}... has {len(prompt)} tokens and an "
+                    f"actor: the prompt of {observation[:40]!r}... has {len(prompt)} tokens and a "
                     f"completion up to {completion}, but the model reads {context}; shorten "
                     "environment.history, environment.template or actor.max_new_tokens"
                 )
