@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from lactchain.models.runtime import quiet
-from lactchain.models.weight_files import write_tensors
+from lactchain_extras.weights.merging import write_tensors
 
 MISTRAL_7B = {
     "hidden_size": 4096,

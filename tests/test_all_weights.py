@@ -15,9 +15,9 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models import loading
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor
 from lactchain.models.values import ValueModel
+from lactchain_extras.weights.merging import export_actor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import family_models  # noqa: E402

@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lactchain.config.settings import ActorConfig, LoraSettings, RunConfig
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.adapters import merged, save_adapter
-from lactchain.models.export import export_actor
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
 from lactchain.models.weight_files import write_tensors
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
+from lactchain_extras.weights.merging import export_actor, write_tensors
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402

@@ -11,12 +11,12 @@ from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
-from lactchain.models.gguf import convert_gguf
 from lactchain.models.loading import load_actor
 from lactchain.models.places import resolve_weights
 from lactchain.storage.manifests import MANIFEST, read_manifest
 from lactchain_extras.cards.model_cards import Base
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain_extras.weights.gguf import convert_gguf
 
 TOKENIZER = tiny_tokenizer()
 MODEL = tiny_llama(len(TOKENIZER))
@@ -152,7 +152,7 @@ def test_a_layer_without_weights_is_refused(tmp_path):
 
 
 def test_without_the_package_the_line_says_how_to_install_it(file, monkeypatch):
-    monkeypatch.setattr("lactchain.models.gguf.find_spec", lambda name: None)
+    monkeypatch.setattr("lactchain_extras.weights.gguf.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[gguf\]'"):
         prepared(file)
 

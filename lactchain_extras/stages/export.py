@@ -79,7 +79,7 @@ def main(config: ExportConfig) -> dict[str, Any]:
 
 def export(config: ExportConfig, run: Run) -> dict[str, Any]:
     """The model of a configuration in RUN/model."""
-    from lactchain.models.export import export_actor
+    from lactchain_extras.weights.merging import export_actor
 
     folder = run.path("model")
     with disk_errors(folder):

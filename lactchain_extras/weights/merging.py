@@ -8,7 +8,8 @@ measured (`ExportReport`).
 import json
 import math
 import shutil
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,7 @@ from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.places import resolve_weights
-from lactchain.models.weight_files import INDEX, check_weights, read_tensors, write_tensors
+from lactchain.models.weight_files import INDEX, check_weights, read_tensors
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import write_manifest
 
@@ -32,6 +33,9 @@ BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map
 
 PLAIN = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
 """Settings of an adapter that are not set in what is merged here."""
+
+TYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+"""The names that safetensors has for the types of weights."""
 
 ExportType = Literal["bfloat16", "float16", "float32"]
 
@@ -177,3 +181,28 @@ def _write_beside(
     for pattern in BESIDE:
         for file in base.glob(pattern):
             shutil.copyfile(file, folder / file.name)
+
+
+def write_tensors(
+    file: str | Path,
+    shapes: Mapping[str, Iterable[int]],
+    dtype: torch.dtype,
+    tensors: Iterable[Tensor],
+) -> None:
+    """Writes a safetensors file tensor by tensor, so that a shard is never in memory whole.
+
+    Args:
+        shapes: of all tensors by name, in the order in which `tensors` gives them.
+        dtype: of the file; tensors of another type are cast.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    end, kind = 0, TYPE_NAMES[dtype]
+    for name, shape in shapes.items():
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that what follows is aligned
+    with Path(file).open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors:
+            stream.write(tensor.to(dtype).contiguous().view(torch.uint8).numpy().data)
