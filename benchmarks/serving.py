@@ -44,8 +44,8 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.prompting import PromptTemplate
-from lactchain.serving.policy import ServedActor
-from lactchain.serving.transport import Transport, answers
+from lactchain_extras.serving.policy import ServedActor
+from lactchain_extras.serving.transport import Transport, answers
 
 FAULTS = 0.3
 DELAY = 0.2

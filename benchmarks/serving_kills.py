@@ -40,8 +40,8 @@ from lactchain.config.settings import ServedConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ServerError
-from lactchain.serving.servers import adapter_name
 from lactchain.types import Trajectory
+from lactchain_extras.serving.servers import adapter_name
 
 VICTIMS = ("trainer", "client", "server")
 SCRIPTS = {"trainer": "run_pipeline", "client": "collect_rollouts", "server": "run_pipeline"}

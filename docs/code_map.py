@@ -1,7 +1,7 @@
 """Prints each file of the code with the first sentence of its docstring.
 
 python docs/code_map.py                       # all of it
-python docs/code_map.py lactchain/serving     # one folder
+python docs/code_map.py lactchain/functional  # one folder
 """
 
 import argparse

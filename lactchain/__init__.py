@@ -28,7 +28,6 @@ _MODULES = {
     "worlds.gridworld": "GridWorld",
     "worlds.gridworld_batch": "GridWorldVectorEnv",
     "models.actor": "LanguageActor",
-    "serving.policy": "ServedActor",
     "models.critic": "EmbeddingCritic",
     "data.episodes": "Episode Region",
     "data.rollouts": "Rollouts collect evaluate",

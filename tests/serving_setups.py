@@ -12,8 +12,8 @@ from lactchain.config.settings import ActorConfig, LoraSettings, SamplerConfig, 
 from lactchain.environments.language import make_language_env
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
-from lactchain.serving.transport import Transport
 from lactchain.stages.pipeline_config import ActorStageConfig
+from lactchain_extras.serving.transport import Transport
 
 GRAMMAR = make_language_env(GRID).grammar
 STATE = "0 0 up 1 1"

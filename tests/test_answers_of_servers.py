@@ -14,9 +14,9 @@ from engine_stand_in import Script, Server, answer, serving
 from serving_setups import GRAMMAR, STATE, ask, asked_of, asking
 
 from lactchain.errors import ConfigError, ServerError
-from lactchain.serving.policy import ServedActor
-from lactchain.serving.servers import models_at
-from lactchain.serving.transport import Transport
+from lactchain_extras.serving.policy import ServedActor
+from lactchain_extras.serving.servers import models_at
+from lactchain_extras.serving.transport import Transport
 
 # --- answers -------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ def test_an_answer_without_end_or_measure_is_one_line(monkeypatch):
         pytest.raises(ServerError, match="in the end a cut answer"),
     ):
         ask(server, timeout_seconds=0.3)
-    monkeypatch.setattr("lactchain.serving.transport.MOST_BYTES", 10_000)
+    monkeypatch.setattr("lactchain_extras.serving.transport.MOST_BYTES", 10_000)
     small = gzip.compress(b" " * 1_000_000)
     for huge in (answer(200, " " * 10_001), (200, {"Content-Encoding": "gzip"}, small)):
         with serving(Script([huge])) as server:

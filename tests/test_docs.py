@@ -301,9 +301,11 @@ def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
     code_map.main()
     listed = capsys.readouterr().out
     assert "\nlactchain_extras/wordle/\n" in listed and "  code_map.py" in listed
-    monkeypatch.setattr(sys, "argv", ["code_map.py", "lactchain/serving/"])
+    monkeypatch.setattr(sys, "argv", ["code_map.py", "lactchain/functional/"])
     code_map.main()
-    assert (said := capsys.readouterr().out) in listed and said.startswith("lactchain/serving/\n")
+    assert (said := capsys.readouterr().out) in listed and said.startswith(
+        "lactchain/functional/\n"
+    )
 
 
 def test_the_picture_shows_the_farthest_state_that_was_failed_before_and_solved_after(tmp_path):

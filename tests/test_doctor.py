@@ -141,7 +141,7 @@ def test_a_signal_is_no_finding(weights, monkeypatch, capsys):
 
 
 def test_of_a_server_that_is_gone_nothing_more_is_asked(weights, monkeypatch):
-    monkeypatch.setattr("lactchain.serving.transport.ORDER_SECONDS", 0.1)
+    monkeypatch.setattr("lactchain_extras.serving.transport.ORDER_SECONDS", 0.1)
     with serving(Engine(weights / "actor", GRAMMAR)) as engine:
         pass
     with pytest.raises(ServerError, match="of 1 checks"):

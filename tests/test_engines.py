@@ -16,12 +16,12 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ServerError
 from lactchain.models.actor import LanguageActor
-from lactchain.serving.dialects import DIALECTS, Row
-from lactchain.serving.policy import ServedActor
-from lactchain.serving.servers import sync
+from lactchain_extras.serving.dialects import DIALECTS, Request
+from lactchain_extras.serving.policy import ServedActor
+from lactchain_extras.serving.servers import sync
 from lactchain_extras.stages.doctor import examine
 
-ROW = Row("base", "lactchain-1", "hi", [1, 5, 6], 2**63 - 1, 0.5, 12, 2, "a|b")
+ROW = Request("base", "lactchain-1", "hi", [1, 5, 6], 2**63 - 1, 0.5, 12, 2, "a|b")
 
 
 @pytest.fixture(scope="module")

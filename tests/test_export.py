@@ -15,7 +15,6 @@ from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
-from lactchain.models.weight_files import write_tensors
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig

@@ -17,9 +17,9 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import ServerError
 from lactchain.runs.run import read_metrics
-from lactchain.serving.servers import adapter_name
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_bc import WarmStartConfig
+from lactchain_extras.serving.servers import adapter_name
 
 
 def test_an_evaluation_behind_servers_needs_no_weights_here(weights, tmp_path):

@@ -12,10 +12,9 @@ from serving_setups import GRAMMAR, STATE, asked_of, asking, same
 from lactchain.config.settings import GuidedActorConfig, RunConfig, ServedConfig
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import LactChainError, ServerError
-from lactchain.serving.policy import ServedActor
-from lactchain.serving.servers import identity
-from lactchain.serving.transport import KEY
-from lactchain.stages.rounds import drift
+from lactchain_extras.serving.policy import ServedActor, drift
+from lactchain_extras.serving.servers import identity
+from lactchain_extras.serving.transport import KEY
 
 # --- a run ---------------------------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ DEEP = '{"dtype": "half", "a":' * 960 + "1" + "}" * 960
 
 @pytest.mark.parametrize("page", [answer(500, "<html>"), answer(502, ""), answer(200, DEEP)])
 def test_a_page_that_servers_need_not_have_ends_no_run(weights, monkeypatch, page):
-    monkeypatch.setattr("lactchain.serving.servers.PAGE_SECONDS", 0.1)
+    monkeypatch.setattr("lactchain_extras.serving.servers.PAGE_SECONDS", 0.1)
 
     class Odd(Engine):
         async def answer(self, path, headers, body):
@@ -179,7 +178,7 @@ class Full(Engine):
 
 
 def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):
-    monkeypatch.setattr("lactchain.serving.transport.ORDER_SECONDS", 0.1)
+    monkeypatch.setattr("lactchain_extras.serving.transport.ORDER_SECONDS", 0.1)
     with serving(Full(weights / "actor", GRAMMAR)) as engine:
         first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
         actor = ServedActor.from_config(first, GRAMMAR)

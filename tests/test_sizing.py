@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lactchain.stages.play import PlayConfig
 from script_setups import PREFERENCES, SHAPE, build_weights, config_of, run_here
 
 from lactchain.config.parsing import parse
@@ -18,7 +17,7 @@ from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
 from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.stages import play, run_pipeline
+from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.sizing import (

@@ -13,8 +13,8 @@ from serving_setups import ask, asking
 
 from lactchain.config.settings import ServedConfig
 from lactchain.errors import ConfigError, Interrupted, ServerError
-from lactchain.serving.servers import models_at
-from lactchain.serving.transport import KEY, Transport, answers, transport_of
+from lactchain_extras.serving.servers import models_at
+from lactchain_extras.serving.transport import KEY, Transport, answers, transport_of
 
 
 def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
@@ -166,7 +166,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, order):
-    monkeypatch.setattr("lactchain.serving.transport.LISTEN_SECONDS", 0.1)
+    monkeypatch.setattr("lactchain_extras.serving.transport.LISTEN_SECONDS", 0.1)
     monkeypatch.setattr("lactchain.runs.process._requested_signal", 15)
     with serving(Silent([])) as server:
         with (

@@ -20,8 +20,9 @@ from lactchain.models.generation.guidance import CompletionRanking, TrainedValue
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.weight_files import verify_file_if_listed
+from lactchain.plugins import required
 from lactchain.storage.files import read_json
-from lactchain.types import Action, ChainGrammar
+from lactchain.types import Action, ChainGrammar, Policy
 
 POLICY_FILE = "policy.json"
 """Beside the weights of a trained actor: how it is asked, and what it may answer."""
@@ -211,6 +212,13 @@ class LanguageActor:
             spoken = token_ids[:-1] if ended else token_ids
             self._texts[token_ids] = self.tokenizer.decode(spoken)
         return self._texts[token_ids]
+
+
+def load_player(config: PlayerConfig, grammar: ChainGrammar) -> Policy:
+    """The actor of a configuration: loaded into this process, or behind its servers."""
+    if config.served is None:
+        return LanguageActor.from_config(config, grammar)
+    return required("engines", "actor.served").ServedActor.from_config(config, grammar)
 
 
 def policy_file(config: ActorConfig, grammar: ChainGrammar) -> dict[str, str]:

@@ -41,11 +41,11 @@ def episodes_into(
     config: CollectRolloutsConfig, run: Run
 ) -> tuple[list[Trajectory], dict[str, float]]:
     """Episodes of the actor of a configuration, in RUN/trajectories, and their figures."""
-    from lactchain.serving.policy import served_or_here
+    from lactchain.models.actor import load_player
 
     collect = config.collect
     rollouts = Rollouts(config.environment, collect.num_envs)
-    actor = served_or_here(config.actor, rollouts.env.grammar)
+    actor = load_player(config.actor, rollouts.env.grammar)
     episodes = sampled_episodes(rollouts.env, collect.num_episodes, config.run.seed)
     trajectories, tally = rollouts.collect(
         actor, episodes, run.path("trajectories"), collect.shard_size

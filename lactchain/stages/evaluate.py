@@ -73,11 +73,11 @@ def main(config: EvaluateConfig) -> dict[str, Any]:
 
 def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     """The figures of the actor of a configuration, and of completions that are sampled from it."""
-    from lactchain.serving.policy import served_or_here
+    from lactchain.models.actor import load_player
 
     seed, num_samples = config.run.seed, config.evaluation.num_samples
     rollouts = Rollouts(config.environment, config.evaluation.num_envs)
-    actor = served_or_here(config.actor, rollouts.env.grammar)
+    actor = load_player(config.actor, rollouts.env.grammar)
     greedy = config.actor.temperature == 0
     # A world with dice shows a greedy actor the same texts over and over.
     player = actor if rollouts.deterministic or not greedy else RememberingPolicy(actor)

@@ -92,11 +92,11 @@ def pairs_into(
     config: MakePreferencesConfig, run: Run
 ) -> tuple[list[PreferencePair], dict[str, Any]]:
     """Pairs by the actor and the critic of a configuration, in RUN/pairs, and their figures."""
+    from lactchain.models.actor import load_player
     from lactchain.models.critic import EmbeddingCritic
-    from lactchain.serving.policy import served_or_here
 
     rollouts = Rollouts(config.environment)
-    actor = served_or_here(config.actor, rollouts.env.grammar)
+    actor = load_player(config.actor, rollouts.env.grammar)
     critic = None if config.critic is None else EmbeddingCritic.load(config.critic)
     by_return = critic is None or config.preferences.rank_by == "return"
     ranked_by = "return" if by_return else f"critic {config.critic}"

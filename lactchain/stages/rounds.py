@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from lactchain import plugins
 from lactchain.config.settings import (
@@ -27,7 +25,8 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, NoPairsError, ServerError
+from lactchain.errors import ConfigError, NoPairsError
+from lactchain.plugins import required
 from lactchain.runs import distributed
 from lactchain.runs.pages import LivePage
 from lactchain.runs.run import Run
@@ -40,9 +39,6 @@ from lactchain.stages.selection import Selection
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
-
-if TYPE_CHECKING:
-    from lactchain.serving.policy import ServedActor
 
 SEEDS_PER_ROUND = 1000
 
@@ -107,8 +103,8 @@ class Rounds:
         Raises:
             ConfigError: hardly any is a chain, so that free completions have nothing to compare.
         """
+        from lactchain.models.actor import load_player
         from lactchain.models.runtime import free_memory
-        from lactchain.serving.policy import served_or_here
 
         if self.actor.decoding != "free" or self.is_done(0):
             return
@@ -116,7 +112,7 @@ class Rounds:
         found = None
         if distributed.is_main():
             asked = replace(self.actor, temperature=1.0)
-            actor = served_or_here(asked, rollouts.env.grammar)
+            actor = load_player(asked, rollouts.env.grammar)
             samples = sample_completions(actor, rollouts, ASKED, derive_seed(seed, "asked"))
             found = round(ASKED * invalid_rate(samples))
             free_memory()
@@ -166,14 +162,12 @@ class Rounds:
             ServerError: they do not.
         """
         from lactchain.models.runtime import free_memory
-        from lactchain.serving.policy import ServedActor
-        from lactchain.serving.servers import sync
 
-        served = self.actor.served
+        served, engines = self.actor.served, required("engines", "actor.served")
         note_servers(self.config, self.run)
         trained = self.run.directory.glob("round_*/simpo/actor")
         if distributed.is_main():
-            sync(self.actor, trained)
+            engines.sync(self.actor, trained)
         distributed.barrier()
         if served.dialect == "text":
             return
@@ -183,11 +177,12 @@ class Rounds:
         figures = {}
         if distributed.is_main():
             texts = rollouts.observe(sampled_states(rollouts.env, REPEATED, seeds[0]))
-            figures = drift(ServedActor.from_config(free, rollouts.env.grammar), texts, seeds)
+            actor = engines.ServedActor.from_config(free, rollouts.env.grammar)
+            figures = engines.drift(actor, texts, seeds)
             free_memory()
         figures = distributed.of_main(figures)
         self.run.log_once(figures, step=number)
-        check_drift(figures, served.max_drift, self.actor.adapter or self.actor.model)
+        engines.check_drift(figures, served.max_drift, self.actor.adapter or self.actor.model)
 
     def is_done(self, number: int) -> bool:
         """Whether a round was played, and evaluated, before this process began."""
@@ -293,39 +288,6 @@ class Rounds:
             prepare_tiny_encoder(encoder, actor)
         distributed.barrier()
         self.actor, self.encoder = replace(self.actor, model=actor), encoder
-
-
-def drift(
-    actor: ServedActor, observations: Sequence[str], seeds: Sequence[int]
-) -> dict[str, float]:
-    """How far log-probabilities of the servers' tokens are from those that are computed here.
-
-    `served/mean_drift` and `served/largest_drift` are of |log p here - log p there| of a token.
-    `served/effective_samples` is the share of the completions that are left as a sample of the
-    weights here, (Σw)² / (B Σw²) with w = p here / p there of each (Kong 1992, "A note on
-    importance sampling using standardized weights").
-    """
-    actions = actor.act(observations, seeds)
-    here = actor.local.token_log_probs(observations, actions)
-    rows = [ours - action.logprobs for ours, action in zip(here, actions, strict=True)]
-    distances = np.abs(np.concatenate(rows))
-    sums = np.array([row.sum() for row in rows])
-    weights = np.exp(sums - sums.max())  # whose scale is of no matter, and goes beyond all numbers
-    return {
-        "served/mean_drift": float(distances.mean()),
-        "served/largest_drift": float(distances.max()),
-        "served/effective_samples": float(weights.sum() ** 2 / (weights**2).sum() / len(rows)),
-    }
-
-
-def check_drift(figures: dict[str, float], most: float, version: str) -> None:
-    """Raises `ServerError` where servers compute something else than the weights here."""
-    if not (found := figures["served/mean_drift"]) <= most:
-        raise ServerError(
-            f"{version}: expected log-probabilities within {most:g} of those of the weights here, "
-            f"got {found:.3g} a token on average; the servers have other weights or flags: see "
-            "`lactchain doctor`, or raise actor.served.max_drift"
-        )
 
 
 @contextmanager

@@ -20,11 +20,18 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import Interrupted, LactChainError, ServerError
 from lactchain.runs.console import console, plain
 from lactchain.runs.process import is_dry_run
-from lactchain.serving.dialects import DIALECTS, Reply, Row
-from lactchain.serving.policy import ServedActor
-from lactchain.serving.servers import adapter_name, common_base, identity, load, names_at, unload
-from lactchain.serving.transport import RefusedError, answers, hidden, transport_of
 from lactchain.types import ChainGrammar
+from lactchain_extras.serving.dialects import DIALECTS, Request, Response
+from lactchain_extras.serving.policy import ServedActor
+from lactchain_extras.serving.servers import (
+    adapter_name,
+    common_base,
+    identity,
+    load,
+    names_at,
+    unload,
+)
+from lactchain_extras.serving.transport import RefusedError, answers, hidden, transport_of
 
 MARKS = {True: "well", False: "AMISS", None: "unknown"}
 HOT = 4.0  # a temperature at which probabilities are plainly others
@@ -116,11 +123,13 @@ class Visit:
         config = recast(self.config, SamplerConfig, decoding=decoding, adapter=None, **asked)
         return ServedActor(self.tokenizer, config, self.grammar, self.base, adapter)
 
-    def first_token(self, temperature: float, seed: int) -> Reply:
+    def first_token(self, temperature: float, seed: int) -> Response:
         """One token, drawn at a temperature."""
         ids, end = self.actor().template.encode(self.state), self.tokenizer.eos_token_id
-        row = Row(self.base, None, "", ids, seed, temperature, 1, end, None)
-        asked = self.transport.post(self.dialect.ask, self.dialect.write(row), self.dialect.read)
+        request = Request(self.base, None, "", ids, seed, temperature, 1, end, None)
+        asked = self.transport.post(
+            self.dialect.ask, self.dialect.write(request), self.dialect.read
+        )
         return answers([asked])[0]
 
 

@@ -55,9 +55,9 @@ def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
     if config.actor is None:
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
         return HumanPolicy(env.grammar, ask, partial(is_legal, env))
-    from lactchain.serving.policy import served_or_here
+    from lactchain.models.actor import load_player
 
-    return served_or_here(config.actor, env.grammar)
+    return load_player(config.actor, env.grammar)
 
 
 def is_legal(env: LanguageEnv, completion: str) -> bool:

@@ -16,9 +16,9 @@ from typing import Any
 from lactchain.config.settings import PlayerConfig, ServedConfig
 from lactchain.errors import ConfigError, DataError, ServerError
 from lactchain.runs.run import Run
-from lactchain.serving.dialects import DIALECTS, Dialect
-from lactchain.serving.transport import RefusedError, Transport, quoted, transport_of
 from lactchain.storage.files import sha256
+from lactchain_extras.serving.dialects import DIALECTS, Dialect
+from lactchain_extras.serving.transport import RefusedError, Transport, quoted, transport_of
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from lactchain.config.settings import PlayerConfig
 from lactchain.errors import ConfigError, ServerError
-from lactchain.serving.dialects import DIALECTS, Reply, Row
-from lactchain.serving.servers import adapter_name, common_base, load, order
-from lactchain.serving.transport import answers, quoted, transport_of
 from lactchain.types import Action, ChainGrammar
+from lactchain_extras.serving.dialects import DIALECTS, Request, Response
+from lactchain_extras.serving.servers import adapter_name, common_base, load, order
+from lactchain_extras.serving.transport import answers, quoted, transport_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -113,10 +113,10 @@ class ServedActor:
         if not self.dialect.has_tokens:
             text = self._text(observation)
         end, config = self.tokenizer.eos_token_id, self.config
-        row = Row(self.base, self.adapter, text, ids, seed % 2**63, config.temperature,
+        request = Request(self.base, self.adapter, text, ids, seed % 2**63, config.temperature,
                   self._max_tokens, end, self._pattern)  # fmt: skip
-        asked, start = self.dialect.write(row), crc32(np.array(ids).tobytes())
-        read = partial(self._action, row)
+        asked, start = self.dialect.write(request), crc32(np.array(ids).tobytes())
+        read = partial(self._action, request)
         return self._transport.post(self.dialect.ask, asked, read, start, self._lost)
 
     @cached_property
@@ -143,7 +143,7 @@ class ServedActor:
         adds = first and self.tokenizer("")["input_ids"][:1] == [self.tokenizer.bos_token_id]
         return text.removeprefix(first) if adds else text
 
-    def _action(self, row: Row, body: Any) -> Action:
+    def _action(self, request: Request, body: Any) -> Action:
         """The completion in an answer, once it has passed the checks."""
         try:
             reply = self.dialect.read(body)
@@ -154,22 +154,22 @@ class ServedActor:
                 f"got {quoted(json.dumps(body), 120)} ({error!r}); `lactchain doctor` says what is "
                 "amiss"
             ) from error
-        text = self._read(row, reply) if self.dialect.has_tokens else reply.text
-        if row.pattern is not None and not re.fullmatch(row.pattern, text):
+        text = self._read(request, reply) if self.dialect.has_tokens else reply.text
+        if request.pattern is not None and not re.fullmatch(request.pattern, text):
             raise ServerError(
                 f"{self.dialect.ask}: expected a chain, as was asked for, got {text!r}; start the "
                 "server with structured outputs, and without what rewrites requests"
             )
         return Action(text, reply.token_ids, tuple(map(float, reply.logprobs)), reply.ended)
 
-    def _read(self, row: Row, reply: Reply) -> str:
+    def _read(self, request: Request, reply: Response) -> str:
         """What the tokens of a reply read as here, which the server has read alike."""
         ids, ends = reply.token_ids, reply.ended == "stop"
         text = self.tokenizer.decode(ids[:-1] if ends else ids)
         for what, here, there in (
-            ("the prompt's tokens", tuple(row.prompt_ids), reply.prompt_ids),
+            ("the prompt's tokens", tuple(request.prompt_ids), reply.prompt_ids),
             ("a log-probability for each token", max(1, len(ids)), len(reply.logprobs)),
-            ("the end of the completion", row.end, ids[-1] if ends and ids else row.end),
+            ("the end of the completion", request.end, ids[-1] if ends and ids else request.end),
             ("the completion's text", _plain(text), _plain(reply.text)),
         ):
             if here != there:
@@ -181,13 +181,37 @@ class ServedActor:
         return text
 
 
-def served_or_here(config: PlayerConfig, grammar: ChainGrammar) -> "LanguageActor | ServedActor":
-    """The actor of a configuration: behind its servers, or loaded into this process."""
-    if config.served is not None:
-        return ServedActor.from_config(config, grammar)
-    from lactchain.models.actor import LanguageActor
+def drift(
+    actor: ServedActor, observations: Sequence[str], seeds: Sequence[int]
+) -> dict[str, float]:
+    """How far log-probabilities of the servers' tokens are from those that are computed here.
 
-    return LanguageActor.from_config(config, grammar)
+    `served/mean_drift` and `served/largest_drift` are of |log p here - log p there| of a token.
+    `served/effective_samples` is the share of the completions that are left as a sample of the
+    weights here, (Σw)² / (B Σw²) with w = p here / p there of each (Kong 1992, "A note on
+    importance sampling using standardized weights").
+    """
+    actions = actor.act(observations, seeds)
+    here = actor.local.token_log_probs(observations, actions)
+    rows = [ours - action.logprobs for ours, action in zip(here, actions, strict=True)]
+    distances = np.abs(np.concatenate(rows))
+    sums = np.array([row.sum() for row in rows])
+    weights = np.exp(sums - sums.max())  # whose scale is of no matter, and goes beyond all numbers
+    return {
+        "served/mean_drift": float(distances.mean()),
+        "served/largest_drift": float(distances.max()),
+        "served/effective_samples": float(weights.sum() ** 2 / (weights**2).sum() / len(rows)),
+    }
+
+
+def check_drift(figures: dict[str, float], most: float, version: str) -> None:
+    """Raises `ServerError` where servers compute something else than the weights here."""
+    if not (found := figures["served/mean_drift"]) <= most:
+        raise ServerError(
+            f"{version}: expected log-probabilities within {most:g} of those of the weights here, "
+            f"got {found:.3g} a token on average; the servers have other weights or flags: see "
+            "`lactchain doctor`, or raise actor.served.max_drift"
+        )
 
 
 def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> None:
@@ -206,7 +230,7 @@ def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> Non
         )
 
 
-def _check_types(reply: Reply, num_tokens: int) -> None:
+def _check_types(reply: Response, num_tokens: int) -> None:
     """Raises `TypeError` or `ValueError` for what no text, token or log-probability can be."""
     if not isinstance(reply.text, str):
         raise TypeError(f"text {reply.text!r}")

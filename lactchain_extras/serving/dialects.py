@@ -1,4 +1,4 @@
-"""How engines are spoken to: what a row is written as, and what its answer is read as.
+"""How engines are spoken to: what a request is written as, and what its answer is read as.
 
 From vLLM 0.33's `entrypoints/openai/completion/protocol.py` and `entrypoints/serve/lora`, and
 SGLang 0.5.23's `api/v1/api_types.py` and `managers/tokenizer_manager.py`. Everything that an engine
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lactchain.serving.transport import Unfinished
+from lactchain_extras.serving.transport import Unfinished
 
 PLAIN = {
     "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
@@ -20,7 +20,7 @@ PLAIN = {
 
 
 @dataclass(frozen=True)
-class Row:
+class Request:
     """What is asked of an engine: one completion."""
 
     model: str  # the base, by the name that the servers have for it
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Response:
     """What an engine answers: its text, why it ended, and tokens where it gives them."""
 
     text: str
@@ -49,9 +49,9 @@ class Reply:
 class Dialect:
     """The words of one kind of engine."""
 
-    ask: str  # the path where rows are asked
-    write: Callable[[Row], dict[str, Any]]  # a row, as the body of a request
-    read: Callable[[Mapping[str, Any]], Reply]  # the body of its answer, all parts of it
+    ask: str  # the path where completions are asked for
+    write: Callable[[Request], dict[str, Any]]  # what is asked, as the body of an HTTP request
+    read: Callable[[Mapping[str, Any]], Response]  # the body of its answer, all parts of it
     load: str = ""  # the paths that take adapters; empty: it has no tokens and constraints either
     unload: str = ""
 
@@ -61,7 +61,7 @@ class Dialect:
         return bool(self.load)
 
 
-def _write_vllm(row: Row) -> dict[str, Any]:
+def _write_vllm(row: Request) -> dict[str, Any]:
     constraint = {} if row.pattern is None else {"structured_outputs": {"regex": row.pattern}}
     return {
         **PLAIN, **constraint,
@@ -72,14 +72,14 @@ def _write_vllm(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read_vllm(body: Mapping[str, Any]) -> Reply:
+def _read_vllm(body: Mapping[str, Any]) -> Response:
     (choice,) = body["choices"]
     ids, prompt_ids = tuple(choice["token_ids"]), tuple(choice["prompt_token_ids"])
     logprobs = tuple(choice["logprobs"]["token_logprobs"])
-    return Reply(choice["text"], _ended(choice["finish_reason"]), ids, logprobs, prompt_ids)
+    return Response(choice["text"], _ended(choice["finish_reason"]), ids, logprobs, prompt_ids)
 
 
-def _write_sglang(row: Row) -> dict[str, Any]:
+def _write_sglang(row: Request) -> dict[str, Any]:
     constraint = {} if row.pattern is None else {"regex": row.pattern}
     adapter = {} if row.adapter is None else {"lora_path": row.adapter}
     sampling = {
@@ -91,7 +91,7 @@ def _write_sglang(row: Row) -> dict[str, Any]:
     return asked | {"return_logprob": True, "return_prompt_token_ids": True}
 
 
-def _read_sglang(body: Mapping[str, Any]) -> Reply:
+def _read_sglang(body: Mapping[str, Any]) -> Response:
     told = body["meta_info"]
     reason = told["finish_reason"]
     ended = _ended(reason["type"])
@@ -100,19 +100,19 @@ def _read_sglang(body: Mapping[str, Any]) -> Reply:
         raise ValueError(f"stopped by {reason['matched']!r}, which is no token")
     logprobs = tuple(token[0] for token in told["output_token_logprobs"])
     ids, prompt_ids = tuple(body["output_ids"]), tuple(body["prompt_token_ids"])
-    return Reply(body["text"], ended, ids, logprobs, prompt_ids)
+    return Response(body["text"], ended, ids, logprobs, prompt_ids)
 
 
-def _write_text(row: Row) -> dict[str, Any]:
+def _write_text(row: Request) -> dict[str, Any]:
     return {
         "model": row.model, "prompt": row.prompt, "max_tokens": row.max_tokens,
         "temperature": row.temperature, "seed": row.seed,
     }  # fmt: skip
 
 
-def _read_text(body: Mapping[str, Any]) -> Reply:
+def _read_text(body: Mapping[str, Any]) -> Response:
     (choice,) = body["choices"]
-    return Reply(choice["text"], _ended(choice["finish_reason"]))
+    return Response(choice["text"], _ended(choice["finish_reason"]))
 
 
 def _ended(reason: str | None) -> str:
