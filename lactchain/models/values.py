@@ -180,9 +180,8 @@ class ValueModel(HeadedModel):
         Source: Polyak & Juditsky 1992; Lillicrap et al. 2016, "Continuous control with deep
         reinforcement learning", algorithm 1.
         """
-        parameters = dict(self.named_parameters())
-        online = [local(parameters[name].data).float() for name in self.target]
-        torch._foreach_lerp_([local(slow) for slow in self.target.values()], online, tau)
+        slow = [local(tensor) for tensor in self.target.values()]
+        torch._foreach_lerp_(slow, [part.float() for part in self._online()], tau)
 
     def target_network(self) -> Self:
         """A model of the target network's values, to act with; shares all that is not trained."""
@@ -198,26 +197,24 @@ class ValueModel(HeadedModel):
 
         `torch.func.functional_call` would not do: FSDP2 puts what it gathers over it.
         """
-        parameters = dict(self.named_parameters())
-        # Weights of 16 bits cannot hold them, and the swap rounds them.
-        exact = {n: t.clone() for n, t in self.target.items() if t.dtype != parameters[n].dtype}
-        self._swap_target()
+        reshard(self)
+        online, slow = self._online(), [local(tensor) for tensor in self.target.values()]
+        trained = [part.clone() for part in online]
+        torch._foreach_copy_(online, slow)
         try:
             yield
         finally:
-            self._swap_target()
-            self.target |= exact
+            reshard(self)
+            torch._foreach_copy_(self._online(), trained)
 
-    @torch.no_grad()
-    def _swap_target(self) -> None:
-        reshard(self)
+    def _online(self) -> list[Tensor]:
+        """What this process holds of each parameter that the target network has too.
+
+        By `.data`, which autograd does not watch: what is written there is undone before it
+        matters.
+        """
         parameters = dict(self.named_parameters())
-        for name, tensor in self.target.items():
-            # By `.data`, which autograd does not watch: the swap is undone before it matters.
-            trained, slow = local(parameters[name].data), local(tensor)
-            kept = trained.clone()
-            trained.copy_(slow)
-            slow.copy_(kept)
+        return [local(parameters[name].data) for name in self.target]
 
     def least_q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
