@@ -13,8 +13,7 @@ from lactchain.config.settings import CriticConfig
 from lactchain.data.evaluations import StateValues
 from lactchain.data.intervals import explained_share, explained_share_interval
 from lactchain.errors import ConfigError
-from lactchain.models.critic import EmbeddingCritic, check_critic
-from lactchain.models.pooling import resolve_pooling
+from lactchain.models.critic import EmbeddingCritic, check_critic, resolve_pooling
 from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds
 from lactchain.trainers.critic import EpisodeTable
 

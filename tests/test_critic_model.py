@@ -11,9 +11,8 @@ from transformers import AutoModelForSequenceClassification
 
 from lactchain.config.settings import CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.critic import EmbeddingCritic, pool
 from lactchain.models.headed import at_stored_precision
-from lactchain.models.pooling import pool
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.types import Critic
 

@@ -9,7 +9,7 @@ from script_setups import build_weights, config_of, run_here
 
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.errors import DataError
-from lactchain.functional.divergences import kl_from_sampler, kl_to_sampler
+from lactchain.functional.policy_losses import kl_from_sampler, kl_to_sampler
 from lactchain.runs.run import read_metrics
 
 LIMIT = 0.05

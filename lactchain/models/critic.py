@@ -1,5 +1,6 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +16,22 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder
-from lactchain.models.pooling import pool, resolve_pooling
+from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
-from lactchain.models.weight_files import read_tensors, verify_manifest_if_any
+from lactchain.models.weight_files import read_model_json, read_tensors, verify_manifest_if_any
 from lactchain.storage.files import read_versioned_json
+
+log = logging.getLogger(__name__)
 
 MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_length")
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
 HEAD = "score.weight"
 """Its name in the encoder."""
+
+POOLINGS = {"mean": "mean", "mean_tokens": "mean", "lasttoken": "last"}
+"""Our names of sentence-transformers' ways to pool."""
 
 
 class EmbeddingCritic(HeadedModel):
@@ -280,3 +286,46 @@ def check_critic(config: CriticConfig) -> None:
         check_encoder(config)
         if config.pooling is None:
             resolve_pooling(config)
+
+
+def resolve_pooling(config: CriticConfig) -> str:
+    """The pooling that is set, else the folder's, else that of the last token.
+
+    Raises:
+        ConfigError: nothing is set, and the folder pools in a way that is not known here.
+    """
+    file, ways = _declared(resolve_weights(config.model))
+    known = POOLINGS.get(ways[0]) if len(ways) == 1 else None
+    if config.pooling is not None:
+        if ways and known != config.pooling:
+            log.warning(
+                "critic.pooling: %s, though %s says %s", config.pooling, file, " and ".join(ways)
+            )
+        return config.pooling
+    if ways and known is None:
+        raise ConfigError(
+            f"critic.pooling: expected an encoder that was trained to pool the last token or the "
+            f"mean, got {' and '.join(ways)} in {file}; set it to last or mean"
+        )
+    return known or "last"
+
+
+def _declared(folder: Path) -> tuple[Path, list[str]]:
+    """The file in which sentence-transformers says how an encoder pools, and what it says."""
+    file = folder / "1_Pooling" / "config.json"
+    if not (folder / "modules.json").is_file() or not file.is_file():
+        return file, []
+    stored = read_model_json(file)
+    flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value is True]
+    named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
+    return file, [str(name).removeprefix("pooling_mode_") for name in named]
+
+
+def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """One embedding (B, D) per row of `hidden` (B, L, D): its last real token, or their mean."""
+    if pooling == "last":
+        positions = torch.arange(hidden.shape[1], device=hidden.device)
+        last = (positions * attention_mask).argmax(dim=1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = attention_mask.unsqueeze(-1).to(torch.float32)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)

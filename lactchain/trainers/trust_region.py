@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from lactchain.errors import DataError
-from lactchain.functional.divergences import kl_from_sampler, kl_to_sampler
+from lactchain.functional.policy_losses import kl_from_sampler, kl_to_sampler
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.types import Action, PreferencePair
 
