@@ -18,7 +18,6 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.storage.files import sha256
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras import fetching

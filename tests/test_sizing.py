@@ -19,7 +19,6 @@ from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.sizing import (
     BY_PLAY,
     RULES,

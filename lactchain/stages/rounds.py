@@ -26,7 +26,6 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
-from lactchain.plugins import required
 from lactchain.runs import distributed
 from lactchain.runs.pages import LivePage
 from lactchain.runs.run import Run
@@ -163,7 +162,7 @@ class Rounds:
         """
         from lactchain.models.runtime import free_memory
 
-        served, engines = self.actor.served, required("engines", "actor.served")
+        served, engines = self.actor.served, plugins.required("engines", "actor.served")
         note_servers(self.config, self.run)
         trained = self.run.directory.glob("round_*/simpo/actor")
         if distributed.is_main():

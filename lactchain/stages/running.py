@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from lactchain import plugins
 from lactchain.errors import ConfigError
-from lactchain.plugins import required
 from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain
 from lactchain.runs.pages import write_page
@@ -141,7 +140,7 @@ def note_servers(config: Any, run: Run) -> None:
     """Writes down which engines generate for a run, where some do."""
     served = getattr(getattr(config, "actor", None), "served", None)
     if served is not None and served.dialect != "text" and distributed.is_main():
-        required("engines", "actor.served").record(served, run)
+        plugins.required("engines", "actor.served").record(served, run)
 
 
 def _tells_the_end(run_dir: Path) -> bool:
