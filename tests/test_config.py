@@ -241,9 +241,9 @@ BOMBS = {
     "aliases of aliases": (
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi")),
-        "expected at most 20,000 values, got 490,329,0",
+        r"expected the value itself, got its alias \*a",
     ),
-    "inside itself": ("run: &a\n  run_dir: *a\n", "expected at most 50 levels, got more"),
+    "inside itself": ("run: &a\n  run_dir: *a\n", r"expected the value itself, got its alias \*a"),
     "deep": (f"run: {'[' * 3000}{']' * 3000}\n", "expected at most 50 levels, got more"),
     "too deep": (f"run: {'[' * 51}{']' * 51}\n", "expected at most 50 levels, got more"),
     "a number that nobody can read": (f"run: {{seed: 1{'0' * 5000}}}\n", "expected YAML, got "),
@@ -266,7 +266,7 @@ def test_files_that_no_settings_can_be_are_refused_at_once(text, message, tmp_pa
 
 ALIASES = "{" + BOMBS["aliases of aliases"][0].replace("\n", ", ") + "}"
 TEXTS_THAT_ARE_MORE = {
-    "aliases": (ALIASES, "expected at most 20,000 values, got 490,"),
+    "aliases": (ALIASES, r"expected the value itself, got its alias \*a"),
     "deep": ("[" * 60_000, "expected at most 50 levels, got more"),  # a reader in C dies of it
     "long": ("[" + "1, " * 20_000 + "]", "expected at most 20,000 values, got more"),
     "no date": ("[!!timestamp x]", "expected YAML, got a value that is not what its tag says"),

@@ -1,12 +1,11 @@
 """YAML of settings: read within bounds, and written so that it reads back as it was.
 
-Files, and texts on a command line, may be of anybody. A few lines of aliases of aliases stand for
-more than memory holds, and brackets within brackets for more than a stack does.
+Files, and texts on a command line, may be of anybody. Brackets within brackets are more than a
+stack holds, and aliases of aliases more than memory does: a value is written out where it is used.
 """
 
 import re
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,6 @@ MOST_SHOWN = 600
 class TooMuch(yaml.YAMLError):
     """More than any settings hold."""
 
-    def __init__(self, most: int, what: str, got: str = "more") -> None:
-        super().__init__(f"expected at most {most:,} {what}, got {got}")
-
 
 class Unreadable(yaml.YAMLError):
     """A value that is not of the kind that its tag says, such as `!!timestamp x`."""
@@ -36,16 +32,9 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         if len(text) > MOST_CHARACTERS:
-            raise TooMuch(MOST_CHARACTERS, "characters", f"{len(text):,}")
+            raise TooMuch(f"expected at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
         super().__init__(text)
         self._values = self._levels = 0
-
-    def compose_document(self) -> yaml.Node:
-        """The values of a document, which are few enough with all aliases written out, too."""
-        node = super().compose_document()
-        if (size := _size(node, {})) > MOST_VALUES:
-            raise TooMuch(MOST_VALUES, "values", f"{size:,}")
-        return node
 
     def construct_document(self, node: yaml.Node) -> Any:
         """What a document stands for; PyYAML's own errors are of many kinds (6.0)."""
@@ -59,29 +48,22 @@ class _Loader(yaml.SafeLoader):
         self._values += 1
         self._levels += 1
         if self._values > MOST_VALUES:
-            raise TooMuch(MOST_VALUES, "values")
+            raise TooMuch(f"expected at most {MOST_VALUES:,} values, got more")
         if self._levels > MOST_LEVELS:
-            raise TooMuch(MOST_LEVELS, "levels")
+            raise TooMuch(f"expected at most {MOST_LEVELS} levels, got more")
+        if self.check_event(yaml.AliasEvent) and self.peek_event().anchor in self.anchors:
+            raise TooMuch(f"expected the value itself, got its alias *{self.peek_event().anchor}")
         node = super().compose_node(parent, index)
         self._levels -= 1
         return node
 
 
-def _size(node: yaml.Node, known: dict[int, int], level: int = 1) -> int:
-    """How many values there are with all aliases written out, each looked at once."""
-    if level > MOST_LEVELS:  # or one is inside itself
-        raise TooMuch(MOST_LEVELS, "levels")
-    if isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) not in known:
-        pairs = isinstance(node, yaml.MappingNode)
-        parts = chain.from_iterable(node.value) if pairs else node.value
-        known[id(node)] = 1 + sum(_size(part, known, level + 1) for part in parts)
-    return known[id(node)]
-
-
 class _Dumper(yaml.SafeDumper):
-    """Quotes the text "1e-5", so that it stays text."""
+    """Quotes the text "1e-5", so that it stays text, and writes what occurs twice twice."""
+
+    def ignore_aliases(self, _: Any) -> bool:
+        """Nothing has one."""
+        return True
 
 
 for _class in (_Loader, _Dumper):
