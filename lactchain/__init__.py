@@ -34,12 +34,11 @@ _MODULES = {
     "data.trajectories": "read_trajectories write_trajectories",
     "data.preferences": "chain_advantages make_pairs read_pairs write_pairs",
     "baselines.training": "train_agent",
-    "saved": "load_agent load_critic load_policy load_values",
+    "saved": "load_agent load_critic load_policy load_values open_run",
     "stages.make_preferences": "make_preferences",
     "trainers.critic": "CriticTrainer",
     "trainers.simpo": "SimPOTrainer",
     "inspection.notebook": "frames",
-    "opened": "open_run",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
