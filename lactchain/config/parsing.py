@@ -62,16 +62,16 @@ def parse(
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
     known = set(_keys(config_class))
-    for path in _config_files(argv):
+    for path in [value for name, value in _options(argv) if name == "config" and value]:
         found = dict(_flatten(load(path)))
         _check(found.items(), known)
         in_files |= found
-    _check(_typed(argv), known)
+    _check(_options(argv), known)
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
         raise ConfigError(in_short(_explain(str(error), config_class))) from error
-    typed = {argument.removeprefix("--").split("=")[0] for argument in argv}
+    typed = {name for name, _ in _options(argv)}
     texts = {
         key: value
         for key, value in in_files.items()
@@ -155,24 +155,12 @@ def take_imports(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def typed_modules(argv: Sequence[str]) -> list[str]:
     """The modules of the environments, `module:id`, that a command itself names."""
-    found = []
-    for word, following in pairwise([*argv, ""]):
-        name, equals, value = word.partition("=")
-        if name.startswith("--") and name.endswith(".id"):
-            found.append((value if equals else following).rpartition(":")[0])
+    found = [value.rpartition(":")[0] for name, value in _options(argv) if name.endswith(".id")]
     return [module for module in found if module]
 
 
-def _config_files(argv: Sequence[str]) -> Iterator[str]:
-    for position, argument in enumerate(argv):
-        if argument.startswith("--config="):
-            yield argument.removeprefix("--config=")
-        elif argument == "--config" and position + 1 < len(argv):
-            yield argv[position + 1]
-
-
-def _typed(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What the words of a command give to each key."""
+def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What a command gives to each key."""
     for word, following in pairwise([*argv, ""]):
         name, equals, value = word.partition("=")
         if name.startswith("--"):
