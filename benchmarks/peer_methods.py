@@ -14,7 +14,8 @@ from typing import Any
 
 from peer_worlds import World, as_measured, greedy, measure
 
-from lactchain.config.settings import ILQLConfig, RunConfig, SamplerConfig, TrainingConfig, recast
+from lactchain.config.settings import RunConfig, SamplerConfig, TrainingConfig, recast
+from lactchain.config.token_values import ILQLConfig
 from lactchain.data.episodes import (
     Episode,
     go_round,

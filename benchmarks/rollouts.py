@@ -44,7 +44,8 @@ from transformers import (
 )
 
 from lactchain.config.parsing import parse
-from lactchain.config.settings import EnvironmentConfig, TinyModelConfig
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.automaton import ChainAutomaton, build_automaton

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lactchain.config.settings import PackagedModel
+from lactchain.config.weights import PackagedModel
 from lactchain.data.base_models import prepare
 from lactchain.errors import DataError
 from lactchain.storage.files import sha256

@@ -34,10 +34,10 @@ from lactchain.config.settings import (
     PreferenceConfig,
     RunConfig,
     SamplerConfig,
-    TinyModelConfig,
     TrainingConfig,
     recast,
 )
+from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories

@@ -15,13 +15,8 @@ from huggingface_hub import ModelCard
 from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_here
 
 from lactchain.config.parsing import parse
-from lactchain.config.settings import (
-    ActorConfig,
-    EnvironmentConfig,
-    PlayerConfig,
-    RunConfig,
-    ValueConfig,
-)
+from lactchain.config.settings import ActorConfig, EnvironmentConfig, PlayerConfig, RunConfig
+from lactchain.config.token_values import ValueConfig
 from lactchain.data.evaluations import EpisodeResult, StateValues
 from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
 from lactchain.environments.language import make_language_env

@@ -11,7 +11,8 @@ import torch
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 
 from lactchain.config.parsing import parse
-from lactchain.config.settings import ActorConfig, CriticConfig, PackagedModel
+from lactchain.config.settings import ActorConfig, CriticConfig
+from lactchain.config.weights import PackagedModel
 from lactchain.data import base_models
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic

@@ -18,9 +18,9 @@ from lactchain.config.settings import (
     ActorConfig,
     CriticConfig,
     EnvironmentConfig,
-    TinyModelConfig,
     TrainingConfig,
 )
+from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 from script_setups import GRID, LORA, TRAINING, config_of, run_here
 
-from lactchain.config.settings import ActorConfig, TinyModelConfig
+from lactchain.config.settings import ActorConfig
+from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import is_quantised

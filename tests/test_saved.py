@@ -9,7 +9,8 @@ import pytest
 from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_here
 
 import lactchain
-from lactchain.config.settings import RunConfig, ValueConfig
+from lactchain.config.settings import RunConfig
+from lactchain.config.token_values import ValueConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor

@@ -10,7 +10,8 @@ from datasets import Dataset
 from script_setups import GRID, TRAINING, build_weights, config_of, run_here
 from training_setups import chain_of, episodes, open_run
 
-from lactchain.config.settings import ActorConfig, ValueConfig
+from lactchain.config.settings import ActorConfig
+from lactchain.config.token_values import ValueConfig
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.data.trajectories import read_trajectories, to_table, write_trajectories

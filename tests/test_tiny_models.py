@@ -14,7 +14,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from lactchain.config.settings import TinyModelConfig
+from lactchain.config.weights import TinyModelConfig
 from lactchain.models.runtime import quiet
 from lactchain.models.tiny import (
     build_tiny_actor,

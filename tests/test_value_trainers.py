@@ -7,12 +7,9 @@ import pytest
 import torch
 from training_setups import ILQL, MAKERS, MC, build_weights, open_run, value_data, value_episodes
 
-from lactchain.config.settings import (
-    GuidedActorConfig,
-    ILQLConfig,
-    TinyModelConfig,
-    TrainingConfig,
-)
+from lactchain.config.settings import GuidedActorConfig, TrainingConfig
+from lactchain.config.token_values import ILQLConfig
+from lactchain.config.weights import TinyModelConfig
 from lactchain.data.token_view import mean_return, token_view
 from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
 from lactchain.models.loading import load_tokenizer

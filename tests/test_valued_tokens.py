@@ -11,7 +11,8 @@ from run_folders import MAZE, play
 from script_setups import SHAPE
 from training_setups import changed
 
-from lactchain.config.settings import ActorConfig, GuidedActorConfig, ILQLConfig, RunConfig, recast
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
+from lactchain.config.token_values import ILQLConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.inspections import read_valued_tokens
 from lactchain.data.trajectories import read_trajectories, write_trajectories

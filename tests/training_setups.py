@@ -24,12 +24,11 @@ from safetensors.torch import load_file
 from lactchain.config.settings import (
     ActorConfig,
     CriticConfig,
-    ILQLConfig,
     LoraSettings,
     SimPOConfig,
     TrainingConfig,
-    ValueConfig,
 )
+from lactchain.config.token_values import ILQLConfig, ValueConfig
 from lactchain.data.token_view import TokenView, token_view
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_tokenizer

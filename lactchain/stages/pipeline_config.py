@@ -12,10 +12,10 @@ from lactchain.config.settings import (
     PreferenceConfig,
     RunConfig,
     SimPOConfig,
-    TinyModelConfig,
     TrainingConfig,
     check,
 )
+from lactchain.config.weights import TinyModelConfig
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.stages.train_simpo import check_bound

@@ -21,7 +21,11 @@ from typing import Any
 
 from lactchain import plugins
 from lactchain.config.parsing import differences, to_dict
-from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
+from lactchain.config.settings import (
+    EnvironmentConfig,
+    PlayerConfig,
+    recast,
+)
 from lactchain.data import alarms
 from lactchain.data.figures import practised
 from lactchain.environments.language import make_language_env

@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lactchain import plugins
-from lactchain.config.settings import (
-    ActorConfig,
-    EnvironmentConfig,
-    RunConfig,
-    TrainingConfig,
-    ValueConfig,
-)
+from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, TrainingConfig
+from lactchain.config.token_values import ValueConfig
 from lactchain.data.episodes import check_practised, decision_states
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env

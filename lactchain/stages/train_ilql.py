@@ -13,7 +13,8 @@ merged and weighted, and what texts share is read once: the same loss in less ti
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lactchain.config.settings import ILQLConfig, RunConfig
+from lactchain.config.settings import RunConfig
+from lactchain.config.token_values import ILQLConfig
 from lactchain.stages.running import stage
 from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 

@@ -12,7 +12,8 @@ Departures from LMRL-Gym: (1) an episode that was cut ends with the value of its
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lactchain.config.settings import RunConfig, ValueConfig
+from lactchain.config.settings import RunConfig
+from lactchain.config.token_values import ValueConfig
 from lactchain.stages.running import stage
 from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 

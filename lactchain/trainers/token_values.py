@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from lactchain.config.settings import ILQLConfig, ValueConfig
+from lactchain.config.token_values import ILQLConfig, ValueConfig
 from lactchain.data.token_view import TokenView, ValueTargets, monte_carlo_targets, one_step_targets
 from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain.functional.tokens import token_logprobs

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lactchain.config.settings import ValueConfig
+from lactchain.config.token_values import ValueConfig
 from lactchain.data.token_view import TokenView, ValueTargets
 from lactchain.models.generation.prefix_trees import PrefixTrees, prefix_trees
 

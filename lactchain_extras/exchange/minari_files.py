@@ -15,6 +15,7 @@ and `action` (token ids, log-probabilities, stop reason) as JSON.
 """
 
 import json
+import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +25,14 @@ import numpy as np
 import pyarrow as pa
 from gymnasium.envs.registration import EnvSpec
 
-from lactchain.config.settings import DATASET_ID
 from lactchain.data.parquet import encode_json
 from lactchain.data.trajectories import plain_infos
 from lactchain.errors import ConfigError, DataError
 from lactchain.storage.files import disk_errors, read_json, write_json
 from lactchain.types import Action, Trajectory
+
+DATASET_ID = re.compile(r"([-_\w]+/)*[-_\w]+-v\d+")
+"""What Minari calls a data set: names between slashes, and a version."""
 
 MINARI_VERSION = "0.5.4"
 """The version of Minari whose layout this is."""

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import gymnasium as gym
 
-from lactchain.config.settings import DATASET_ID, CollectConfig, EnvironmentConfig, RunConfig, check
+from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
 from lactchain.data.figures import collection_metrics, movement_metrics, time_metrics
-from lactchain.data.rollouts import Rollouts
+from lactchain.data.rollouts import Rollouts, time_metrics
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import write_trajectories
@@ -28,7 +28,8 @@ from lactchain.runs.run import Run
 from lactchain.stages.running import stage
 from lactchain.types import Policy, Trajectory
 from lactchain_extras.exchange.dataset_files import write_dataset
-from lactchain_extras.exchange.minari_files import write_minari
+from lactchain_extras.exchange.minari_files import DATASET_ID, write_minari
+from lactchain_extras.stages.make_offline_data import region_episodes
 
 
 @dataclass(frozen=True)

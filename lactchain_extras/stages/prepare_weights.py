@@ -11,14 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lactchain.config.settings import (
-    ActorConfig,
-    EnvironmentConfig,
-    PackagedModel,
-    RunConfig,
-    TinyModelConfig,
-    check,
-)
+from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, check
+from lactchain.config.weights import PackagedModel, TinyModelConfig
 from lactchain.runs.console import console
 from lactchain.runs.process import is_dry_run
 from lactchain.stages import train_bc
