@@ -7,7 +7,7 @@ import pytest
 
 from lactchain.config.settings import CriticConfig, PlayerConfig
 from lactchain.errors import DataError
-from lactchain.runs.inputs import check_inputs, inputs_of
+from lactchain.runs.folder import check_inputs, inputs_of
 from lactchain.stages.train_critic import TrainCriticConfig
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors", "original/params.json")

@@ -30,7 +30,7 @@ from lactchain.inspection.answer_tables import Ways
 from lactchain.inspection.contents import contents
 from lactchain.inspection.run_view import open_run
 from lactchain.inspection.worth import Worth
-from lactchain.runs.pages import LivePage, write_page
+from lactchain.runs.reporting import LivePage, write_page
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer.report import render, write_report

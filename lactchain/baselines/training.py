@@ -42,8 +42,8 @@ from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.process import seed_everything, stop_requested
 from lactchain.runs.progress import under_way
+from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
-from lactchain.runs.trackers import OptionalTracker
 from lactchain.storage.files import write_json
 from lactchain.storage.manifests import verify_manifest
 

@@ -13,6 +13,7 @@ import re
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import is_dataclass
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
@@ -20,11 +21,27 @@ from typing import IO, Any
 from lactchain.config.parsing import differences, load, to_yaml
 from lactchain.environments.registry import not_imported
 from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.runs.inputs import Inputs, check_inputs, inputs_of
+from lactchain.models.places import resolve_weights
+from lactchain.runs.preflight import RESULTS, unread_models
 from lactchain.runs.process import describe_environment, refuse_unless_inexact
 from lactchain.runs.progress import nothing_under_way
-from lactchain.storage.files import atomic_write, disk_errors, make_folder, to_json, whole_lines
-from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file, write_run_file
+from lactchain.storage.files import (
+    atomic_write,
+    disk_errors,
+    follow,
+    make_folder,
+    take_sample,
+    to_json,
+    whole_lines,
+)
+from lactchain.storage.manifests import (
+    CARD,
+    MANIFEST,
+    RUN_FILE,
+    is_run,
+    read_run_file,
+    write_run_file,
+)
 from lactchain.storage.results import is_same_place
 
 TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
@@ -34,6 +51,12 @@ _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "sizes.manifest")
 _FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
 _TRACKERS = {"wandb"}
 """Folders that trackers write and nobody reads back; links lead out of them to their logs."""
+
+READ = {"model", "data", *RESULTS}
+"""Settings that name a file or folder which is read."""
+
+Inputs = dict[str, dict[str, str]]
+"""By setting: the checksum of each file."""
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = frozenset((
@@ -244,13 +267,71 @@ def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:
 
 
 def _inputs(directory: Path, before: Mapping[str, Any], config: Any) -> Inputs:
-    """What the run has read from elsewhere since it began, as it still is unless it is over."""
+    """What the run has read from elsewhere since it began, as it still is unless it is over.
+
+    It would go on from a checkpoint, or the shards that are there, with another base model, and
+    nobody would see it: many models have no manifest.
+    """
     recorded = before.get("inputs", {})
     if (directory / "summary.json").exists():
         return recorded
     found = inputs_of(config)
     check_inputs(recorded, found, directory)
     return recorded | found
+
+
+def inputs_of(config: Any) -> Inputs:
+    """What the models and data are that a configuration names, as far as they are there."""
+    unread = frozenset(unread_models(vars(config)))
+    return {key: _checksums(path) for key, path in _places(config, "") if key not in unread}
+
+
+def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: Path) -> None:
+    """Compares the files of two `inputs_of`.
+
+    Raises:
+        DataError: one is not as it was, or was not there.
+    """
+    for key in recorded.keys() & found.keys():
+        before, now = recorded[key], found[key]
+        names = sorted(before.keys() | now.keys(), key=lambda name: (MANIFEST not in name, name))
+        if name := next((n for n in names if before.get(n) != now.get(n)), None):
+            refuse_unless_inexact(
+                f"{run}: {name} of {key} is not as it was when this run began; put it back, "
+                "remove it where it is new, or give another run.run_dir to begin anew"
+            )
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """A checksum of each file; not of hidden ones and of a card, which nobody reads."""
+    if path.is_file():
+        return {path.name: _checksum(path)}
+    names = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
+    return {
+        name.as_posix(): _checksum(path / name)
+        for name in names
+        if name.name != CARD and not any(part.startswith(".") for part in name.parts)
+    }
+
+
+def _checksum(file: Path) -> str:
+    digest = hashlib.sha256()
+    take_sample(digest, file)
+    return digest.hexdigest()
+
+
+def _places(config: Any, prefix: str) -> Iterator[tuple[str, Path]]:
+    """The files and folders that a config names, by the dotted key of the setting."""
+    for name, value in vars(config).items():
+        if is_dataclass(value):
+            yield from _places(value, f"{prefix}{name}.")
+        elif name in READ and isinstance(value, str):
+            place = follow(Path(value))
+            if name == "model":
+                with suppress(DataError):  # one that is not there is for whoever reads it to tell
+                    yield f"{prefix}{name}", resolve_weights(value)
+            elif place.exists():
+                yield f"{prefix}{name}", place
 
 
 def _drop_torn_line(path: Path) -> None:

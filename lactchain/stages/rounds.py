@@ -27,7 +27,7 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
 from lactchain.runs import distributed
-from lactchain.runs.pages import LivePage
+from lactchain.runs.reporting import LivePage
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig

@@ -33,9 +33,9 @@ from lactchain.environments.registry import modules_of
 from lactchain.errors import CollapseError
 from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain
-from lactchain.runs.pages import write_page
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.progress import under_way
+from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds

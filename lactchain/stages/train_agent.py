@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain import plugins
 from lactchain.runs.console import figures
-from lactchain.runs.pages import write_page
+from lactchain.runs.reporting import write_page
 
 if TYPE_CHECKING:
     from lactchain.baselines.settings import TrainAgentConfig

@@ -35,8 +35,8 @@ from lactchain.models.sharding import is_sharded, local, whole_state
 from lactchain.runs import distributed
 from lactchain.runs.process import provenance, stop_requested
 from lactchain.runs.progress import under_way
+from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
-from lactchain.runs.trackers import OptionalTracker
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
 from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import write_manifest
