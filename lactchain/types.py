@@ -320,7 +320,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class RowPolicy(Policy, Protocol):
+class StreamingPolicy(Policy, Protocol):
     """A policy that also answers row by row, so that nobody waits for the slowest of a batch."""
 
     def submit(self, observation: str, seed: int) -> Future[Action]:

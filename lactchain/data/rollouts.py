@@ -25,7 +25,7 @@ from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.runs.progress import under_way
-from lactchain.types import Action, Policy, RowPolicy, Trajectory
+from lactchain.types import Action, Policy, StreamingPolicy, Trajectory
 
 LISTEN_SECONDS = 1.0
 """How long a rollout waits for answers before it looks whether it is to stop."""
@@ -96,8 +96,8 @@ class Rollouts:
     ) -> list[Trajectory]:
         """Plays the episodes in this process, `num_envs` at a time; an idle place is refilled.
 
-        A `RowPolicy` is not waited for: each episode goes on when its answer comes. The `folder` is
-        named where a signal stops the rollout.
+        A `StreamingPolicy` is not waited for: each episode goes on when its answer comes. The
+        `folder` is named where a signal stops the rollout.
         """
         queue = iter(enumerate(episodes))
         played: dict[int, Trajectory] = {}
@@ -242,7 +242,7 @@ class _Together:
 class _RowByRow:
     """Asks about each episode by itself, and waits until one answer is there, or for a moment."""
 
-    def __init__(self, policy: RowPolicy) -> None:
+    def __init__(self, policy: StreamingPolicy) -> None:
         self.policy = policy
         self._asked: dict[_Place, Future[Action]] = {}
         self._answers: SimpleQueue[tuple[_Place, Future[Action]]] = SimpleQueue()
@@ -274,7 +274,7 @@ class _RowByRow:
 @contextmanager
 def _answers_of(policy: Policy) -> Iterator[_Together | _RowByRow]:
     """Who asks a policy; nothing is asked any more behind the block, however that ends."""
-    if isinstance(policy, RowPolicy):
+    if isinstance(policy, StreamingPolicy):
         with closing(_RowByRow(policy)) as answers:
             yield answers
     else:
