@@ -81,6 +81,7 @@ def test_a_plain_process_is_alone():
 
 def test_a_rendezvous_of_a_cluster_is_not_mistaken(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     monkeypatch.setenv("MASTER_ADDR", "node-17")
     monkeypatch.setenv("MASTER_PORT", "29500")
     distributed.check_launcher()

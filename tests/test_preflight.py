@@ -297,6 +297,6 @@ def test_processes_for_gpus_that_are_not_there_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(ConfigError, match="8 processes on GPUs, and torch finds none"):
-        distributed.check_gpus()
+        distributed.check_launcher()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1,-1")  # configs/accelerate/cpu_2_processes.yaml
-    distributed.check_gpus()
+    distributed.check_launcher()

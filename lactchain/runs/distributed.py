@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 # Seconds between two looks at how far the other processes are.
 POLL_SECONDS = 0.1
 
+ON_CPU = (
+    "for two on a CPU: accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml "
+    "SCRIPT ..."
+)
+
 timeout = timedelta(minutes=30)
 """How long a process waits for the others; set it before this one joins them."""
 
@@ -46,44 +51,35 @@ def is_main() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuses a launcher that was asked for several processes and started one.
+    """Refuses a launch by accelerate that is not what was asked for; accelerate says nothing of it.
 
     `accelerate launch --cpu --num_processes 2` prepares a rendezvous on this machine and then
-    starts a single process, without a word.
+    starts a single process. And processes for GPUs that are not there are started all the same.
     """
+    if "ACCELERATE_MIXED_PRECISION" not in os.environ:
+        return
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-    alone = not any(size in os.environ for size in sizes)
-    if _by_accelerate() and alone and rendezvous == ("127.0.0.1", "29500"):
-        raise ConfigError(
-            "accelerate was asked for several processes and started one; for two on a CPU: "
-            "accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml SCRIPT ..."
-        )
+    if os.environ.keys().isdisjoint(sizes) and rendezvous == ("127.0.0.1", "29500"):
+        raise ConfigError(f"accelerate was asked for several processes and started one; {ON_CPU}")
+    if world_size() > 1 and not _hides_gpus():
+        import torch
 
-
-def check_gpus() -> None:
-    """Refuses processes on GPUs that are not there: accelerate starts them all the same."""
-    if world_size() == 1 or not _by_accelerate() or _hides_gpus():
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
-            "here; for two processes on a CPU: --config_file "
-            "configs/accelerate/cpu_2_processes.yaml"
-        )
-
-
-def _by_accelerate() -> bool:
-    return "ACCELERATE_MIXED_PRECISION" in os.environ
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
+                f"here; {ON_CPU}"
+            )
 
 
 def _hides_gpus() -> bool:
     """Whether the launcher was told to leave GPUs alone."""
-    by_flag = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
     by_device = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    return by_flag or by_device or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
+    return _uses_cpu() or by_device or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
+
+
+def _uses_cpu() -> bool:
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
 
 
 def initialise() -> "PartialState":
@@ -91,7 +87,6 @@ def initialise() -> "PartialState":
     import torch
     from accelerate import PartialState
 
-    check_launcher()
     if not torch.cuda.is_available():
         # accelerate otherwise gives each process a world of its own (accelerate 1.15).
         os.environ["ACCELERATE_USE_CPU"] = "true"
@@ -99,9 +94,8 @@ def initialise() -> "PartialState":
     # others when a training begins. Any model that is used before or without one, such as an actor
     # that collects episodes, would have none in the others. Each reads its own: files are mapped.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
-    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
     options = {"timeout": timeout} if world_size() > 1 else {}
-    state = PartialState(cpu=use_cpu, **options)
+    state = PartialState(cpu=_uses_cpu(), **options)
     if world_size() > 1:
         _peers()
     if state.num_processes != world_size():

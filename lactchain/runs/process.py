@@ -92,7 +92,6 @@ def launch(
         import_modules(modules)
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
-        distributed.check_gpus()
         config = look_up(config, may_be_missing=_dry_run)
         alone = False
         _listen_to_signals()
