@@ -16,7 +16,7 @@ import gymnasium as gym
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
 from lactchain.data.figures import collection_metrics, movement_metrics, time_metrics
-from lactchain.data.rollouts import Rollouts, time_metrics
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import write_trajectories
@@ -29,7 +29,6 @@ from lactchain.stages.running import stage
 from lactchain.types import Policy, Trajectory
 from lactchain_extras.exchange.dataset_files import write_dataset
 from lactchain_extras.exchange.minari_files import DATASET_ID, write_minari
-from lactchain_extras.stages.make_offline_data import region_episodes
 
 
 @dataclass(frozen=True)
