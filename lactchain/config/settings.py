@@ -397,4 +397,4 @@ class SimPOConfig(Bounded):
     target_kl: Positive | None = None
     """How far a training may move the policy: KL(sampling || new), in nats a completion, estimated
     after each update on 32 of the policy's own completions. The update that would go farther is
-    shortened, and the training ends there. Null: no bound; the distance is measured at the end."""
+    shortened, and the rate of all others halved; at the third time the training ends. Null: no bound; the distance is measured at the end."""

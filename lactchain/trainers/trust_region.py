@@ -6,11 +6,14 @@ each update and before it counts.
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from lactchain.errors import DataError
@@ -26,6 +29,9 @@ NUM_SAMPLES = 32
 
 NUM_HALVINGS = 6
 """How often the update that went too far is halved, before it is dropped."""
+
+MOST_CUTS = 3
+"""So many updates that went too far end the training; each of those before halves its rate."""
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +65,12 @@ def sampled_rows(
 
 
 class TrustRegion(TrainerCallback):
-    """Ends a training at its bound: KL(sampling‖new) ≤ `limit` nats a completion, on `NUM_SAMPLES`.
+    """Keeps a training within its bound: KL(sampling‖new) ≤ `limit` nats a completion.
 
-    The update that would leave the region is halved until it does not, or dropped (the backtracking
-    of Schulman et al. 2015, "TRPO", appendix C), and the training ends there: what follows would
-    only go on.
+    It is measured on `NUM_SAMPLES`. The update that would leave the region is halved until it does
+    not, or dropped (the backtracking of Schulman et al. 2015, "TRPO", appendix C). Adam's first
+    updates may well do so once, on the way to a policy that is nearer: the training goes on at half
+    the rate, and ends at the third time.
 
     Args:
         limit: None: there is no bound, and nothing is measured on the way.
@@ -97,13 +104,16 @@ class TrustRegion(TrainerCallback):
         self._trainer.record(**{"kl/from_sampling": torch.tensor(distance)})
         if distance > self._limit:
             self._shorten()
+            num_cuts = _halve_rate(kwargs["optimizer"], kwargs["lr_scheduler"], args.learning_rate)
             log.info(
                 "update %d of %d: KL(sampling‖new) would be %.3g nats a completion, above"
-                " simpo.target_kl %g: it is cut to %.3g, and the training ends",
+                " simpo.target_kl %g: it is cut to %.3g, and the training %s",
                 *(state.global_step, state.max_steps, distance, self._limit, self._measure()),
+                "ends" if num_cuts == MOST_CUTS else "goes on at half the rate",
             )
-            state.max_steps = state.global_step  # so that a resumed run knows it is finished
-            control.should_log = control.should_save = control.should_training_stop = True
+            if num_cuts == MOST_CUTS:
+                state.max_steps = state.global_step  # so that a resumed run knows it is finished
+                control.should_log = control.should_save = control.should_training_stop = True
         self._remember()
 
     def distances(self) -> dict[str, float]:
@@ -140,3 +150,14 @@ class TrustRegion(TrainerCallback):
     def _remember(self) -> None:
         if self._limit is not None:
             self._before = [weight.detach().clone() for weight in self._trained]
+
+
+def _halve_rate(optimizer: Optimizer, scheduler: LRScheduler, given: float) -> int:
+    """Halves the rate of all updates to come; returns how often that was done, since the start.
+
+    The scheduler keeps it in every checkpoint.
+    """
+    scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
+    for group in optimizer.param_groups:
+        group["lr"] /= 2
+    return round(math.log2(given / scheduler.base_lrs[0]))
