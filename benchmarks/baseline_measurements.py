@@ -1,17 +1,18 @@
 """What baselines.py measures: classic agents and Stable-Baselines3's, trained and timed."""
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from measuring import ROOT, in_turns
 
+from lactchain.baselines.cql import CQL
+from lactchain.baselines.evaluation import evaluate_members
+from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import (
     DDPGConfig,
     DQNConfig,
@@ -21,9 +22,9 @@ from lactchain.baselines.settings import (
     TrainDQNConfig,
     TrainPPOConfig,
 )
+from lactchain.baselines.training import AGENTS, random_transitions
 from lactchain.config.parsing import parse
 
-ROOT = Path(__file__).parent.parent
 CLASSES = {
     "train_ppo": TrainPPOConfig,
     "train_dqn": TrainDQNConfig,
@@ -136,9 +137,6 @@ def shipped(name: str) -> Any:
 
 def make_agent(config: Any, env_id: str, num_members: int, seed: int, **kwargs: Any) -> tuple:
     """An agent and the copies that it plays."""
-    from lactchain.baselines.member_envs import MemberEnvs
-    from lactchain.baselines.training import AGENTS
-
     envs = MemberEnvs(env_id, num_members, config.num_envs, seed, **kwargs)
     spaces = envs.observation_space, envs.action_space
     return AGENTS[type(config)]([config] * num_members, *spaces, seed), envs
@@ -163,8 +161,6 @@ def make_sb3(name: str, seed: int, env_id: str | None = None) -> Any:
 
 
 def play(act: Callable, env_id: str, num_members: int, num_episodes: int, **kwargs: Any) -> Any:
-    from lactchain.baselines.evaluation import evaluate_members
-
     return evaluate_members(act, env_id, num_members, num_episodes, SEEDS_OF_EPISODES, **kwargs)
 
 
@@ -186,12 +182,7 @@ def train_ours(name: str, num_seeds: int, seed: int = 0) -> dict[str, Any]:
         envs.pop_episodes()
     seconds = time.process_time() - began
     result = play(greedy(agent), world.id, num_seeds, 100, **world.kwargs)
-    return {
-        "steps": total,
-        "returns": result.returns.mean(1).tolist(),
-        "lengths": result.lengths.mean(1).tolist(),
-        "seconds": seconds,
-    }
+    return {"steps": total, "returns": result.returns.mean(1).tolist(), "seconds": seconds}
 
 
 def train_sb3(name: str, seed: int) -> dict[str, float]:
@@ -207,9 +198,6 @@ def train_sb3(name: str, seed: int) -> dict[str, float]:
 
 def train_cql(seed: int) -> float:
     """Data, weights and learning of one seed."""
-    from lactchain.baselines.cql import CQL
-    from lactchain.baselines.training import random_transitions
-
     config = shipped("train_cql/cartpole")
     data = random_transitions(config.environment, config.num_random_steps, seed)
     env = gym.make("CartPole-v1")
@@ -217,14 +205,6 @@ def train_cql(seed: int) -> float:
     while agent.num_updates < config.loop.total_steps:
         agent.advance(data, agent.num_updates / config.loop.total_steps)
     return float(play(greedy(agent), "CartPole-v1", 1, 20).returns.mean())
-
-
-def language_row(run_dir: Path) -> dict[str, Any]:
-    """What the recipe reached and cost, in one process; it is run if it was not."""
-    config = ROOT / "configs" / "run_pipeline" / "tiny.yaml"
-    command = [sys.executable, str(ROOT / "scripts" / "run_pipeline.py"), "--config", str(config)]
-    subprocess.run([*command, "--run.run_dir", str(run_dir)], check=True, cwd=ROOT)
-    return json.loads((run_dir / "summary.json").read_text())
 
 
 # --- speed ---------------------------------------------------------------------------------------
@@ -252,38 +232,8 @@ def time_in_turns(name: str, repeats: int, same: bool = False) -> dict[str, list
         agent.advance(envs, 0.5)
     model = make_sb3(name, 0, env_id)
     model.learn(start + 1)
-    found: dict[str, list[float]] = {"ours": [], "sb3": []}
-    for _ in range(repeats):
-        found["ours"].append(rate(lambda: advance(agent, envs, steps)))
-        found["sb3"].append(rate(lambda: learn_on(model, steps)))
-    return found
-
-
-def time_population(repeats: int) -> dict[str, list[float]]:
-    agent, envs = make_agent(shipped("train_ppo/cartpole").agent, "CartPole-v1", 8, 0)
-    model = make_sb3("PPO CartPole-v1", 0)
-    advance(agent, envs, 1), model.learn(1)
-    found: dict[str, list[float]] = {"ours": [], "sb3": []}
-    for _ in range(repeats):
-        found["ours"].append(rate(lambda: advance(agent, envs, 80_000)))
-        found["sb3"].append(rate(lambda: learn_on(model, 10_240)))
-    return found
-
-
-def grid_rates(repeats: int) -> list[float]:
-    from lactchain.baselines.vector import make_vector_env
-
-    envs = make_vector_env("lactchain/GridWorld-v0", 4096)
-    envs.reset(seed=0)
-    actions = np.random.default_rng(0).integers(2, size=(64, 4096))
-
-    def play_some() -> int:
-        for n in range(512):
-            envs.step(actions[n % 64])
-        return 512 * 4096
-
-    play_some()
-    return [rate(play_some) for _ in range(repeats)]
+    sides = {"ours": partial(advance, agent, envs, steps), "sb3": partial(learn_on, model, steps)}
+    return in_turns(sides, repeats, rate)
 
 
 def rate(work: Callable[[], int]) -> float:
@@ -306,46 +256,3 @@ def learn_on(model: Any, steps: int) -> int:
     start = model.num_timesteps
     model.learn(steps, reset_num_timesteps=False)
     return model.num_timesteps - start
-
-
-# --- time to 475 ---------------------------------------------------------------------------------
-
-
-def time_ours(seed: int) -> dict[str, Any]:
-    config = shipped("train_ppo/cartpole")
-    agent, envs = make_agent(config.agent, "CartPole-v1", 1, 1000 * seed)
-
-    def train_on(steps: int) -> int:
-        while envs.num_env_steps < steps:
-            agent.advance(envs, envs.num_env_steps / config.loop.total_steps)
-        return envs.num_env_steps
-
-    return until_475(train_on, greedy(agent), config.loop.total_steps)
-
-
-def time_sb3(seed: int) -> dict[str, Any]:
-    from lactchain_extras.foreign_agents import sb3_act
-
-    model = make_sb3("PPO CartPole-v1", seed)
-    # The schedules must run over the whole budget, though `learn` is called piece by piece.
-    total, (_, settings, _) = 100_000, ZOO["PPO CartPole-v1"]
-    model.lr_schedule = lambda _: settings["learning_rate"](1 - model.num_timesteps / total)
-    model.clip_range = lambda _: settings["clip_range"](1 - model.num_timesteps / total)
-
-    def train_on(steps: int) -> int:
-        model.learn(steps - model.num_timesteps, reset_num_timesteps=False)
-        return model.num_timesteps
-
-    return until_475(train_on, sb3_act(model), total)
-
-
-def until_475(train_on: Callable[[int], int], act: Callable, total: int) -> dict[str, Any]:
-    """Asks after every 4,096 steps; asking is not timed."""
-    seconds, steps = 0.0, 0
-    while steps < total:
-        began = time.process_time()
-        steps = train_on(min(steps + 4_096, total - 1) if steps < total - 1 else total)
-        seconds += time.process_time() - began
-        if play(act, "CartPole-v1", 1, 50).returns.mean() >= 475:
-            return {"seconds": seconds, "steps": steps}
-    return {"seconds": None, "steps": steps}

@@ -1,14 +1,11 @@
-"""How fast a served world is, that episodes over the wire are those in process, and foreign games.
+"""How fast a served world is, and that episodes over the wire are those in process.
 
 python benchmarks/ecosystems.py --sessions 64 --steps 100 --episodes 10000
 
 Server and client share one core (`--core`), so that the rate is that of both. The CPU time of both
-is told too, since other programs may want that core. Games of other packages are played where those
-are installed. `--seeds 42 1 2` trains instead: TRL's `GRPOTrainer`, 20 updates of a tiny Qwen 3 by
-tool calls, with each seed.
+is told too, since other programs may want that core.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -21,39 +18,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import websockets
+from measuring import command_line
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
-from lactchain.data.figures import collection_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
-from lactchain.types import FunctionPolicy
 from lactchain_extras.stages.serve import ServeConfig
-
-
-def digits(low: int, high: int, written: str) -> FunctionPolicy:
-    return FunctionPolicy(lambda _, seed: written.format(low + seed % (high - low + 1)), draws=True)
-
-
-ROWS = [
-    {
-        "prompt": [{"role": "user", "content": f"What is {n} and {n}?"}],
-        "reward_spec": {"method": "rule", "ground_truth": str(2 * n)},
-        "extra_info": {"max_turns": 3},
-    }
-    for n in range(10)
-]
-FOREIGN = {
-    "textarena:GuessTheNumber-v0": ("textarena", digits(1, 20, "[{}]"), {}),
-    "gem:game:GuessTheNumber-v0-hard": ("gem", digits(1, 50, "\\boxed{{{}}}"), {}),
-    "skyrl:gsm8k_multi_turn": ("skyrl_gym", digits(0, 18, "#### {}"), {"tasks": ROWS}),
-}
 
 
 @contextmanager
@@ -136,54 +110,16 @@ def measure_equality(num_episodes: int) -> None:
     print(f"seed by seed, texts, rewards, flags and infos: {chains:,} chains in {seconds:.0f} s")
 
 
-def measure_foreign(num_episodes: int = 100) -> None:
-    for env_id, (package, policy, kwargs) in FOREIGN.items():
-        if find_spec(package) is None:
-            print(f"{env_id}: not installed")
-            continue
-        config = EnvironmentConfig(env_id, kwargs, extractor="utterance")
-        episodes = [*map(Episode, range(num_episodes))]
-        one, eight = (Rollouts(config, n).play(policy, episodes) for n in (1, 8))
-        cut = sum(trajectory.truncated for trajectory in one)
-        success = collection_metrics(one)["rollout/success_rate"]
-        print(
-            f"{env_id}: {num_episodes} episodes, {cut} truncated, success {success:.2f},", end=" "
-        )
-        print("equal" if one == eight else "NOT EQUAL", "alone and eight side by side")
-
-
-def measure_tool_calls(seed: int) -> None:
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from test_trl import qwen_trainer, trained
-
-    start = time.process_time()
-    with TemporaryDirectory() as folder:
-        trainer = qwen_trainer(Path(folder), seed=seed)
-        rewards = trained(trainer)
-    calls = [r["tools/call_frequency"] for r in trainer.state.log_history if "reward" in r]
-    early, late = (sum(half) / len(half) for half in (rewards[:10], rewards[10:]))
-    print(f"seed {seed}: mean reward {early:.2f} of updates 1-10, {late:.2f} of 11-20,", end=" ")
-    print(f"{sum(calls) / len(calls):.1f} calls an episode, {time.process_time() - start:.0f} s")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--sessions", type=int, default=ServeConfig.max_sessions)
     parser.add_argument("--steps", type=int, default=100, help="completions of each session")
     parser.add_argument("--episodes", type=int, default=10_000, help="played in both ways")
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[], help="trains instead")
     arguments = parser.parse_args()
-    for seed in arguments.seeds:
-        measure_tool_calls(seed)
-    if arguments.seeds:
-        return
     os.sched_setaffinity(0, {arguments.core})
     measure_rate(arguments.sessions, arguments.steps)
     measure_equality(arguments.episodes)
-    measure_foreign()
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ has its chat template, and what is computed here is held against the library's o
 import argparse
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 
 import torch
 from family_models import FAMILIES, Family, build_model, build_tokenizer
 from jinja2 import TemplateError
+from measuring import ROOT, markdown, put_between
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -26,7 +26,7 @@ from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 from lactchain.types import ChainGrammar
 
-PAGE = Path(__file__).parent.parent / "docs" / "model_families.md"
+PAGE = ROOT / "docs/model_families.md"
 HEADER = ("Family", "`model_type`", "Free", "Constrained", "SimPO", "Values", "Prompts", "Notes")
 BEGIN, END = "<!-- made by benchmarks/families.py -->", "<!-- end -->"
 
@@ -179,26 +179,14 @@ def _verdict(measure: Callable[[Bench], float], bench: Bench) -> str:
     return "equal" if error <= LARGEST_ERROR else f"off by {error:.1g}"
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """The table in Markdown."""
-    lines = [HEADER, ["---"] * len(HEADER), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def page_with(rows: str) -> str:
-    """The page of the documentation, its table replaced."""
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n{rows}\n{END}{rest.partition(END)[2]}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="put the table on the page")
     write = parser.parse_args().write
-    rows = table([measured(family) for family in FAMILIES])
-    print(rows)
+    table = markdown(HEADER, map(measured, FAMILIES))
+    print("\n".join(table))
     if write:
-        PAGE.write_text(page_with(rows), "utf-8")
+        put_between(PAGE, BEGIN, END, table)
 
 
 if __name__ == "__main__":

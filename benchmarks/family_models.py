@@ -11,12 +11,7 @@ from typing import Any
 import torch
 from random_models import CHAT_TEMPLATE
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 
@@ -26,7 +21,9 @@ SHAPE = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
-WINDOW = {"sliding_window": 8}
+WINDOW, NO_WINDOW = {"sliding_window": 8}, {"sliding_window": None}
+USED_WINDOW = {**WINDOW, "use_sliding_window": True}
+SCALAR = {"query_pre_attn_scalar": 8}
 EVERY_OTHER = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
 
 
@@ -53,7 +50,6 @@ class Family:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-CHATML = Family.specials
 LLAMA3 = ("<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>")
 MISTRAL = ("<s>", "</s>", "[INST]", "[/INST]")
 GEMMA = ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>")
@@ -74,131 +70,43 @@ LONG = {
 
 FAMILIES = (
     Family("Llama 3", "llama", "the day of the prompt is fixed", "llama3", LLAMA3),
-    Family("SmolLM 2", "llama", "as Qwen 2", "qwen2", CHATML, fields={"tie_word_embeddings": True}),
-    Family(
-        "Mistral 7B v0.3",
-        "mistral",
-        "no window",
-        "mistral",
-        MISTRAL,
-        sentencepiece=True,
-        fields={"sliding_window": None},
-    ),
-    Family(
-        "Mistral 7B v0.1",
-        "mistral",
-        "window in every layer",
-        "mistral",
-        MISTRAL,
-        sentencepiece=True,
-        fields=WINDOW,
-    ),
-    Family(
-        "Mixtral",
-        "mixtral",
-        "experts",
-        "mistral",
-        MISTRAL,
-        sentencepiece=True,
-        fields={**EXPERTS, "sliding_window": None},
-    ),
-    Family("Qwen 2, 2.5", "qwen2", "system text of its own where there is none", "qwen2", CHATML),
-    Family(
-        "Qwen 2 with a window",
-        "qwen2",
-        "window in the upper layers",
-        "qwen2",
-        CHATML,
-        fields={**WINDOW, "use_sliding_window": True, "max_window_layers": 2},
-    ),
-    Family("Qwen 3", "qwen3", "thinking switched off", "qwen3", CHATML),
-    Family(
-        "Qwen 3 MoE",
-        "qwen3_moe",
-        "experts; thinking switched off",
-        "qwen3",
-        CHATML,
-        fields={**EXPERTS, "moe_intermediate_size": 16},
-    ),
-    Family("Gemma", "gemma", "no system role", "gemma2", GEMMA, sentencepiece=True),
-    Family(
-        "Gemma 2",
-        "gemma2",
-        "window in every other layer, both softcaps; no system role",
-        "gemma2",
-        GEMMA,
-        sentencepiece=True,
-        fields={
-            **EVERY_OTHER,
-            "attn_logit_softcapping": 0.5,
-            "final_logit_softcapping": 2.0,
-            "query_pre_attn_scalar": 8,
-        },
-    ),
-    Family(
-        "Gemma 3 (text)",
-        "gemma3_text",
-        "window in most layers; system text in the user's turn",
-        "gemma3",
-        GEMMA,
-        sentencepiece=True,
-        fields={**EVERY_OTHER, "query_pre_attn_scalar": 8},
-    ),
-    Family(
-        "Phi 3, 3.5, 4",
-        "phi3",
-        "window in every layer",
-        "phi3",
-        PHI,
-        sentencepiece=True,
-        fields=WINDOW,
-    ),
-    Family(
-        "Phi 3 of 128k", "phi3", "reads its first 4k", "phi3", PHI, sentencepiece=True, fields=LONG
-    ),
-    Family(
-        "SmolLM 3",
-        "smollm3",
-        "layers without positions; thinking switched off, fixed day",
-        "smollm3",
-        CHATML,
-        fields={**WINDOW, "use_sliding_window": True},
-    ),
-    Family(
-        "Granite 3",
-        "granite",
-        "scaled logits; fixed day",
-        "granite",
-        GRANITE,
-        fields={
-            "logits_scaling": 4.0,
-            "attention_multiplier": 0.5,
-            "residual_multiplier": 0.5,
-            "embedding_multiplier": 2.0,
-        },
-    ),
+    Family("SmolLM 2", "llama", "as Qwen 2", "qwen2", fields={"tie_word_embeddings": True}),
+    Family("Mistral 7B v0.3", "mistral", "no window", "mistral", MISTRAL, True, NO_WINDOW),
+    Family("Mistral 7B v0.1", "mistral", "window in every layer", "mistral", MISTRAL, True, WINDOW),
+    Family("Mixtral", "mixtral", "experts", "mistral", MISTRAL, True, EXPERTS | NO_WINDOW),
+    Family("Qwen 2, 2.5", "qwen2", "system text of its own where there is none", "qwen2"),
+    Family("Qwen 2 with a window", "qwen2", "window in the upper layers", "qwen2",
+           fields=USED_WINDOW | {"max_window_layers": 2}),
+    Family("Qwen 3", "qwen3", "thinking switched off", "qwen3"),
+    Family("Qwen 3 MoE", "qwen3_moe", "experts; thinking switched off", "qwen3",
+           fields=EXPERTS | {"moe_intermediate_size": 16}),
+    Family("Gemma", "gemma", "no system role", "gemma2", GEMMA, True),
+    Family("Gemma 2", "gemma2", "window in every other layer, both softcaps; no system role",
+           "gemma2", GEMMA, True,
+           EVERY_OTHER | SCALAR | {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0}),
+    Family("Gemma 3 (text)", "gemma3_text",
+           "window in most layers; system text in the user's turn", "gemma3", GEMMA, True,
+           EVERY_OTHER | SCALAR),
+    Family("Phi 3, 3.5, 4", "phi3", "window in every layer", "phi3", PHI, True, WINDOW),
+    Family("Phi 3 of 128k", "phi3", "reads its first 4k", "phi3", PHI, True, LONG),
+    Family("SmolLM 3", "smollm3", "layers without positions; thinking switched off, fixed day",
+           "smollm3", fields=USED_WINDOW),
+    Family("Granite 3", "granite", "scaled logits; fixed day", "granite", GRANITE,
+           fields={"logits_scaling": 4.0, "attention_multiplier": 0.5, "residual_multiplier": 0.5,
+                   "embedding_multiplier": 2.0}),
     Family("OLMo 2", "olmo2", template="olmo2", specials=OLMO),
     Family("OLMo 3", "olmo3", "window in most layers", "olmo2", OLMO, fields=EVERY_OTHER),
     Family("Command R", "cohere", "scaled logits", "cohere", COHERE, fields={"logit_scale": 0.25}),
-    Family(
-        "Command R7B",
-        "cohere2",
-        "scaled logits, window in most layers",
-        "cohere",
-        COHERE,
-        fields={**EVERY_OTHER, "logit_scale": 0.25},
-    ),
+    Family("Command R7B", "cohere2", "scaled logits, window in most layers", "cohere", COHERE,
+           fields=EVERY_OTHER | {"logit_scale": 0.25}),
     Family("StarCoder 2", "starcoder2", "window in every layer", fields=WINDOW),
-    Family(
-        "gpt-oss",
-        "gpt_oss",
-        "attention sinks, window in every other layer; its channels are not opened",
-        fields={**EVERY_OTHER, **EXPERTS},
-    ),
+    Family("gpt-oss", "gpt_oss",
+           "attention sinks, window in every other layer; its channels are not opened",
+           fields=EVERY_OTHER | EXPERTS),
     Family("Bloom", "bloom", "positions as a bias of the scores"),
     Family("Llama 4 (text)", "llama4_text", "chunks", fields=EXPERTS),
     Family("Qwen 3 Next", "qwen3_next", "linear attention", fields=EXPERTS),
-)
+)  # fmt: skip
 
 
 def build_model(family: Family, vocab_size: int) -> PreTrainedModel:

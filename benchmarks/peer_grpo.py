@@ -8,16 +8,12 @@ with several turns nearly every episode is dropped, and training stands still. H
 sampled by the trainer's own model, so that all ratios are 1; and what the world says is masked out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset
 from peer_methods import (
@@ -30,7 +26,7 @@ from peer_methods import (
     starts_of_groups,
 )
 from peer_worlds import as_measured
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
@@ -40,7 +36,6 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_actor
 from lactchain.runs.process import seed_everything
-from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.types import Trajectory
 from lactchain_extras.trl import episode_return, rollout, tasks
 
@@ -71,31 +66,7 @@ def grpo(course: Course, dice: int = 1, **settings: Any) -> None:
     """
     rows = tasks(course.practised, seeds=dice)
     played = rollout(course.practised, course.config.actor.max_new_tokens)
-    talk = partial(in_conversation, course.config, 1 if dice == 1 else 50)
-    train(course, rows, played, also=talk, **settings)
-
-
-def in_conversation(
-    config: RunPipelineConfig, dice: int, model: PreTrainedModel, tokenizer: Any
-) -> dict[str, float]:
-    """What a greedy actor is worth when all that was said before stands in its prompt.
-
-    Whole episodes are learnt so, while the other methods, and what is measured, ask each state
-    alone.
-    """
-    trainer = SimpleNamespace(
-        model=model,
-        processing_class=tokenizer,
-        temperature=0.0,
-        max_completion_length=LONGEST_TALK,
-        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
-    )
-    rows = tasks(config.environment, seeds=dice)
-    played = rollout(config.environment, config.actor.max_new_tokens)
-    with torch.random.fork_rng():  # whether one looks changes nothing
-        talks = played([row["prompt"] for row in rows], trainer)
-    figures = {"success": talks["success"], "return": talks["episode_return"]}
-    return {f"talking_{name}": float(np.mean(values)) for name, values in figures.items()}
+    train(course, rows, played, **settings)
 
 
 def grpo_states(course: Course, gamma: float | None = None, **settings: Any) -> None:
@@ -160,19 +131,17 @@ def train(
     rows: Sequence[Mapping[str, Any]],
     rollout_func: RolloutFunc,
     num_episodes: int = 256,
-    also: Callable[[PreTrainedModel, Any], dict[str, float]] | None = None,
     **settings: Any,
 ) -> None:
     """TRL's trainer until the course is over; goes on from its last checkpoint.
 
     Args:
-        also: what is measured of a model and its tokenizer beside what all are measured by.
         num_episodes: of each update, over all groups.
         settings: of `GRPOConfig`, over those here.
     """
     seed_everything(course.seed, 1)
     model, tokenizer = load_actor(course.config.actor, trainable=True)
-    watch = Watch(course, tokenizer, also)
+    watch = Watch(course, tokenizer)
     if watch.is_over():
         return
     folder = course.folder / "trl"
@@ -212,8 +181,8 @@ class Watch(TrainerCallback):
         failure: what stopped the training before its end.
     """
 
-    def __init__(self, course: Course, tokenizer: Any, also: Callable | None) -> None:
-        self.course, self.tokenizer, self.also = course, tokenizer, also
+    def __init__(self, course: Course, tokenizer: Any) -> None:
+        self.course, self.tokenizer = course, tokenizer
         self.num_env_steps = course.points[-1]["num_env_steps"]
         self.latest = course.points[-1].get("latest", 0)
         self.failure: Paused | None = None
@@ -247,10 +216,9 @@ class Watch(TrainerCallback):
         config = as_measured(course.config.actor)
         model.eval()
         actor = LanguageActor(model, self.tokenizer, config, grammar)
-        also = dict if self.also is None else partial(self.also, model, self.tokenizer)
         noted = {"update": state.global_step, "latest": self.latest}
         try:
-            course.point(self.num_env_steps, actor, also, **noted)
+            course.point(self.num_env_steps, actor, **noted)
         except Paused as pause:  # the trainer ends in good order first
             self.failure, control.should_training_stop = pause, True
         model.train()

@@ -4,8 +4,6 @@ Each is a function of a `Course` and what it may set. It trains from the warm st
 course how many environment steps it has taken and who plays now, and ends when the course is over.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -90,13 +88,10 @@ class Course:
         """Of training, until now."""
         return self._before + time.process_time() - self._since
 
-    def point(
-        self, num_env_steps: int, actor: Any, also: Callable[[], dict] = dict, **more: Any
-    ) -> None:
+    def point(self, num_env_steps: int, actor: Any, **more: Any) -> None:
         """Measures an actor, given or as a configuration, unless that was done before.
 
         Args:
-            also: what else is measured of it.
             more: what else is noted.
 
         Raises:
@@ -106,8 +101,7 @@ class Course:
         if not self.points or num_env_steps > self.points[-1]["num_env_steps"]:
             player = actor if isinstance(actor, LanguageActor) else greedy(actor, self._grammar)
             figures = measure(player, self.config.environment, self.world.num_games)
-            line = {"num_env_steps": int(num_env_steps), "cpu_seconds": cpu, **figures, **also()}
-            line |= more
+            line = {"num_env_steps": int(num_env_steps), "cpu_seconds": cpu, **figures, **more}
             self.folder.mkdir(parents=True, exist_ok=True)
             append_json_lines(self.file, [line])
             self.points.append(line)

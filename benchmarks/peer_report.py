@@ -1,7 +1,5 @@
 """The table and the pictures of `peers.py`, from the points of its runs."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lmrl import T_95
+from charts import band_chart
+from measuring import ARCHIVE, markdown, put_between, shown, student
 from peer_worlds import WORLDS, bounds
 
 from lactchain.storage.files import read_json, read_json_lines, write_json
-from lactchain_extras.explorer.markup import Markup, shapes
-from lactchain_extras.explorer.plots import LINE_COLOURS, Axes, padded
+from lactchain_extras.explorer.markup import Markup
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "RESULTS_ARCHIVE.md"
 BEGIN, END = "<!-- tables of peers.py -->", "<!-- end of peers.py -->"
 NAMES = {
     "simpo": "critic, SimPO",
@@ -31,6 +28,10 @@ NAMES = {
 
 CLOCKS = {"steps": "num_env_steps", "cpu": "cpu_seconds"}
 LABELS = {"steps": "environment steps", "cpu": "CPU-seconds of training"}
+HEADS = (
+    "", "seeds", "success", "return", "less ours", "", "steps to 95 %", "CPU s to 95 %", "steps",
+    "CPU s",
+)  # fmt: skip
 NUM_PLACES = 120
 """Of a curve."""
 
@@ -46,20 +47,21 @@ def report(options: argparse.Namespace) -> None:
     """Prints the tables of all worlds that have a finished run, and draws their curves."""
     lines = []
     for world in options.worlds:
-        runs = {
-            method: read(options.folder / world, method, options.seeds, WORLDS[world].budget)
+        place = options.folder / world
+        found = {
+            method: read(place, method, options.seeds, WORLDS[world].budget)
             for method in NAMES
             if method in options.methods
         }
-        runs = {method: seeds for method, seeds in runs.items() if seeds}
+        runs = {method: seeds for method, seeds in found.items() if seeds}
         if runs:
-            floors = known_bounds(world, options.folder / world)
+            floors = known_bounds(world, place)
             lines += section(world, runs, floors)
             for clock in CLOCKS:
                 picture(world, clock).write_text(str(chart(world, runs, clock, floors)))
     sys.stdout.write("\n".join([*lines, ""]))
     if options.write:
-        rewrite(lines)
+        put_between(ARCHIVE, BEGIN, END, ["", *lines])
 
 
 def known_bounds(world: str, folder: Path) -> Bounds:
@@ -84,20 +86,6 @@ def read(place: Path, method: str, seeds: Sequence[int], budget: int) -> Runs:
 # --- figures -------------------------------------------------------------------------------------
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over seeds, and half the width of Student's 95 % interval; NaN of a single seed."""
-    if len(values) < 2:
-        return float(np.mean(values)), float("nan")
-    quantile = T_95[min(len(values) - 1, len(T_95)) - 1]
-    return float(np.mean(values)), float(quantile * np.std(values, ddof=1) / len(values) ** 0.5)
-
-
-def shown(values: Sequence[float], form: str = "{:.3f}") -> str:
-    """Mean and interval as text."""
-    mean, half = interval(values)
-    return form.format(mean) + ("" if np.isnan(half) else f" ± {form.format(half)}")
-
-
 def last(runs: Runs, figure: str) -> list[float]:
     """A figure at the end of each seed's run."""
     return [points[-1][figure] for points in runs.values()]
@@ -116,61 +104,39 @@ def difference(runs: Runs, other: Runs) -> tuple[str, str]:
     gaps = [runs[seed][-1]["return"] - other[seed][-1]["return"] for seed in seeds]
     if len(gaps) < 2:
         return "", ""
-    mean, half = interval(gaps)
+    mean, half = student(gaps)
     verdict = "" if abs(mean) <= half else ("better" if mean > 0 else "worse")
     return f"{mean:+.3f} ± {half:.3f}", verdict
 
 
 def section(world: str, runs: Mapping[str, Runs], floors: Bounds) -> list[str]:
     """A world's table: floors, methods, optimum."""
-    *worse, (best, optimum) = floors.items()
-    budget = WORLDS[world].budget
+    *worse, best = (
+        [name, "", f"{known['success']:.3f}", f"{known['return']:.3f}", *[""] * (len(HEADS) - 4)]
+        for name, known in floors.items()
+    )
     first, ours = next(iter(runs.values())), runs.get("simpo", {})
-    before = [points[0]["return"] for points in first.values()]
-    level = np.mean(before) + 0.95 * (optimum["return"] - np.mean(before))
-    heads = ["", "seeds", "success", "return", "less ours", "", "steps to 95 %", "CPU s to 95 %"]
-    heads += ["steps", "CPU s"]
-    lines = [f"### {world.replace('_', ' ')}, {budget:,} steps", "", f"| {' | '.join(heads)} |"]
-    lines.append("|" + "---|" * len(heads))
-    lines += [_bound(name, figures, len(heads)) for name, figures in worse]
-    at_first = {seed: points[:1] for seed, points in first.items()}
-    lines.append(_row("before training", at_first, ours, level, len(heads)))
-    for method, seeds in runs.items():
-        lines.append(_row(NAMES[method], seeds, ours, level, len(heads)))
-    lines.append(_bound(best, optimum, len(heads)))
+    before = np.mean([points[0]["return"] for points in first.values()])
+    level = before + 0.95 * ([*floors.values()][-1]["return"] - before)
+    untrained = {seed: points[:1] for seed, points in first.items()}
+    rows = [row("before training", untrained, ours, level)]
+    rows += [row(NAMES[method], seeds, ours, level) for method, seeds in runs.items()]
     pictures = ", ".join(f"[{LABELS[c]}]({picture(world, c).name})" for c in CLOCKS)
-    return [*lines, "", *talking(runs.get("grpo", {})), f"Curves over {pictures}.", ""]
+    title = f"### {world.replace('_', ' ')}, {WORLDS[world].budget:,} steps"
+    table = markdown(HEADS, [*worse, *rows, best])
+    return [title, "", *table, "", f"Curves over {pictures}.", ""]
 
 
-def talking(runs: Runs) -> list[str]:
-    """How whole episodes are played as they are learnt: what was said before is in the prompt."""
-    ends = {seed: points for seed, points in runs.items() if "talking_return" in points[-1]}
-    if not ends:
-        return []
-    success, returns = (shown(last(ends, f"talking_{name}")) for name in ("success", "return"))
-    told = f"success {success}, return {returns}."
-    return [f"GRPO of whole episodes, in conversation as it learns: {told}", ""]
-
-
-def _bound(name: str, figures: Mapping[str, float], width: int) -> str:
-    cells = [name, "", f"{figures['success']:.3f}", f"{figures['return']:.3f}"]
-    return f"| {' | '.join(cells + [''] * (width - len(cells)))} |"
-
-
-def _row(name: str, runs: Runs, ours: Runs, level: float, width: int) -> str:
-    gap, verdict = ("", "") if runs is ours or name == NAMES["simpo"] else difference(runs, ours)
-    cells = [name, str(len(runs)), shown(last(runs, "success")), shown(last(runs, "return"))]
-    cells += [gap, verdict]
+def row(name: str, runs: Runs, ours: Runs, level: float) -> list[str]:
+    """The cells of a method."""
+    gap = ("", "") if runs is ours or name == NAMES["simpo"] else difference(runs, ours)
+    cells = [name, str(len(runs)), shown(last(runs, "success")), shown(last(runs, "return")), *gap]
     for clock in CLOCKS.values():
         times = [reached(points, level, clock) for points in runs.values()]
-        middle = float(np.median(times))
-        count = int(np.isfinite(times).sum())
+        middle, count = float(np.median(times)), int(np.isfinite(times).sum())
         cells.append(f"{middle:,.0f}" if np.isfinite(middle) else f"{count} of {len(times)}")
-    cells += [
-        f"{np.mean(last(runs, CLOCKS['steps'])):,.0f}",
-        f"{np.mean(last(runs, 'cpu_seconds')):.0f}",
-    ]
-    return f"| {' | '.join(cells)} |"
+    steps, seconds = (np.mean(last(runs, clock)) for clock in CLOCKS.values())
+    return [*cells, f"{steps:,.0f}", f"{seconds:.0f}"]
 
 
 # --- pictures ------------------------------------------------------------------------------------
@@ -191,60 +157,13 @@ def chart(world: str, runs: Mapping[str, Runs], clock: str, floors: Bounds) -> M
     """Return over a clock: mean over seeds, and its interval; a finished run stays where it is."""
     key = CLOCKS[clock]
     ends = [points[-1][key] for seeds in runs.values() for points in seeds.values()]
-    places = np.linspace(0, max(ends), NUM_PLACES)
-    bands = {}
+    places, bands = np.linspace(0, max(ends), NUM_PLACES), {}
     for method, seeds in runs.items():
         rows = np.array([held(points, key, places) for points in seeds.values()])
-        bands[method] = np.array([interval(column) for column in rows.T])
-    top = list(floors.values())[-1]["return"]
-    values = [v for band in bands.values() for v in band[:, 0]]
-    axes = Axes(
-        (0.0, float(places[-1])),
-        padded([*values, top], 0.05),
-        width=640,
-        height=360,
-        top=46 + 16 * len(bands),
-    )
-    drawn = [_level(axes, top)]
-    for number, (method, band) in enumerate(bands.items()):
-        drawn += _curve(axes, places, band, LINE_COLOURS[number % len(LINE_COLOURS)])
-        drawn += _entry(axes, number, f"{NAMES[method]}, {counted(len(runs[method]))}")
+        middle, half = np.array([student(column) for column in rows.T]).T
+        counted = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+        bands[f"{NAMES[method]}, {counted}"] = places, middle, middle - half, middle + half
+    top = [*floors.values()][-1]["return"]
+    heights = [top, *(y for _, middle, *_ in bands.values() for y in middle)]
     title = f"{world.replace('_', ' ')}: return of the greedy actor, mean and 95 % interval"
-    return axes.draw(title, LABELS[clock], *drawn)
-
-
-def counted(seeds: int) -> str:
-    """How many seeds, in words."""
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _level(axes: Axes, value: float) -> Markup:
-    return shapes.line(axes.left, axes.y(value), axes.width - axes.right, axes.y(value), "#243b53")
-
-
-def _curve(axes: Axes, places: np.ndarray, band: np.ndarray, colour: str) -> list[Markup]:
-    xs, (middle, half) = [axes.x(x) for x in places], band.T
-    line = shapes.polyline(list(zip(xs, map(axes.y, middle), strict=True)), colour)
-    if np.isnan(half).any():
-        return [line]
-    low, high = axes.y_range
-    rim = [*zip(xs, [axes.y(max(low, y)) for y in middle - half], strict=True)]
-    rim += [*zip(xs, [axes.y(min(high, y)) for y in middle + half], strict=True)][::-1]
-    return [shapes.polygon(rim, colour, opacity=0.12), line]
-
-
-def _entry(axes: Axes, number: int, name: str) -> list[Markup]:
-    """A line of the legend."""
-    colour = LINE_COLOURS[number % len(LINE_COLOURS)]
-    square = shapes.rect(axes.left, 24 + 16 * number, 9, 9, colour)
-    return [square, shapes.text(axes.left + 14, 33 + 16 * number, name)]
-
-
-# --- RESULTS_ARCHIVE.md --------------------------------------------------------------------------
-
-
-def rewrite(lines: Sequence[str]) -> None:
-    """Puts the tables in the place of those that stand in RESULTS_ARCHIVE.md."""
-    tables = "\n".join([BEGIN, "", *lines, END])
-    before, _, rest = RESULTS.read_text("utf-8").partition(BEGIN)
-    RESULTS.write_text(before + tables + rest.partition(END)[2], "utf-8")
+    return band_chart(title, LABELS[clock], bands, heights, level=top)

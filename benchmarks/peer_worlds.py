@@ -1,12 +1,11 @@
 """The worlds that `peers.py` compares methods in: who learns, what it is worth, what bounds it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from measuring import ROOT
 from worlds import WORLDS as PRESETS
 
 from lactchain.config.parsing import parse
@@ -23,7 +22,7 @@ from lactchain.stages.run_pipeline import sized
 from lactchain.types import ChainGrammar, Policy, RememberingPolicy
 from lactchain_extras.ecosystems.manifest import manifest
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+PRESET = ROOT / "configs/run_pipeline"
 UNKNOWN_LAKE = "peer_worlds:peers/UnknownLake-v0"
 CLONED_AT_RANDOM = ("--warm_start.behavior.competent_fraction", "0")
 """Where a tenth of good chains would make the warm start as good as can be."""
@@ -68,12 +67,12 @@ class World:
 
 def tiny(name: str) -> tuple[str, ...]:
     """The preset of a world of `worlds.py`."""
-    return ("--config", str(CONFIGS / "run_pipeline/tiny.yaml"), *PRESETS[name])
+    return ("--config", str(PRESET / "tiny.yaml"), *PRESETS[name])
 
 
 def shipped(name: str) -> tuple[str, ...]:
     """A configuration of the pipeline by its name."""
-    return ("--config", str(CONFIGS / f"run_pipeline/{name}.yaml"))
+    return ("--config", str(PRESET / f"{name}.yaml"))
 
 
 WORLDS = {
@@ -162,20 +161,12 @@ def bounds(world: World, config: EnvironmentConfig) -> dict[str, dict[str, float
     if not world.floors:
         known = manifest(config, env)
         return {"random": known["floors"]["random"], "optimum": known["optimum"]}
-    told = replace(config, template=None, history=1)
-    num_games = world.num_games or 200
-    return {
-        name: measure_scripted(
-            behavior_policy(make_language_env(told), {name: 1.0}), told, num_games
-        )
-        for name in world.floors
-    }
-
-
-def measure_scripted(policy: Policy, config: EnvironmentConfig, num_games: int) -> dict[str, float]:
-    """Success and return of a policy that throws dice of its own."""
-    _, played = evaluate(policy, config, 0, num_games)
-    return {"success": played["success_rate"], "return": played["episode_return"]}
+    told, found = replace(config, template=None, history=1), {}
+    for name in world.floors:
+        policy = behavior_policy(make_language_env(told), {name: 1.0})
+        _, played = evaluate(policy, told, 0, world.num_games or 200)
+        found[name] = {"success": played["success_rate"], "return": played["episode_return"]}
+    return found
 
 
 def greedy(config: ActorConfig, grammar: ChainGrammar) -> LanguageActor:

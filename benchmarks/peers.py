@@ -23,15 +23,14 @@ is a line of FOLDER/WORLD/SEED/METHOD/points.jsonl. `report` draws curves over s
 seconds, and prints the table (with --write into benchmarks/RESULTS_ARCHIVE.md).
 """
 
-import argparse
 import logging
 import math
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from measuring import command_line
 from peer_methods import METHODS, Course, Paused
 from peer_worlds import WORLDS, World
 
@@ -46,9 +45,7 @@ ORDER = ("simpo", "cloned_chosen", "by_return", "grpo_states", "grpo", "ilql")
 
 def main() -> None:
     """Runs what is asked for, or reports what is there."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("command", nargs="?", choices=("run", "report"), default="run")
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--methods", nargs="+", choices=ORDER, default=list(ORDER))
@@ -69,7 +66,7 @@ def main() -> None:
                 for method in options.methods:
                     run(options.folder.resolve(), world, seed, method, pause_at)
     except Paused:
-        sys.stdout.write("paused: the same command goes on\n")
+        print("paused: the same command goes on")
 
 
 def run(
@@ -90,8 +87,7 @@ def run(
         why = f"{type(error).__name__}: {error}"
     write_json(place / method / "ended.json", {"why": why, "settings": settings})
     last = course.points[-1]
-    sys.stdout.write(f"{world_name} {seed} {method}: {last} ({why})\n")
-    sys.stdout.flush()
+    print(f"{world_name} {seed} {method}: {last} ({why})", flush=True)
 
 
 def _method(name: str) -> Any:
@@ -109,13 +105,8 @@ def warm_start(world: World, place: Path, seed: int) -> RunPipelineConfig:
         rounds = Rounds(config, run)
         rounds.warm_start()
     critic = replace(config.critic.config, model=rounds.encoder)
-    return replace(
-        config,
-        tiny=None,
-        warm_start=None,
-        actor=rounds.actor,
-        critic=replace(config.critic, config=critic),
-    )
+    criticism = replace(config.critic, config=critic)
+    return replace(config, tiny=None, warm_start=None, actor=rounds.actor, critic=criticism)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mistral_common
 import torch
@@ -25,28 +26,20 @@ from transformers import (
 from lactchain.models.runtime import quiet
 from lactchain_extras.weights.merging import write_tensors
 
-MISTRAL_7B = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-}
+
+def _mistral_7b(vocab_size: int, sliding_window: int | None, rope_theta: float) -> MistralConfig:
+    return MistralConfig(
+        vocab_size=vocab_size, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=32768,
+        tie_word_embeddings=False,
+        sliding_window=sliding_window,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
+    )  # fmt: skip
+
+
 SHAPES = {
-    "mistralai/Mistral-7B-Instruct-v0.3": MistralConfig(
-        vocab_size=32768,
-        sliding_window=None,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        **MISTRAL_7B,
-    ),
-    "Salesforce/SFR-Embedding-Mistral": MistralConfig(
-        vocab_size=32000,
-        sliding_window=4096,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
-        **MISTRAL_7B,
-    ),
+    "mistralai/Mistral-7B-Instruct-v0.3": _mistral_7b(32768, None, 1e6),
+    "Salesforce/SFR-Embedding-Mistral": _mistral_7b(32000, 4096, 1e4),
 }
 """The shapes of the models of the founding document, as their own config.json has them."""
 
@@ -83,44 +76,25 @@ CHAT_TEMPLATE = """\
 """
 
 
-def build_actor(
-    folder: str | Path,
-    *,
-    hidden_size: int = 4096,
-    num_layers: int = 32,
-    dtype: torch.dtype = torch.bfloat16,
-    max_shard_size: int = 5 * 10**9,
-    seed: int = 0,
-) -> None:
-    """Writes a causal language model, its tokenizer and chat template to the folder `folder`.
+def build_actor(folder: str | Path, seed: int = 0, **size: Any) -> None:
+    """Writes a causal language model, its tokenizer and chat template to a folder.
 
     Args:
-        hidden_size: a multiple of 8; all other widths follow from it as in the true model.
-        max_shard_size: of a weight file, in bytes; a larger tensor has one for itself.
+        size: see `_write_model`.
     """
-    shape = shape_of(ACTOR, hidden_size, num_layers)
-    _write_model(Path(folder), MistralForCausalLM, shape, dtype, max_shard_size, seed)
+    _write_model(Path(folder), MistralForCausalLM, SHAPES[ACTOR], seed, **size)
     GenerationConfig(bos_token_id=1, eos_token_id=2).save_pretrained(folder)
     _write_tokenizer(Path(folder), ACTOR_VOCABULARY, {"chat_template": CHAT_TEMPLATE})
 
 
-def build_encoder(
-    folder: str | Path,
-    *,
-    hidden_size: int = 4096,
-    num_layers: int = 32,
-    dtype: torch.dtype = torch.bfloat16,
-    max_shard_size: int = 5 * 10**9,
-    seed: int = 1,
-) -> None:
+def build_encoder(folder: str | Path, seed: int = 1, **size: Any) -> None:
     """Writes a bare decoder without a head, and its tokenizer; arguments as `build_actor`."""
-    shape = shape_of(ENCODER, hidden_size, num_layers)
-    _write_model(Path(folder), MistralModel, shape, dtype, max_shard_size, seed)
+    _write_model(Path(folder), MistralModel, SHAPES[ENCODER], seed, **size)
     _write_tokenizer(Path(folder), ENCODER_VOCABULARY, {"pad_token": "</s>", "add_eos_token": True})
 
 
-def shape_of(model: str, hidden_size: int, num_layers: int) -> MistralConfig:
-    """The shape of `ACTOR` or `ENCODER` at another width and depth; the vocabulary stays."""
+def _at_size(shape: MistralConfig, hidden_size: int, num_layers: int) -> MistralConfig:
+    """A shape at another width and depth; the vocabulary stays."""
     num_heads = max(4, hidden_size // 128)
     changes = {
         "hidden_size": hidden_size,
@@ -130,19 +104,29 @@ def shape_of(model: str, hidden_size: int, num_layers: int) -> MistralConfig:
         "num_key_value_heads": num_heads // 4,
         "head_dim": hidden_size // num_heads,
         # Sums over a width of terms of one size stay of one size.
-        "initializer_range": SHAPES[model].initializer_range * (4096 / hidden_size) ** 0.5,
+        "initializer_range": shape.initializer_range * (4096 / hidden_size) ** 0.5,
     }
-    return MistralConfig(**(SHAPES[model].to_dict() | changes))
+    return MistralConfig(**(shape.to_dict() | changes))
 
 
 def _write_model(
     folder: Path,
     model_class: type[PreTrainedModel],
-    shape: MistralConfig,
-    dtype: torch.dtype,
-    max_shard_size: int,
+    true_shape: MistralConfig,
     seed: int,
+    *,
+    hidden_size: int = 4096,
+    num_layers: int = 32,
+    dtype: torch.dtype = torch.bfloat16,
+    max_shard_size: int = 5 * 10**9,
 ) -> None:
+    """Configuration, weights and their index.
+
+    Args:
+        hidden_size: a multiple of 8; all other widths follow from it as in the true model.
+        max_shard_size: of a weight file, in bytes; a larger tensor has one for itself.
+    """
+    shape = _at_size(true_shape, hidden_size, num_layers)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.device("meta"), quiet():
         model = model_class(shape).to(dtype)

@@ -16,8 +16,6 @@ processes, one comes after the other.
     python benchmarks/rehearsal.py --only run_pipeline report
 """
 
-import argparse
-import json
 import os
 import resource
 import shutil
@@ -35,14 +33,15 @@ from typing import IO, Any
 import psutil
 import torch
 import yaml
+from measuring import ROOT, command_line, environment, summary, words
 from random_models import SHAPES
 from taught_models import build_taught_actor, build_taught_encoder
 
+from lactchain.config.parsing import _flatten
 from lactchain.data.base_models import prepare
 from lactchain.runs.console import table
 from lactchain.runs.run import read_metrics
 
-ROOT = Path(__file__).resolve().parent.parent
 ACTOR, ENCODER = SHAPES
 TRUE_WIDTH = SHAPES[ACTOR].hidden_size
 WIDTH, LAYERS = 128, 4
@@ -81,10 +80,8 @@ STAGES = (
     Stage("make_offline_data", {"collect.num_episodes": 256}, dtypes=()),
     Stage("collect_rollouts", EPISODES, killed_at="trajectories/*.parquet"),
     Stage(
-        "train_critic",
-        {**EPISODES, "training.num_epochs": 4, "training.save_every_updates": 4},
-        dtypes=("actor.dtype", "critic.dtype"),
-        killed_at=CHECKPOINT,
+        "train_critic", {**EPISODES, "training.num_epochs": 4, "training.save_every_updates": 4},
+        dtypes=("actor.dtype", "critic.dtype"), killed_at=CHECKPOINT,
     ),
     Stage("make_preferences", PAIRS, killed_at="pairs/*.parquet"),
     Stage("train_simpo", {**PAIRS, **FEW}, killed_at=CHECKPOINT),
@@ -96,13 +93,10 @@ STAGES = (
     Stage(
         "search",
         {
-            "evolution.population_size": 2,
-            "evolution.num_generations": 2,
-            "language.train.training.max_steps": 4,
-            "language.train.environment.max_chains": 4,
+            "evolution.population_size": 2, "evolution.num_generations": 2,
+            "language.train.training.max_steps": 4, "language.train.environment.max_chains": 4,
         },
-        dtypes=("language.train.actor.dtype",),
-        launched=False,
+        dtypes=("language.train.actor.dtype",), launched=False,
         killed_at="members/*/train/" + CHECKPOINT,
     ),
     Stage(
@@ -121,7 +115,7 @@ STAGES = (
         killed_at="round_1/simpo/" + CHECKPOINT,
     ),
     Stage("report", {}, dtypes=(), launched=False),
-)
+)  # fmt: skip
 BESIDE = ("run_pipeline", "report")
 """These need nothing of the stages before them."""
 
@@ -146,53 +140,28 @@ def command(stage: Stage, processes: int) -> list[str]:
         **dict.fromkeys(stage.dtypes, "bfloat16"),
         **stage.counts,
     }
-    words = _script(stage.script, settings)
+    config = f"{ROOT}/configs/{stage.script}/{SETTING}.yaml"
+    typed = [f"{ROOT}/scripts/{stage.script}.py", "--config", config, *words(settings)]
     if not stage.launched:
-        return [sys.executable, *words]
+        return [sys.executable, *typed]
     name = "cuda_bf16" if processes == 1 else "cpu_2_processes"
     how = ["--config_file", f"{ROOT}/configs/accelerate/{name}.yaml", "--mixed_precision", "bf16"]
-    return [sys.executable, "-m", "accelerate.commands.launch", *how, *words]
-
-
-def _script(name: str, settings: Mapping[str, Any]) -> list[str]:
-    values = [word for key, value in settings.items() for word in (f"--{key}", _word(value))]
-    config = f"{ROOT}/configs/{name}/{SETTING}.yaml"
-    return [f"{ROOT}/scripts/{name}.py", "--config", config, *values]
-
-
-def _word(value: Any) -> str:
-    return str(value) if isinstance(value, str | Path) else json.dumps(value)
+    return [sys.executable, "-m", "accelerate.commands.launch", *how, *typed]
 
 
 def _learning_rates(script: str) -> Iterator[tuple[str, float]]:
-    config = yaml.safe_load((ROOT / f"configs/{script}/{SETTING}.yaml").read_text("utf-8"))
-    for path, value in _leaves(config):
+    for path, value in _flatten(_shipped(script)):
         if path.endswith(".learning_rate"):
             yield path, float(value)
 
 
-def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield path + key, value
-
-
-def _environment() -> dict[str, str]:
-    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+def _shipped(script: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / f"configs/{script}/{SETTING}.yaml").read_text("utf-8"))
 
 
 def run_dir(stage: Stage) -> str | None:
     """The folder, below the rehearsal's, that a stage writes; None for those that write none."""
-    config = yaml.safe_load((ROOT / f"configs/{stage.script}/{SETTING}.yaml").read_text("utf-8"))
-    return config.get("run", {}).get("run_dir")
+    return _shipped(stage.script).get("run", {}).get("run_dir")
 
 
 def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> dict[str, Any]:
@@ -206,13 +175,13 @@ def rehearse(stage: Stage, folder: Path, processes: int, kill: bool) -> dict[str
     """
     log = folder / "logs" / f"{stage.script}.log"
     log.parent.mkdir(exist_ok=True)
-    words = command(stage, processes)
+    typed = command(stage, processes)
     start = time.perf_counter()
     with log.open("w") as file:
         if kill and stage.killed_at is not None:
             place = folder / run_dir(stage)
-            _kill_when(lambda: any(place.glob(stage.killed_at)), words, folder, file)
-        process = _start(words, folder, file)
+            _kill_when(lambda: any(place.glob(stage.killed_at)), typed, folder, file)
+        process = _start(typed, folder, file)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -228,16 +197,16 @@ def _row(stage: str, seconds: float, used: resource.struct_rusage) -> dict[str, 
     return {"stage": stage, "seconds": seconds, "CPU seconds": used.ru_utime + used.ru_stime}
 
 
-def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log: IO[str]) -> None:
+def _kill_when(reached: Callable[[], bool], typed: list[str], folder: Path, log: IO[str]) -> None:
     """Starts a command, and kills it and all its processes once it has come so far.
 
     torchrun gives each process a session of its own, so that killing the group is not enough.
     """
-    process = _start(words, folder, log)
+    process = _start(typed, folder, log)
     while process.poll() is None and not reached():
         time.sleep(0.1)
     if process.poll() is not None:
-        sys.exit(f"{words[-1]}: ended before it could be killed; see {log.name}")
+        sys.exit(f"{typed[-1]}: ended before it could be killed; see {log.name}")
     launcher = psutil.Process(process.pid)
     family = [launcher, *launcher.children(recursive=True)]
     for member in family:
@@ -246,14 +215,9 @@ def _kill_when(reached: Callable[[], bool], words: list[str], folder: Path, log:
     process.wait()
 
 
-def _start(words: list[str], folder: Path, log: IO[str]) -> subprocess.Popen:
+def _start(typed: list[str], folder: Path, log: IO[str]) -> subprocess.Popen:
     return subprocess.Popen(
-        words,
-        cwd=folder,
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+        typed, cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
     )
 
 
@@ -276,22 +240,17 @@ def learnt(folder: Path, num_rounds: int = 2) -> dict[str, bool]:
         found[f"{name} rises from {before:.3f} to {after:.3f}"] = after > before
     for number in range(1, num_rounds + 1):
         stages = pipeline / f"round_{number}"
-        critic = json.loads((stages / "critic/summary.json").read_text("utf-8"))
-        found[f"round {number}: R² {critic['eval_r2']:.2f} > 0 on held-out episodes"] = (
-            critic["eval_r2"] > 0
-        )
+        r2 = summary(stages / "critic")["eval_r2"]
+        found[f"round {number}: R² {r2:.2f} > 0 on held-out episodes"] = r2 > 0
         shares = [r[ACCURACY] for r in read_metrics(stages / "simpo") if ACCURACY in r]
         gain = shares[-1] - shares[0]
-        found[f"round {number}: {gain:+.2f} of the pairs preferred since the first update"] = (
-            gain > 0
-        )
+        what = f"round {number}: {gain:+.2f} of the pairs preferred since the first update"
+        found[what] = gain > 0
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     names = [stage.script for stage in STAGES]
     parser.add_argument("--folder", type=Path, default=Path("runs/rehearsal"), help="of all files")
     parser.add_argument("--processes", type=int, default=1, choices=(1, 2), help="of each stage")

@@ -1,19 +1,17 @@
 """Kills who works with a server, and the server, at random; the end must be that of no kill.
 
 python benchmarks/serving_kills.py --kills 100
-python benchmarks/serving_kills.py --kills 100 --each 10
 python benchmarks/serving_kills.py --first 40 --kills 60
 
 Generation is by an engine of the tests in a process of its own, with a tiny actor on a 2x2 grid. In
 turn SIGKILL hits a trainer, a pipeline of two rounds of an adapter; a client, which only collects
 episodes; and the server of a pipeline. It comes at a random time of what the run took before, and
-the same command is given again; with `--each` more than one kill hits a run, the later ones
-whomever. At the end pairs, episodes and weights must equal those of a local run, no file may be
-there twice or be missing, and no name of an adapter may have stood for two contents. No kill
-excuses a run that crashes: that ends by itself, and neither well nor for want of its server.
+the same command is given again. At the end pairs, episodes and weights must equal those of a local
+run, no file may be there twice or be missing, and no name of an adapter may have stood for two
+contents. No kill excuses a run that crashes: that ends by itself, and neither well nor for want of
+its server.
 """
 
-import argparse
 import json
 import os
 import random
@@ -21,15 +19,17 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from measuring import ROOT, command_line
+
+sys.path.insert(0, str(ROOT / "tests"))
 import training_setups
 from engine_stand_in import Engine, serving
 from script_setups import COLLECT, build_weights, config_of, run_here, start
@@ -89,49 +89,38 @@ class Bench:
         served = ServedConfig([url], timeout_seconds=30.0)
         return replace(config, actor=replace(config.actor, served=served))
 
-    def killed_run(self, number: int, kills: int) -> dict[str, Any]:
-        """A run that is killed so often, and whether it ends as the local one."""
+    def killed_run(self, number: int) -> dict[str, Any]:
+        """A run in which one is killed, if it is not over before, and whether it ends as ever."""
         victim, chance, port = VICTIMS[number % len(VICTIMS)], random.Random(number), free_port()
-        first, script = victim, SCRIPTS[victim]
         run_dir, notes = self.folder / f"run_{number}", self.folder / f"notes_{number}"
         notes.touch()
         config = self.config(victim, run_dir, f"http://127.0.0.1:{port}")
-        began, hit, codes = time.monotonic(), Counter(), []
-        engine, client = start_engine(self.weights, port, notes), start(script, config)
-        while hit.total() < kills and client.exitcode != 0:
-            client.join(chance.uniform(0, self.seconds[first] / kills))
-            if client.exitcode is not None:
-                codes.append(client.exitcode)
-                if client.exitcode not in EXPECTED:
-                    break
-                client = start(script, config) if client.exitcode else client
-            elif victim == "server":
-                kill(engine)
-                time.sleep(chance.uniform(0, 2))
-                engine = start_engine(self.weights, port, notes)
-                hit[victim] += 1
-            else:
-                kill(client)
-                codes.append(client.exitcode)
-                client = start(script, config)
-                hit[victim] += 1
-            victim = chance.choice([first, "server"])
-        client.join()
-        while client.exitcode == ServerError.exit_code:  # the server was away for too long
-            client = start(script, config)
+        begin, began, codes = partial(start, SCRIPTS[victim], config), time.monotonic(), set()
+        engine, client = start_engine(self.weights, port, notes), begin()
+        client.join(chance.uniform(0, self.seconds[victim]))
+        is_hit = client.exitcode is None
+        if is_hit:
+            kill(engine if victim == "server" else client)
+        if is_hit and victim == "server":
+            time.sleep(chance.uniform(0, 2))
+            engine = start_engine(self.weights, port, notes)
+            client.join()
+        while client.exitcode in (KILLED, ServerError.exit_code):  # it was away for too long
+            codes.add(client.exitcode)
+            client = begin()
             client.join()
         kill(engine)
-        self.seconds[first] = time.monotonic() - began
+        self.seconds[victim] = time.monotonic() - began
         named = [line.split() for line in notes.read_text().splitlines()]
         return {
             "number": number,
-            "run": script,
-            **hit,
-            "seconds": round(self.seconds[first], 1),
+            "run": SCRIPTS[victim],
+            "killed": victim if is_hit else None,
+            "seconds": round(self.seconds[victim], 1),
             "exit_code": client.exitcode,
             "crashes": sorted({*codes, client.exitcode} - EXPECTED),
             "names_are_of_their_content": all(n == c for n, c in named) if named else None,
-            "equal": client.exitcode == 0 and self.ends_alike(first, run_dir),
+            "equal": client.exitcode == 0 and self.ends_alike(victim, run_dir),
         }
 
     def ends_alike(self, victim: str, run_dir: Path) -> bool:
@@ -148,21 +137,16 @@ class Bench:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    arguments = command_line(__doc__)
     arguments.add_argument("--kills", type=int, default=99)
-    arguments.add_argument("--each", type=int, default=1, help="kills of a run")
     arguments.add_argument("--first", type=int, default=0, help="number of the first run")
     given = arguments.parse_args()
     with TemporaryDirectory() as place:
         bench = Bench(Path(place))
-        left, well = given.kills, True
-        for number in count(given.first):
-            if left <= 0:
-                break
-            found = bench.killed_run(number, min(given.each, left))
-            left -= sum(found[victim] for victim in found.keys() & VICTIMS)
+        left, well, numbers = given.kills, True, count(given.first)
+        while left > 0:
+            found = bench.killed_run(next(numbers))
+            left -= found["killed"] is not None
             well = is_well(found) and well
             print(json.dumps(found), flush=True)
     sys.exit(not well)

@@ -13,13 +13,14 @@ the weights were that a row began with than those it trains. The defaults are an
 Mistral-7B on H100s (docs/serving.md), and no measurement.
 """
 
-import argparse
 import heapq
 import json
 import math
 import random
 from collections import deque
 from dataclasses import dataclass
+
+from measuring import command_line
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,7 @@ def simulate(
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    arguments = command_line(__doc__)
     arguments.add_argument("--gpus", type=int, nargs="+", default=[2, 8, 64, 256, 1024])
     arguments.add_argument("--share", type=float, default=0.7, help="of the GPUs that generate")
     arguments.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 4])

@@ -16,19 +16,15 @@ which 49 are shared; completions of 19 and 13), float32, and TRL's CPOTrainer on
 
 import argparse
 import random
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
 
 import torch
+from measuring import command_line, in_turns, ratio
 from torch import Tensor
-from transformers import (
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, LoraSettings
 from lactchain.functional.policy_losses import simpo_loss
@@ -63,9 +59,7 @@ Step = Callable[[bool], Tensor]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=175, help="of a prompt and its completion")
     parser.add_argument(
@@ -86,16 +80,10 @@ def main() -> None:
 def compare(name: str, step: Step, repeats: int) -> None:
     """Prints what a step takes each way."""
     whole, once = step(False).item(), step(True).item()
-    taken = [(cpu_seconds(step, False), cpu_seconds(step, True)) for _ in range(repeats)]
-    in_rows, apart = (statistics.median(seconds) for seconds in zip(*taken, strict=True))
-    ratio = statistics.median(a / b for a, b in taken)
-    print(f"{name:14} {in_rows:.3f} s  {apart:.3f} s  {ratio:.2f} times  ({whole:.4f}, {once:.4f})")
-
-
-def cpu_seconds(step: Step, once: bool) -> float:
-    start = time.process_time()
-    step(once)
-    return time.process_time() - start
+    sides = {"in rows": partial(step, False), "apart": partial(step, True)}
+    in_rows, apart = in_turns(sides, repeats).values()
+    print(f"{name:14} {median(in_rows):.3f} s  {median(apart):.3f} s", end="  ")
+    print(f"{ratio(in_rows, apart):.2f} times  ({whole:.4f}, {once:.4f})")
 
 
 def model_of(sizes: dict[str, int]) -> MistralForCausalLM:
@@ -155,20 +143,17 @@ def compare_with_trl(folder: str, repeats: int) -> None:
         dict(zip(names, (prompt, *both), strict=True))
         for prompt, both in zip(prompts, said, strict=True)
     ]
+    by_trl, ours = trl_loss(model, tokenizer), trained(model, partial(by_us, model, rows))
     ways = {
-        "TRL": trained(model, lambda _: by_trl(rows)),
-        "whole rows": trained(model, lambda _: by_us(model, rows, False)),
-        "once": trained(model, lambda _: by_us(model, rows, True)),
+        "TRL": partial(trained(model, lambda _: by_trl(rows)), True),
+        "whole rows": partial(ours, False),
+        "once": partial(ours, True),
     }
-    by_trl = trl_loss(model, tokenizer)
-    print({name: round(step(True).item(), 5) for name, step in ways.items()})
-    seconds = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, step in ways.items():
-            seconds[name].append(cpu_seconds(step, True))
+    print({name: round(step().item(), 5) for name, step in ways.items()})
+    seconds = in_turns(ways, repeats)
     for name, taken in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(seconds["TRL"], taken, strict=True))
-        print(f"{name:14} {statistics.median(taken):.2f} s  TRL takes {ratio:.2f} times as long")
+        longer = ratio(seconds["TRL"], taken)
+        print(f"{name:14} {median(taken):.2f} s  TRL takes {longer:.2f} times as long")
 
 
 def by_us(model: PreTrainedModel, rows: list[dict[str, list[int]]], once: bool) -> Tensor:

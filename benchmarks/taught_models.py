@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from measuring import ROOT
 from random_models import build_actor, build_encoder
 from torch import Tensor
 from torch.nn import functional
@@ -27,7 +28,6 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import quiet
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 
-ROOT = Path(__file__).resolve().parent.parent
 BEHAVIOR = BehaviorConfig(num_chains=20_000, competent_fraction=1.0)
 BATCH_SIZE, LEARNING_RATE = 32, 2e-3
 ACTOR_UPDATES, ENCODER_UPDATES, WHOLE_EVERY = 220, 400, 8
@@ -107,10 +107,8 @@ def _teach(
     """Trains all weights to tell the goal behind a prompt, in one layer, and to answer it."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    goals, lengths = (
-        torch.tensor([_goal(text) for text in texts]),
-        np.array([*map(len, completions)]),
-    )
+    goals = torch.tensor([_goal(text) for text in texts])
+    lengths = np.array([*map(len, completions)])
     telling = torch.nn.Linear(model.config.hidden_size, goals.shape[1])
     optimizer = torch.optim.AdamW([*model.parameters(), *telling.parameters()], LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, num_updates)
@@ -119,9 +117,8 @@ def _teach(
         rows = rng.integers(len(texts), size=BATCH_SIZE)
         ids = [prompts[row] + completions[row] for row in rows]
         mask = pad([[1] * len(row) for row in ids], 0, "left")
-        output = model.base_model(
-            pad(ids, 0, "left"), attention_mask=mask, output_hidden_states=True
-        )
+        read = pad(ids, 0, "left")
+        output = model.base_model(read, attention_mask=mask, output_hidden_states=True)
         hidden, told = output.last_hidden_state, output.hidden_states[telling_layer]
         asked = torch.stack([h[-1 - lengths[row]] for h, row in zip(told, rows, strict=True)])
         where = functional.mse_loss(telling(asked), goals[rows])
@@ -132,9 +129,8 @@ def _teach(
         optimizer.zero_grad()
         schedule.step()
         losses.append(where.item())
-        bar.set_postfix_str(
-            f"goal {np.mean(losses[-50:]):.2f}, completions {(loss - where).item():.3f}"
-        )
+        answers = (loss - where).item()
+        bar.set_postfix_str(f"goal {np.mean(losses[-50:]):.2f}, completions {answers:.3f}")
 
 
 def _write(model: PreTrainedModel, folder: Path, max_shard_size: int) -> None:

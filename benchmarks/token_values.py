@@ -14,15 +14,16 @@ those of a plain one, the median over the repeats, which run in turn.
     OMP_NUM_THREADS=1 python benchmarks/token_values.py --config configs/train_ilql/wordle_tiny.yaml
 """
 
-import argparse
 import statistics
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from measuring import command_line, in_turns, ratio
 from transformers import Trainer
 
 from lactchain.config.parsing import parse
@@ -40,9 +41,7 @@ from lactchain.trainers.token_values import ILQLTrainer
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--config", required=True, help="a configuration of train_ilql")
     parser.add_argument("--episodes", type=int, default=8, help="whose decisions are a batch")
     parser.add_argument("--steps", type=int, default=10, help="timed steps of each repeat")
@@ -58,28 +57,18 @@ def main() -> None:
         sides = {"plain": plain(config, view, Path(folder) / "plain")}
         for name, group_by in (("merged", "prompt"), ("episodes", "episode")):
             sides[name] = ilql(config, view, group_by, Path(folder) / name)
-        taken = {name: [] for name in sides}
-        for _ in range(options.repeats):
-            for name, side in sides.items():
-                taken[name].append(cpu_seconds(side, options.steps))
+        runs = {name: partial(step_seconds, side, options.steps) for name, side in sides.items()}
+        taken = in_turns(runs, options.repeats, lambda run: run())
     for name, seconds in taken.items():
-        overhead = statistics.median(np.divide(seconds, taken["plain"]))
+        overhead = ratio(seconds, taken["plain"])
         speed = tokens / statistics.median(seconds)
         print(f"{name:9} {speed:9.0f} agent tokens per CPU-second, overhead {overhead:.2f}")
 
 
 def first_episodes(view: TokenView, count: int) -> TokenView:
     """The decisions of the first episodes."""
-    rows = view.episodes < count
-    names = (
-        "prompt_tm1",
-        "completion_tm1",
-        "prompt_t",
-        "rewards",
-        "terminated",
-        "last",
-        "episodes",
-    )
+    rows, names = view.episodes < count, ("prompt_tm1", "completion_tm1", "prompt_t", "rewards")
+    names += ("terminated", "last", "episodes")
     return replace(view, **{name: getattr(view, name)[rows] for name in names})
 
 
@@ -106,13 +95,9 @@ def ilql(config: TrainILQLConfig, view: TokenView, group_by: str, folder: Path) 
     seed_everything(0, 1)
     settings = replace(config.ilql, group_by=group_by)
     model = ValueModel.from_actor(
-        config.actor,
-        method="ilql",
-        gamma=settings.gamma,
-        num_q_heads=2,
-        head_size=settings.head_size,
-        start=-1.0,
-    )
+        config.actor, method="ilql", gamma=settings.gamma, num_q_heads=2,
+        head_size=settings.head_size, start=-1.0,
+    )  # fmt: skip
     with Run.open(str(folder), settings) as run:
         args = arguments(folder / "checkpoints", len(view))
         return ILQLTrainer(model, args, view, settings, run=run)
@@ -124,7 +109,7 @@ def arguments(folder: Path, batch_size: int):
     return training_arguments(training, folder, 0, disable_tqdm=True)
 
 
-def cpu_seconds(trainer: Trainer, steps: int) -> float:
+def step_seconds(trainer: Trainer, steps: int) -> float:
     """CPU-seconds of a step: collating, forward, backward, optimiser, target network."""
     loader = trainer.get_train_dataloader()
     trainer.model.train()

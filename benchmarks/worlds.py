@@ -12,14 +12,13 @@ speaks in the world's own sentences behind the founding instruction. The table g
 row for each run; targets are those of the preset.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from measuring import ROOT, command_line, environment, summary
+
 GRID, LAKE = "lactchain/GridWorld-v0", "FrozenLake-v1"
 WALLS = {
     "a": [[1, 1], [1, 2], [1, 3], [4, 2], [4, 3], [4, 4]],
@@ -64,22 +63,19 @@ FIGURES = {
 
 def main() -> None:
     """Runs what is asked for, and prints the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/worlds"))
     parser.add_argument("--launch", type=int, default=1, help="processes of each run")
     options = parser.parse_args()
-    sys.stdout.write(f"| world | seed | {' | '.join(FIGURES)} | rounds | seconds | CPU seconds |\n")
-    sys.stdout.write("|---|---|" + "---|" * (len(FIGURES) + 3) + "\n")
+    print(f"| world | seed | {' | '.join(FIGURES)} | rounds | seconds | CPU seconds |")
+    print("|---|---|" + "---|" * (len(FIGURES) + 3))
     for name in options.worlds:
         for seed in options.seeds:
             folder = (ROOT / options.folder / f"{name}_{seed}").resolve()
             play(WORLDS[name], folder, seed, options.launch)
-            sys.stdout.write(row(name, seed, folder) + "\n")
-            sys.stdout.flush()
+            print(row(name, seed, folder), flush=True)
 
 
 def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
@@ -92,9 +88,7 @@ def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
         command += ["configs/accelerate/cpu_2_processes.yaml", "--num_processes", str(processes)]
     command += ["scripts/run_pipeline.py", "--config", "configs/run_pipeline/tiny.yaml"]
     command += [*arguments, "--run.run_dir", str(folder), "--run.seed", str(seed)]
-    # Worlds from outside of the package are found where the tests have them.
-    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    env = environment(ROOT / "tests")  # which have worlds from outside of the package
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".log"), "w") as log:
         subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)
@@ -105,13 +99,12 @@ def row(name: str, seed: int, folder: Path) -> str:
     if not (folder / "summary.json").exists():
         lines = folder.with_suffix(".log").read_text().strip().splitlines()
         return f"| {name} | {seed} | {lines[-1] if lines else 'no output'} |"
-    summary = json.loads((folder / "summary.json").read_text())
-    path = folder / f"round_{summary['round']}" / "evaluation" / "summary.json"
-    figures = json.loads(path.read_text())
+    whole = summary(folder)
+    figures = summary(folder / f"round_{whole['round']}/evaluation")
     cells = [figures.get(key) for key in FIGURES.values()]
     shown = ["" if cell is None else f"{cell:.4f}" for cell in cells]
-    ends = [f"{summary['num_rounds']}" + ("" if summary["target_met"] else ", target missed")]
-    ends += [f"{summary[key]:.0f}" for key in ("wall_seconds", "time/cpu_seconds")]
+    ends = [f"{whole['num_rounds']}" + ("" if whole["target_met"] else ", target missed")]
+    ends += [f"{whole[key]:.0f}" for key in ("wall_seconds", "time/cpu_seconds")]
     return f"| {name} | {seed} | {' | '.join(shown + ends)} |"
 
 

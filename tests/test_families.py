@@ -26,6 +26,7 @@ from lactchain.types import Action, PreferencePair
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import families as benchmark  # noqa: E402
 import family_models  # noqa: E402
+from measuring import markdown  # noqa: E402
 
 NAMES = {family.name: family for family in family_models.FAMILIES}
 READ_ONCE = {
@@ -37,7 +38,7 @@ REFUSED = [name for name, family in NAMES.items() if family.model_type not in FA
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_of_the_docs_is_what_is_measured(name):
-    row = benchmark.table([benchmark.measured(NAMES[name])]).splitlines()[-1]
+    row = markdown(benchmark.HEADER, [benchmark.measured(NAMES[name])])[-1]
     assert row in benchmark.PAGE.read_text("utf-8")
     cells = row.split("|")[3:8]
     assert all(

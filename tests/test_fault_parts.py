@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from fault_matrix import power, programs  # noqa: E402
+from fault_matrix import kills, programs  # noqa: E402
 
 from lactchain.config.settings import RunConfig  # noqa: E402
 from lactchain.runs.run import Run  # noqa: E402
@@ -21,7 +21,7 @@ def recorded(write, folder):
     """What writing a file over an old one does."""
     folder.mkdir()
     (folder / "x").write_text("old")
-    found = power.Recording(folder)
+    found = kills.Recording(folder)
     stop = found.start()
     write(folder / "x")
     stop()
@@ -33,8 +33,8 @@ def left_by(write, folder):
     found, contents = recorded(write, folder), set()
     for seed in range(60):
         place = folder.with_name(f"{folder.name}-{seed}")
-        left = power.state(found, len(found.operations), random.Random(seed))
-        power.materialise(*left, found, place)
+        left = kills.lost(found, len(found.operations), random.Random(seed))
+        kills.materialise(*left, found, place)
         contents.add((place / "x").read_text() if (place / "x").exists() else None)
     return contents
 
@@ -59,35 +59,36 @@ def test_a_result_whose_name_was_not_synced_is_found_to_be_lost(
         with Run.open(run_dir, RunConfig()) as run:
             run.finish({"loss": 1.0})
 
-    end = power.record(program.place, tmp_path / "recording")
+    end = kills.record(program.place, tmp_path / "recording")
     if not synced:  # the program syncs nothing
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     finish(program.place)
     end()
-    found = power.pickle.loads((tmp_path / "recording").read_bytes())  # noqa: S301  - just written
+    found = kills.pickle.loads((tmp_path / "recording").read_bytes())  # noqa: S301  - just written
     undisturbed = programs.Undisturbed(programs.digest(program.place), "", 0.0)
-    monkeypatch.setattr(power, "recorded_run", lambda _: found)
-    for module in (power, programs):
+    monkeypatch.setattr(kills, "recorded_run", lambda _: found)
+    for module in (kills, programs):
         monkeypatch.setattr(module, "undisturbed", lambda *_: undisturbed)
     monkeypatch.setattr(programs.Program, "start", lambda program, run_dir: finish(run_dir))
-    monkeypatch.setattr(power, "ended", lambda _: 0)
-    endings = {power.cut(program, True, str(seed), tmp_path).ending for seed in range(8)}
+    monkeypatch.setattr(kills, "ended", lambda _: 0)
+    endings = {kills.cut(program, 7 * seed, tmp_path).ending for seed in range(8)}
     assert ending in endings and (not synced or endings == {"equal"})
 
 
 SPRUNG = """
 import pickle, sys
 from pathlib import Path
-from fault_matrix.evil import MODULE, _pickled
+from fault_matrix.digests import CANARY
+from fault_matrix.evil import _pickled
 from fault_matrix.watch import Watch
 inside, outside = Path(sys.argv[1]), Path(sys.argv[2])
 trap = _pickled(outside)
-Watch(inside, outside, inside / "notes", MODULE)()
+Watch(inside, outside, inside / "notes", CANARY)()
 (inside / "mine").write_text("x")
 pickle.loads(trap)
 open(outside / "secret.json").close()
 (outside / "written").write_text("x")
-__import__(MODULE)
+__import__(CANARY)
 """
 
 

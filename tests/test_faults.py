@@ -1,6 +1,5 @@
 """Each part of benchmarks/faults.py reports a fault that does harm, and no other."""
 
-import importlib
 import random
 import runpy
 import shutil
@@ -21,7 +20,6 @@ from script_setups import CLASSES
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-import faults  # noqa: E402
 from fault_matrix import (  # noqa: E402
     configurations,
     damage,
@@ -31,13 +29,13 @@ from fault_matrix import (  # noqa: E402
     processes,
     programs,
     ranks,
-    readers,
     signals,
     table,
     worlds,
 )  # fmt: skip
-from fault_matrix.cases import Case, good, run_part  # noqa: E402
+from fault_matrix.cases import Case, cases_of, good, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest, whole  # noqa: E402
+from fault_matrix.parts import PARTS, programs_of  # noqa: E402
 
 from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.config.settings import RunConfig  # noqa: E402
@@ -59,7 +57,7 @@ def shared(tmp_path_factory):
 
 
 def bad_results(part, shared, folder, scale, names, most):
-    cases = importlib.import_module(f"fault_matrix.{part}").cases(shared, scale, names)
+    cases = cases_of(PARTS[part], programs_of(part, shared, names), scale)
     run_part(part, islice(cases, most), folder / "results.jsonl")
     results = read_json_lines(folder / "results.jsonl")
     assert results
@@ -73,7 +71,7 @@ def test_no_fault_of_a_part_does_harm(part, shared, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", faults.PARTS)
+@pytest.mark.parametrize("part", PARTS)
 def test_no_fault_of_a_part_does_harm_to_any_program(part, tmp_path):
     (tmp_path / "shared").mkdir()
     assert bad_results(part, tmp_path / "shared", tmp_path, 0.02, None, None) == []
@@ -258,21 +256,6 @@ def test_what_becomes_of_a_damaged_file_must_be_as_it_should(
     assert found.ending == ending and found.ok == (ending != "silent"), found
 
 
-@pytest.mark.parametrize("deed, ending", [
-    (stays, "named"), (shard_anew, "named"), (partial(shard_anew, rows=2), "changed the end"),
-    (shard_deleted, "changed the end"),
-])  # fmt: skip
-def test_a_bad_file_is_forgiven_only_where_it_stays(deed, ending, played, tmp_path):
-    run_dir = ends(tmp_path / "shared/place/p/run")
-    program, expected = played(digest(run_dir)), digest(run_dir)
-    (run_dir / SHARD).write_bytes(b"evil")
-    laid = malice.identity(run_dir / SHARD)
-    deed(run_dir)
-    programs.log_of(run_dir).write_text(f"{run_dir / SHARD}: bad")
-    found = malice.as_if_nothing_had_been(program, run_dir / SHARD, laid, expected)
-    assert found.ending == ending
-
-
 PAGE = with_text("report.html", "a page")
 
 
@@ -305,7 +288,7 @@ def test_a_world_that_misbehaves_costs_nothing_that_was_done(
 ):
     told = "error: <World> raised KeyError: 1, at a.py:1 (seed 7, last action 1)" * bool(first[1])
     program = played(digest(ends(tmp_path / "whole/run")), (*first, told), (again, 0, ""))
-    assert worlds.misbehave(program, fault, tmp_path).ending == ending
+    assert worlds.misbehave([fault], program, 0, tmp_path).ending == ending
 
 
 @pytest.mark.parametrize("code, said, ending", [
@@ -320,7 +303,7 @@ def test_a_world_that_misbehaves_costs_nothing_that_was_done(
 def test_a_damaged_file_is_refused_in_one_line_that_names_it(code, said, ending, tmp_path):
     file = tmp_path / "shards/3.parquet"
     said = said.replace("FILE", str(file)).replace("FOLDER", str(file.parent))
-    found = readers.refusal(code, said, file, tmp_path)
+    found = damage.refusal(code, said, file, tmp_path)
     assert (found and found.ending) == ending and (not found or found.ok == (ending == "refused"))
 
 
@@ -330,13 +313,13 @@ def test_a_damaged_file_is_refused_in_one_line_that_names_it(code, said, ending,
     ("plain.txt", "believed"),  # nobody vouches for it
 ])  # fmt: skip
 def test_a_damaged_file_that_is_read_in_silence_is_found(name, ending, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "_readers", lambda *_: [("the next stage", None)])
-    monkeypatch.setattr(readers, "ended", lambda _: 0)
+    monkeypatch.setattr(damage, "_readers", lambda *_: [("the next stage", None)])
+    monkeypatch.setattr(damage, "ended", lambda _: 0)
     programs.log_of(tmp_path / "reading").write_text("done")
     if name != "plain.txt":
         write_with_manifest(tmp_path / name, b"[1]", {})
     (tmp_path / name).write_bytes(b"[2]")
-    assert readers.told_by_readers(tmp_path / name, tmp_path, tmp_path).ending == ending
+    assert damage.told_by_readers(tmp_path / name, tmp_path, tmp_path).ending == ending
 
 
 @pytest.mark.parametrize("file, place, forgiven", [
@@ -364,12 +347,12 @@ def test_what_native_code_reads_outside_of_a_run_or_writes_beside_it_is_noticed(
     assert malice.reads(outside) == []
     subprocess.run(["cat", outside / "secret.json"], check=True, capture_output=True)
     assert malice.reads(outside) == ["secret.json"]
-    around = malice.around_of(program)
+    around = malice.stamps(program.shared, program.place.parent)
     program.place.mkdir()
     (program.place / "weights").touch()
-    assert malice.around_of(program) == around
+    assert malice.stamps(program.shared, program.place.parent) == around
     (program.shared / "config.json").touch()
-    assert malice.around_of(program) != around
+    assert malice.stamps(program.shared, program.place.parent) != around
 
 
 @pytest.mark.parametrize("fault, codes, said, is_there, wrong", [
@@ -403,17 +386,14 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
 def test_the_table_counts_endings_and_names_what_did_harm():
     facts = {"part": "kills", "row": 1, "program": "train_dqn", "commit": "1f", "detail": "a `b`"}
     records = [{**facts, "name": name, "ok": True, "ending": "equal"} for name in "ab"]
-    text = table.matrix([*records, {**facts, "name": "c", "ok": False, "ending": "hung"}], {})
-    lines = text.splitlines()
+    lines = table.matrix([*records, {**facts, "name": "c", "ok": False, "ending": "hung"}], {})
     assert [line.split(" | ")[0] for line in lines[2:27]] == [f"| {n}" for n in range(1, 26)]
     assert lines[2].split(" | ")[3:5] == ["2 × equal", "1"]
     assert lines[3].split(" | ")[3:5] == ["–", "–"]
     assert "| train_dqn | 2 of 3 |" in lines
     assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]
     for page in (page.read_text("utf-8") for page in table.PAGES):
-        before, found = page.split(table.BEGIN)
-        end = table.END + found.split(table.END)[1]
-        assert table.with_table(page, text) == before + table.BEGIN + text + end
+        assert 0 < page.index(table.BEGIN) < page.index(table.END)
 
 
 def test_every_script_that_makes_a_run_is_attacked():

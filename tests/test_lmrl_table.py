@@ -1,10 +1,8 @@
 """The figures of benchmarks/lmrl.py, by hand, and that nothing finished is made again."""
 
-import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lactchain.types import Action, Trajectory
@@ -32,13 +30,6 @@ def walk(*cells):
     )
 
 
-def test_the_interval_is_students(lmrl):
-    values = [1.0, 2.0, 6.0]
-    half = 4.303 * np.sqrt(((1 - 3) ** 2 + (2 - 3) ** 2 + (6 - 3) ** 2) / 2 / 3)
-    assert lmrl.interval(values) == f"3.00 ± {half:.2f}"
-    assert lmrl.interval([2.5]) == "2.50"
-
-
 def test_move_accuracy_counts_moves_that_shorten_the_way_cell_by_cell(lmrl):
     # (5, 6) to (8, 6) lead down to the goal; from (5, 6) one good move of three, from (6, 6) both
     episodes = [walk((5, 6), (6, 6), (7, 6)), walk((5, 6), (5, 6), (5, 5)), walk((6, 6), (7, 6))]
@@ -47,23 +38,23 @@ def test_move_accuracy_counts_moves_that_shorten_the_way_cell_by_cell(lmrl):
 
 
 def test_a_table_has_the_mean_over_seeds_beside_the_published_figure(lmrl):
-    def entry(episode_return, seconds):
-        figures = dict.fromkeys(lmrl.FIGURES, 0.5) | {"train s": seconds, "move accuracy": None}
+    def entry(episode_return, success):
+        figures = dict.fromkeys(lmrl.FIGURES, 0.5) | {"success": success, "move accuracy": None}
         return {"name": "ILQL", "decoding": "scored", "return": episode_return} | figures
 
-    head, _, line, _, note = lmrl.markdown(
-        [[entry(-7.0, 60)], [entry(-8.0, 80)]], lmrl.WORLDS["maze"]
+    head, _, line, _, note = lmrl.table(
+        [[entry(-7.0, 0.6)], [entry(-8.0, 0.8)]], lmrl.WORLDS["maze"]
     )
     cells = dict(zip(head.split(" | "), line.split(" | "), strict=True))
     assert cells["return"] == "-7.50 ± 6.36" and cells["published"] == "-6.97"
-    assert (cells["train s"], cells["move accuracy"]) == ("70", "") and "-85.89" in note
+    assert (cells["success"], cells["move accuracy"]) == ("0.700", "") and "-85.89" in note
 
 
 def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypatch, tmp_path):
     commands = []
     monkeypatch.setattr(lmrl.subprocess, "run", lambda command, **_: commands.append(command))
     runs = lmrl.Runs("wordle", tmp_path, 3, "words.txt")
-    folder = runs.floor("consistent")
+    folder = runs.data()
     [command] = commands
     assert command[1:4] == [
         "scripts/make_offline_data.py",
@@ -71,15 +62,12 @@ def test_stages_are_scripts_with_overrides_and_finished_ones_stay(lmrl, monkeypa
         "configs/make_offline_data/wordle_clues.yaml",
     ]
     settings = dict(zip(command[4::2], command[5::2], strict=True))
-    assert json.loads(settings["--behavior.policies"]) == {"consistent": 1.0}
     assert settings["--environment.kwargs.words"].endswith("/words.txt")
     assert (settings["--run.seed"], settings["--run.run_dir"]) == ("3", str(folder))
-    assert folder == tmp_path / "wordle_words" / "3" / "floor_consistent"
-    wall, processors = lmrl.seconds(folder)
-    assert wall >= 0 and processors >= 0 and folder.with_suffix(".seconds").exists()
+    assert folder == tmp_path / "wordle_words" / "3" / "data"
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text("{}")
-    assert runs.floor("consistent") == folder and len(commands) == 1
+    assert runs.data() == folder and len(commands) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from lactchain.storage.files import read_json_lines
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import race  # noqa: E402
-from search_race import agents, contenders, figures, language, trials  # noqa: E402
+from search_race import agents, contenders, language, trials  # noqa: E402
 
 TINY = agents.AgentProblem(
     name="tiny",
@@ -80,18 +80,18 @@ class CutAt:
 
 
 def test_the_running_time_is_all_steps_of_all_runs_over_the_certified_ones():
-    assert figures.running_time([(100, True), (300, False), (200, True)]) == 300.0
-    assert figures.running_time([(100, False)]) == math.inf
+    assert race.running_time([(100, True), (300, False), (200, True)]) == 300.0
+    assert race.running_time([(100, False)]) == math.inf
 
 
 def test_the_interval_of_a_running_time_is_that_of_the_seeds_drawn_again():
-    assert figures.time_interval([(70, True)]) == (70.0, 70.0)
+    assert race.time_interval([(70, True)]) == (70.0, 70.0)
     # Two seeds: 10 or 30 a quarter of the time each, 20 in between.
-    assert figures.time_interval([(10, True), (30, True)]) == (10.0, 30.0)
+    assert race.time_interval([(10, True), (30, True)]) == (10.0, 30.0)
     # Both certified: 10. One: 10 + 30 steps over one. None: never.
-    assert figures.time_interval([(10, True), (30, False)]) == (10.0, math.inf)
+    assert race.time_interval([(10, True), (30, False)]) == (10.0, math.inf)
     certified = [(10, True)] * 99 + [(1000, False)]
-    low, high = figures.time_interval(certified)
+    low, high = race.time_interval(certified)
     # The failures in a sample of 100 are about Poisson of mean 1: none to three in 95 %.
     assert (low, high) == (10.0, pytest.approx((97 * 10 + 3 * 1000) / 97))
 
@@ -99,22 +99,22 @@ def test_the_interval_of_a_running_time_is_that_of_the_seeds_drawn_again():
 def test_a_quotient_draws_the_seeds_of_both_together():
     theirs = {0: (100, True), 1: (5000, True), 2: (40, True)}
     ours = {seed: (steps / 2, True) for seed, (steps, _) in theirs.items()}
-    assert figures.ratio(ours, theirs) == (0.5, 0.5, 0.5)
+    assert race.ratio(ours, theirs) == (0.5, 0.5, 0.5)
     failing = ours | {1: (2500, False)}  # (50 + 2500 + 20) / 2 over 5140 / 3
-    assert figures.ratio(failing, theirs)[0] == pytest.approx(1285 / (5140 / 3))
-    assert figures.ratio({**ours, 7: (1, True)}, theirs)[0] == 0.5  # the seeds of both
+    assert race.ratio(failing, theirs)[0] == pytest.approx(1285 / (5140 / 3))
+    assert race.ratio({**ours, 7: (1, True)}, theirs)[0] == 0.5  # the seeds of both
     never = dict.fromkeys(theirs, (100, False))
-    assert figures.ratio(never, theirs)[0] == math.inf and figures.ratio(ours, never)[0] == 0.0
+    assert race.ratio(never, theirs)[0] == math.inf and race.ratio(ours, never)[0] == 0.0
 
 
 def test_the_table_says_who_was_certified_and_how_fast_beside_random_search():
     runs = [
-        figures.Outcome("tiny", name, seed, steps, certified, [], 1.0)
+        race.Outcome("tiny", name, seed, steps, certified, [], 1.0)
         for name, steps, certified in (("random", 400, True), ("evolution", 300, True))
         for seed in (0, 1)
     ]
-    runs.append(figures.Outcome("tiny", "halving", 0, 900, False, [], 1.0))
-    assert figures.table(runs)[2:] == [
+    runs.append(race.Outcome("tiny", "halving", 0, 900, False, [], 1.0))
+    assert race.table(runs)[2:] == [
         "| our evolution | 2 of 2 | 300 | 300 – 300 | 0.75 (0.75 to 0.75) | 300 |",
         "| random search | 2 of 2 | 400 | 400 – 400 |  | 400 |",
         "| successive halving | 0 of 1 | never | never – never | inf (inf to inf) | never |",
@@ -199,18 +199,6 @@ def test_halving_gives_up_all_but_the_best_third_at_a_rung():
         sampler.ask(number)
         over.append(sampler.hear(1, fitness, is_last=False))
     assert over == [False, True, True, False, True]
-
-
-@pytest.mark.filterwarnings("ignore")  # of its own
-def test_smac_is_asked_and_told():
-    pytest.importorskip("smac")
-    sampler = contenders.SMAC(agents.CARTPOLE, 0)
-    for number in range(contenders.NUM_DRAWN + 2):
-        config = sampler.ask(number)
-        assert (config == agents.CARTPOLE.drawn(0, number)) == (number < contenders.NUM_DRAWN)
-        assert sampler.hear(1, float(50 * number - 100), is_last=True)
-    costs = sorted(value.cost for value in sampler.smac.runhistory.values())
-    assert costs[0] == pytest.approx(1.1 * 475 - 450) and all(cost > 0 for cost in costs)
 
 
 # --- trials ---------------------------------------------------------------------------------------
@@ -370,21 +358,9 @@ def test_language_actors_race_and_go_on_where_they_were(tmp_path, monkeypatch):
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def test_pictures_show_shares_of_seeds_and_of_trials(tmp_path):
+def test_the_picture_shows_shares_of_seeds(tmp_path):
     run_race(tmp_path, replace(TINY, target=20.0))
-    runs = [figures.Outcome(**line) for line in lines(tmp_path)]
-    drawn = figures.chart(TINY, runs)
+    runs = [race.Outcome(**line) for line in lines(tmp_path)]
+    drawn = race.chart(TINY, runs)
     assert drawn.startswith("<svg") and "our evolution" in drawn
-    reports = [[trials.Report(1, 1, value, value > 9.0)] for value in (1.0, 2.0, 10.0)]
-    three = [trials.Trial(0, n, {}, reports[n], True) for n in range(3)]
-    drawn = figures.distribution(TINY, three)
-    assert "1 certified" in drawn and "2 not certified" in drawn and "3 random trials" in drawn
     assert np.isfinite([run.cpu_seconds for run in runs]).all()
-
-
-def test_tables_are_put_where_the_page_has_its_marks(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{race.BEGIN}\nold\n{race.END}\nafter\n")
-    race.write_between_marks(page, ["new", ""])
-    race.write_between_marks(page, ["newer", ""])
-    assert page.read_text() == f"before\n{race.BEGIN}\n\nnewer\n\n{race.END}\nafter\n"

@@ -1,4 +1,4 @@
-"""Cases: one fault each, what came of it, and a file of results that goes on where it was."""
+"""Kinds of faults, their cases, and a file of results that goes on where it was."""
 
 import json
 import subprocess
@@ -6,12 +6,12 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
-from itertools import zip_longest
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from lactchain.storage.files import append_json_lines, read_json_lines
 
@@ -35,8 +35,27 @@ def bad(ending: str, detail: object = "") -> Verdict:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        row: of the matrix.
+        name: which cases have, beside their program and number.
+        count: cases of each program in a whole round.
+        strike: does it to a program; the number says where and when, and the folder is empty.
+        programs: to which it is done; None: all.
+    """
+
+    row: int
+    name: str
+    count: int
+    strike: Callable[[Any, int, Path], Verdict]
+    programs: Collection[str] | None = None
+
+
+@dataclass(frozen=True)
 class Case:
-    """One fault, of a row of the matrix; its name is the only one in its part.
+    """One fault; its name is the only one in its part.
 
     `strike` does it in an empty folder of its own, which goes afterwards.
     """
@@ -47,10 +66,15 @@ class Case:
     strike: Callable[[Path], Verdict]
 
 
-def in_turns(*series: Iterator[Case]) -> Iterator[Case]:
-    """One case of each series, then the next of each, until all are at their end."""
-    for turn in zip_longest(*series):
-        yield from filter(None, turn)
+def cases_of(kinds: Sequence[Kind], programs: Mapping[str, Any], scale: float) -> Iterator[Case]:
+    """Kinds and programs in turns, so that the first cases are some of everything."""
+    counts = [max(1, round(kind.count * scale)) for kind in kinds]
+    for number in range(max(counts)):
+        for kind, count in zip(kinds, counts, strict=True):
+            for name, program in programs.items() if number < count else ():
+                if kind.programs is None or name in kind.programs:
+                    strike = partial(kind.strike, program, number)
+                    yield Case(kind.row, name, f"{name}-{kind.name}-{number}", strike)
 
 
 def run_part(part: str, cases: Iterable[Case], results: Path, minutes: float = 1e9) -> Counter[str]:

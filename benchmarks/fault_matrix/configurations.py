@@ -7,29 +7,29 @@ Each is a file or the words of a command. It is a configuration that survives be
 import json
 import os
 import re
-import runpy
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection
+from datetime import date, datetime
 from functools import partial
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
-import hypothesis
 import yaml
-from hypothesis import HealthCheck, Phase
-from hypothesis import strategies as st
+from script_setups import config_class
 
-from fault_matrix.cases import Case, Verdict, bad, good
+from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.processes import SCRIPTS, ended, server
+from fault_matrix.programs import Program
 from lactchain.config.parsing import _flatten, _keys, dump, parse, to_dict
 from lactchain.config.shipped import CONFIGS
 from lactchain.errors import ConfigError
 
-CONFIGS_A_CASE, CASES_OF_EACH = 100, 5
+A_CASE = 100
+"""Configurations of a case, in one process."""
 MOST_SECONDS, MOST_BYTES, MOST_LINE = 2.0, 200 * 2**20, 1_500
-NAMES = sorted(path.stem for path in SCRIPTS.glob("*.py"))
 FOREIGN = "foreign_code"
 
 TEXTS = [
@@ -52,27 +52,34 @@ BOMBS = [
     "# " * 300_000, "'" + "a" * 400_000 + "'", "1" + "_" * 100_000, "1:" * 50_000,
     '"' + "\\u0041" * 50_000 + '"', f"{FOREIGN}.Thing", f"{{class_path: {FOREIGN}.Thing}}",
 ]  # fmt: skip
-KINDS = {"text": (8, TEXTS, TEXTS), "attack": (23, ATTACKS, BOMBS)}
-"""The row of the matrix, short texts in the place of values, and what one value may be instead."""
-WORDS = st.text(max_size=4) | st.sampled_from(["class_path", "init_args", "r", "seed", "<<", "id"])
-HELPS = {"--help", "-h", "--print_config", "--config"}
+WORDS = ["class_path", "init_args", "r", "seed", "<<", "id", "", "é", "\u202e", ".", "-x"]
+"""Names that are no key, or that mean something to a parser."""
+VALUES = [
+    None, True, False, 0, -1, 2**63, 10**400, 0.5, -0.0, 1e308, float("nan"), float("-inf"),
+    date(1, 1, 1), datetime(9999, 12, 31, 23, 59), b"\x00\xff", "\x1b[31m", "漢🙂", "a\nb",
+    [], {}, [[1, [None]], "x"], {"class_path": "x", "init_args": {"r": -1}}, {7: {None: [0.5]}},
+]  # fmt: skip
+"""What YAML can hold."""
 
 
-def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
-    """Batches of configurations of each kind for every program, each from a seed of its own."""
-    count = max(1, round(CONFIGS_A_CASE * min(1.0, scale * CASES_OF_EACH)))
-    for seed in range(max(1, round(CASES_OF_EACH * scale))):
-        for name, kind in product(NAMES, KINDS):
-            if names is None or name in names:
-                strike = partial(parse_many, name, kind, seed, count)
-                yield Case(KINDS[kind][0], name, f"{name}-{kind}-{seed}", strike)
+def scripts(names: Collection[str] | None) -> dict[str, Program]:
+    """Every script there is, also those that make no run."""
+    found = sorted(path.stem for path in SCRIPTS.glob("*.py"))
+    return {n: Program(n, n, lambda *_: None) for n in found if names is None or n in names}
 
 
-def parse_many(name: str, kind: str, seed: int, count: int, folder: Path) -> Verdict:
-    """What became of so many configurations in a process of its own."""
-    process = server().Process(target=_parse_many, args=(name, kind, seed, count, folder))
+def parse_many(
+    texts: list[str], longer: list[str], program: Program, number: int, folder: Path
+) -> Verdict:
+    """What became of many configurations in a process of its own.
+
+    Args:
+        texts: what stands in the place of values; `longer`: what one of them may be instead.
+    """
+    begin, arguments = server().Process, (program.script, texts, longer, number, folder)
+    process = begin(target=_parse_many, args=arguments)
     process.start()
-    code = ended(process, 60 + 4 * MOST_SECONDS * count)
+    code = ended(process, 60 + 4 * MOST_SECONDS * A_CASE)
     found = [json.loads(line) for line in (folder / "results").read_text().splitlines()]
     for record in found:
         if record["fault"]:
@@ -84,30 +91,29 @@ def parse_many(name: str, kind: str, seed: int, count: int, folder: Path) -> Ver
     return good(f"{'some' if refused < len(found) else 'all'} of {len(found)} refused")
 
 
-def _parse_many(name: str, kind: str, seed: int, count: int, folder: Path) -> None:
+parse_texts = partial(parse_many, TEXTS, TEXTS)
+parse_attacks = partial(parse_many, ATTACKS, BOMBS)
+
+
+def _parse_many(
+    script: str, texts: list[str], longer: list[str], number: int, folder: Path
+) -> None:
     """Writes a line for each configuration, and beforehand which it is."""
     os.dup2(os.open(folder / "log", os.O_CREAT | os.O_WRONLY), 2)
     sys.path.insert(0, str(folder))
     (folder / f"{FOREIGN}.py").write_text("class Thing:\n    pass\n")
-    names = runpy.run_path(str(SCRIPTS / f"{name}.py"))
-    config_class = next(value for key, value in names.items() if key.endswith("Config"))
-    shipped = ["--config", str(min((CONFIGS / name).glob("*.yaml")))]
-    usual = parse(config_class, shipped)  # what is imported, and kept, once counts for none
-    settings = hypothesis.settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    kind = config_class(script)
+    shipped = ["--config", str(min((CONFIGS / script).glob("*.yaml")))]
+    usual = parse(kind, shipped)  # what is imported, and kept, once counts for none
+    drawn = Drawn(Random(f"{script} {texts} {number}"), texts, longer, usual)
     with open(folder / "results", "w") as results:
-
-        def tried(command: list[str | bytes]) -> None:
-            results.write(json.dumps(parse_one(config_class, folder, command)) + "\n")
+        for _ in range(A_CASE):
+            found = parse_one(kind, folder, drawn.command(shipped))
+            results.write(json.dumps(found) + "\n")
             results.flush()
 
-        given = hypothesis.given(commands(*KINDS[kind][1:], shipped, usual))
-        hypothesis.seed(seed)(settings(given(tried)))()
 
-
-def parse_one(config_class: type, folder: Path, command: list[str | bytes]) -> dict[str, Any]:
+def parse_one(kind: type, folder: Path, command: list[str | bytes]) -> dict[str, Any]:
     """What became of a command; bytes in it are the content of a file."""
     argv = []
     for word in command:
@@ -120,10 +126,9 @@ def parse_one(config_class: type, folder: Path, command: list[str | bytes]) -> d
     memory, began = _peak_bytes(), time.process_time()
     fault, said = None, None
     try:
-        config = parse(config_class, argv)
-        again = folder / "again.yaml"
+        config, again = parse(kind, argv), folder / "again.yaml"
         again.write_text(dump(config), encoding="utf-8", errors="surrogatepass")
-        if dump(parse(config_class, ["--config", str(again)])) != dump(config):
+        if dump(parse(kind, ["--config", str(again)])) != dump(config):
             fault = "reads back as another"
     except ConfigError as error:
         said = str(error)
@@ -145,61 +150,41 @@ def _peak_bytes() -> int:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
-# --- commands --------------------------------------------------------------------------------
+class Drawn:
+    """Commands that are drawn; `usual` is a configuration that is right."""
 
+    def __init__(self, rng: Random, texts: list[str], longer: list[str], usual: Any) -> None:
+        self.rng, self.texts = rng, [texts, longer, [*map(_flow, VALUES)]]
+        self.keys, self.right = [*_keys(type(usual))], sorted(_flatten(to_dict(usual)), key=str)
 
-def commands(
-    texts: list[str], longer: list[str], shipped: list[str], usual: Any
-) -> st.SearchStrategy:
-    """Words of a command, behind a configuration that is right, at times; bytes are of a file."""
-    keys, values, none = [*_keys(type(usual))], _values(texts), st.just([])
-    file = files(texts, longer, keys, values, dict(_flatten(to_dict(usual))))
-    file = file.map(lambda content: ["--config", content])
-    key = st.sampled_from(keys) | st.sampled_from(keys).map(lambda key: f"{key}.x") | WORDS
-    text = values.map(_flow) | st.sampled_from(texts) | st.sampled_from(longer)
-    pair = st.tuples(key, text, st.booleans()).map(
-        lambda p: [f"--{p[0]}", p[1]] if p[2] else [f"--{p[0]}={p[1]}"]
-    )
-    words = st.lists(pair, min_size=1, max_size=2).map(
-        lambda parts: [word for word in sum(parts, []) if word not in HELPS]
-    )
-    return st.tuples(none | st.just(shipped), file | none, words | none | none).map(
-        lambda parts: sum(parts, [])
-    )
+    def command(self, shipped: list[str]) -> list[str | bytes]:
+        """Words of a command, at times behind a configuration that is right."""
+        file = ["--config", self.file()] if self.rng.random() < 0.6 else []
+        pairs = [self.pair() for _ in range(self.rng.choice((0, 0, 1, 2) if file else (1, 2)))]
+        return [*(shipped if self.rng.random() < 0.5 else []), *file, *sum(pairs, [])]
 
+    def text(self) -> str:
+        """In the place of a value."""
+        return self.rng.choice(self.rng.choice(self.texts))
 
-def _values(texts: list[str]) -> st.SearchStrategy:
-    """Any value that YAML can hold, with some of these texts in it."""
-    numbers = st.integers() | st.floats() | st.sampled_from([-1, 0, 2**63, 10**400])
-    scalars = (
-        st.none() | st.booleans() | numbers | st.text(max_size=8) | st.sampled_from(texts)
-        | st.dates() | st.datetimes() | st.binary(max_size=4)
-    )  # fmt: skip
-    keys = WORDS | st.integers() | st.none()
-    return st.recursive(
-        scalars,
-        lambda part: st.lists(part, max_size=4) | st.dictionaries(keys, part, max_size=4),
-        max_leaves=12,
-    )
+    def pair(self) -> list[str]:
+        """A key and what it is set to, in one word or two."""
+        key = self.rng.choice(self.keys)
+        key = self.rng.choice([key, key, f"{key}.x", self.rng.choice(WORDS)])
+        return self.rng.choice([[f"--{key}", self.text()], [f"--{key}={self.text()}"]])
 
-
-def files(
-    texts: list[str], longer: list[str], keys: list[str], values: Any, usual: dict[str, Any]
-) -> st.SearchStrategy:
-    """Contents of a file: nested settings, at times cut or spliced, or a bomb somewhere."""
-    right = st.sampled_from(sorted(usual.items(), key=str))
-    settings = st.lists(
-        st.tuples(st.sampled_from(keys), values) | right | right, min_size=1, max_size=4
-    )
-    nested = settings.map(dict).map(_nested)
-    whole = nested.map(lambda value: yaml.dump(value, allow_unicode=True)) | nested.map(_flow)
-    bombed = st.tuples(st.sampled_from(keys), st.sampled_from(longer)).map(_bombed)
-    pieces = st.sampled_from([*texts, "\t", "\n", ": "])
-    spliced = st.tuples(whole, st.integers(0, 10**6), pieces).map(_splice)
-    encoded = st.one_of(whole, whole, spliced, bombed).map(
-        lambda text: text.encode("utf-8", "surrogatepass")
-    )
-    return encoded | whole.map(lambda text: text.encode("utf-16", "surrogatepass")) | st.binary()
+    def file(self) -> bytes:
+        """Nested settings, up to two of them wrong, at times cut or spliced; or any bytes."""
+        rng, wrong = self.rng, {f"PLACE{n}": self.text() for n in range(self.rng.randint(0, 2))}
+        settings = dict(rng.choices(self.right, k=3)) | {rng.choice(self.keys): n for n in wrong}
+        text = yaml.dump(_nested(settings), default_flow_style=rng.random() < 0.5)
+        for name, value in wrong.items():
+            text = text.replace(name, value)
+        if rng.random() < 0.3:
+            place, piece = rng.randrange(len(text) + 1), rng.choice([self.text(), "\t", "\n", ": "])
+            text = text[:place] + piece + text[place + 1 :]
+        encoding = rng.choice(["utf-8"] * 5 + ["utf-16", ""])
+        return text.encode(encoding, "surrogatepass") if encoding else rng.randbytes(9)
 
 
 def _nested(found: dict[str, Any]) -> dict[str, Any]:
@@ -215,15 +200,5 @@ def _nested(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flow(value: Any) -> str:
-    return yaml.dump(value, default_flow_style=True, allow_unicode=True, width=10**9).strip()
-
-
-def _bombed(pair: tuple[str, str]) -> str:
-    key, bomb = pair
-    return "{" + ": {".join(key.split(".")) + ": " + bomb + "}" * (key.count(".") + 1)
-
-
-def _splice(parts: tuple[str, int, str]) -> str:
-    text, place, piece = parts
-    place %= len(text) + 1
-    return text[:place] + piece + text[place + 1 :]
+    text = yaml.dump(value, default_flow_style=True, allow_unicode=True, width=10**9)
+    return text.removesuffix("...\n").strip()

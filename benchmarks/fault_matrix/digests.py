@@ -1,18 +1,16 @@
 """What a run must end with, however it was disturbed: every file in its folder, but for times."""
 
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
-from script_setups import figures_of
 from training_setups import final_state
 
 from lactchain.errors import DataError
-from lactchain.storage.files import read_json_lines
+from lactchain.storage.files import read_json, read_json_lines
 from lactchain.storage.manifests import (
     MANIFEST,
     describe,
@@ -27,8 +25,12 @@ STATE = "/state after step "
 DAMAGED = "damaged: "
 KEEP = 2
 """Checkpoints that a run keeps."""
-PASSING = re.compile(r"(^|/)time(/|$)|seconds$|^(git_commit|run_id|identity)$")
+CANARY = "canary_of_faults"
+"""Name of code that must not be imported; runs are compared without it."""
+PASSING = re.compile(rf"(^|/)time(/|$)|seconds?$|^(git_commit|run_id|identity|{CANARY}.*)$")
 """Names of facts that depend on the clock, the commit or, within a run, on where it lies."""
+CHECKSUMS = ("size", "sha256")
+"""Of files that are compared themselves."""
 END_OF_TRAINING = {"step", "train/epoch", "train/total_flos"}
 """What the record of how long a training took tells beside times."""
 Digest = dict[str, str]
@@ -61,8 +63,8 @@ def whole(found: Digest) -> Digest:
 def files(run_dir: Path) -> Iterator[Path]:
     """All files of a run, hidden ones and links too, but for what is in checkpoints."""
     for path in run_dir.rglob("*"):
-        in_checkpoint = any(CHECKPOINT.fullmatch(parent.name) for parent in path.parents)
-        if not in_checkpoint and (path.is_symlink() or not path.is_dir()):
+        is_apart = path.stem == CANARY or any(CHECKPOINT.fullmatch(p.name) for p in path.parents)
+        if not is_apart and (path.is_symlink() or not path.is_dir()):
             yield path
 
 
@@ -97,34 +99,35 @@ def metrics(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def lasting(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Facts but for those of some names, and for passing ones."""
-    return {n: fact for n, fact in facts.items() if n not in names and not PASSING.search(n)}
+def lasting(value: Any, left_out: Collection[str] = ()) -> Any:
+    """Facts but for passing ones, and those of some names, however deep they stand."""
+    if isinstance(value, list):
+        return [lasting(part, left_out) for part in value]
+    if not isinstance(value, dict):
+        return value
+    names = (n for n in value if n not in left_out and not PASSING.search(n))
+    return {name: lasting(value[name], left_out) for name in names}
 
 
-def run_file(path: Path) -> dict[str, Any]:
+def run_file(path: Path) -> Any:
     """Where a run works and what it reads, if nobody changed the file.
 
     Of the files that it reads some hold where they lie, and so do its settings: their checksums are
     not compared.
     """
-    facts = lasting(read_run_file(path.parent), "config")
-    read = facts.get("inputs", {}).items()
-    inputs = {name: lasting(hashes, MANIFEST, "critic_config.json") for name, hashes in read}
-    return facts | {"inputs": inputs}
+    return lasting(read_run_file(path.parent), ("config", MANIFEST, "critic_config.json"))
 
 
-def manifest_of_folder(path: Path) -> dict[str, Any]:
+def manifest_of_folder(path: Path) -> Any:
     """What a manifest says, if the files that it lists are as they were written.
 
     From which checkpoint a process went on depends on where the run was cut, and so do the times
     in the metrics that a checkpoint vouches for.
     """
-    manifest = verify_manifest(path.parent)
-    return lasting(manifest, "metrics", "parent") | {"files": sorted(manifest["files"])}
+    return lasting(verify_manifest(path.parent), ("metrics", "parent", *CHECKSUMS))
 
 
-def manifest_of_file(path: Path) -> dict[str, Any]:
+def manifest_of_file(path: Path) -> Any:
     """What a manifest says, if the file beside it, and those that it vouches for, are so."""
     place = read_manifest(path)["place"]
     _, manifest, is_whole = read_with_manifest(path.with_name(Path(place).name))
@@ -132,13 +135,12 @@ def manifest_of_file(path: Path) -> dict[str, Any]:
     told = {name: describe((path.parent / name).read_bytes()) for name in beside}
     if not is_whole or told != beside:
         raise DataError(f"{path}: {place} is not as it was written")
-    tally = lasting(manifest.get("tally", {}))
-    return lasting(manifest, "size", "sha256") | {"beside": sorted(beside), "tally": tally}
+    return lasting(manifest, CHECKSUMS)
 
 
 def adapter(path: Path) -> list[str]:
     """What an adapter belongs to; where that lies is its own file's business."""
-    record = json.loads(path.read_text())
+    record = read_json(path)
     return [record["base_fingerprint"], record["tokenizer_fingerprint"]]
 
 
@@ -157,7 +159,7 @@ def name_only(path: Path) -> bool:
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "metrics.jsonl": metrics,
-    "summary.json": lambda path: figures_of(json.loads(path.read_text())),
+    "summary.json": lambda path: lasting(read_json(path)),
     "lactchain_adapter.json": adapter,
     "lock": lambda path: "there",
     "environment.json": run_file,

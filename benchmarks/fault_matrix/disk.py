@@ -11,32 +11,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fault_matrix.cases import Case, Verdict, bad, good
+from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import differing, digest
 from fault_matrix.done import done, kept
-from fault_matrix.kills import WRITING
-from fault_matrix.processes import ended, last_line, said
-from fault_matrix.programs import (
-    BEGIN,
-    FINISHED,
-    Program,
-    end_of,
-    fresh,
-    left_at,
-    prepared,
-    undisturbed,
-)
+from fault_matrix.processes import ended, said
+from fault_matrix.programs import BEGIN, FINISHED, Program, end_of, fresh, left_at, undisturbed
+from fault_matrix.watch import NAMING, WRITING
 
-A_PROGRAM = 30
-"""Cases of each."""
 KINDS = (
     "size", "inodes", "size", "quota", "size", "read-only", "size", "read-only when it goes on",
     "size", "size",
@@ -48,18 +38,10 @@ PAGES = {"-report.html": ": the page is left as it was: ", "-episode.gif": "no e
 """Pages and pictures, by what a run says that has not written them; no work depends on them."""
 
 
-def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
-    """Disks in turn for each program."""
-    programs, kinds = prepared(shared, names), KINDS if can_mount() else ("quota", "read-only")
-    for number in range(round(A_PROGRAM * scale) or 1):
-        for name, program in programs.items():
-            strike = partial(limited, program, kinds[number % len(kinds)], number)
-            yield Case(3, name, f"{name}-{number}", strike)
-
-
-def limited(program: Program, kind: str, number: int, folder: Path) -> Verdict:
+def limited(program: Program, number: int, folder: Path) -> Verdict:
     """A run on a disk that will not do, and then on one that will."""
-    share = Random(f"{program.name} {number}").uniform(0.02, 1.1)
+    kinds = KINDS if can_mount() else ("quota", "read-only")
+    kind, share = kinds[number % len(kinds)], Random(f"{program.name} {number}").uniform(0.02, 1.1)
     undisturbed(program)
     disk, run_dir = disk_of(program, kind, share, number), fresh(program, BEGIN)
     with mounted(run_dir, disk.option) if disk.option else nullcontext():
@@ -95,9 +77,9 @@ def disk_of(program: Program, kind: str, share: float, number: int) -> Disk:
     paths = list(left_at(program, FINISHED).rglob("*"))
     sizes, num_names = [path.lstat().st_size for path in paths], int(share * len(paths) * 5 / 4)
     if kind == "quota":
-        return Disk(Quota(max(LOG, int(share * max(sizes)))))
+        return Disk(partial(quota, max(LOG, int(share * max(sizes)))))
     if kind == "read-only":
-        return Disk(ReadOnly(num_names))
+        return Disk(partial(read_only, num_names))
     if kind == "read-only when it goes on":
         left = left_at(program, "half") if number % 2 else None
         return Disk(None, "size=1g", "ro", "rw", left)
@@ -129,48 +111,29 @@ def twice(program: Program, disk: Disk) -> Verdict:
 
 def run(program: Program, limit: Callable[[], None] | None) -> Verdict:
     """How a run ends."""
-    run_dir = program.place
-    code = ended(program.start(run_dir, before=limit))
-    last = last_line(said(run_dir))
-    if code == 5 and not last.startswith("error: "):
-        return bad("exit 5", last)
-    return end_of(run_dir, code, (0, 5)) or good(f"exit {code}")
+    code = ended(program.start(program.place, before=limit))
+    return end_of(said(program.place), code, (0, 5)) or good(f"exit {code}")
 
 
-@dataclass
-class Quota:
-    """No file of this process may be longer."""
-
-    num_bytes: int
-
-    def __call__(self) -> None:
-        """From now on."""
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.num_bytes, self.num_bytes))
+def quota(num_bytes: int) -> None:
+    """No file of this process may be longer from now on."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
-@dataclass
-class ReadOnly:
+def read_only(number: int) -> None:
     """The disk cannot be written any more after so many names were given to files.
 
     A real one cannot be made so while a file on it is open: what Python does is refused instead.
     """
+    numbers = count(1)
 
-    number: int
-    count: int = 0
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(args[0], str) and (args[2] or 0) & WRITING
+        is_here = not str(args[0] if args else "").startswith("/dev/")
+        if (writes or event in NAMING) and is_here and next(numbers) > number:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), args[0])
 
-    def __call__(self) -> None:
-        """From now on."""
-
-        def hear(event: str, args: tuple[Any, ...]) -> None:
-            writes = event == "open" and isinstance(args[0], str) and (args[2] or 0) & WRITING
-            changes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink")
-            if not (writes or changes) or str(args[0]).startswith("/dev/"):
-                return
-            self.count += 1
-            if self.count > self.number:
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS), args[0])
-
-        sys.addaudithook(hear)
+    sys.addaudithook(hear)
 
 
 @contextmanager
@@ -187,13 +150,10 @@ def mounted(place: Path, option: str) -> Iterator[None]:
 @cache
 def can_mount() -> bool:
     """Whether this process may mount a file system."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        return False
-    try:
-        with TemporaryDirectory() as place, mounted(Path(place) / "disk", "size=64k"):
-            return True
-    except subprocess.CalledProcessError:
-        return False
+    errors = OSError, subprocess.CalledProcessError
+    with suppress(*errors), TemporaryDirectory() as at, mounted(Path(at) / "disk", "size=64k"):
+        return True
+    return False
 
 
 def _mount(*arguments: str) -> None:

@@ -9,21 +9,21 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MODULE = "canary_of_faults"
-"""Of the code that must not be imported; there is one of this name beside the files."""
+from fault_matrix.digests import CANARY
+
 DEEP = 100_000
 
 Put = Callable[[Path, Path], object]
 """Writes a bad file in the place of a good one; it may lead into the folder `outside`."""
-Content = bytes | str | Callable[[Path], bytes]
-"""Of a bad file; in a text OUTSIDE stands for that folder."""
-Change = dict | Callable[[Path], dict]
-"""What is added to the object of a JSON file."""
+Made = bytes | str | dict
+Content = Made | Callable[[Path], Made]
+"""Of a bad file: in a text OUTSIDE stands for that folder; a dict is added to a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,18 @@ class _Runs:
 def traps(file: Path) -> Iterator[tuple[str, Put]]:
     """Those that fit a file by its name, and what each is called."""
     yield from PLACES.items()
-    for name, content in (ANYWHERE | OF_KIND.get(file.suffix, {})).items():
-        yield name, _with_content(content)
-    for name, change in OF_NAME.get(file.name, {}).items():
-        yield name, _with_change(change)
+    made = ANYWHERE | OF_KIND.get(file.suffix, {}) | OF_NAME.get(file.name, {})
+    for name, content in made.items():
+        yield name, partial(_put, content)
 
 
-def _with_content(content: Content) -> Put:
-    def put(file: Path, outside: Path) -> None:
-        made = content(outside) if callable(content) else content
-        if isinstance(made, str):
-            made = made.replace("OUTSIDE", str(outside)).encode()
-        file.write_bytes(made)
-
-    return put
-
-
-def _with_change(change: Change) -> Put:
-    def put(file: Path, outside: Path) -> None:
-        added = change(outside) if callable(change) else change
-        file.write_text(json.dumps(json.loads(file.read_bytes()) | added))
-
-    return put
+def _put(content: Content, file: Path, outside: Path) -> None:
+    made = content(outside) if callable(content) else content
+    if isinstance(made, dict):
+        made = json.dumps(json.loads(file.read_bytes()) | made)
+    if isinstance(made, str):
+        made = made.replace("OUTSIDE", str(outside)).encode()
+    file.write_bytes(made)
 
 
 # --- in the place of any file ---------------------------------------------------------------------
@@ -132,13 +122,12 @@ def _outside_names(outside: Path) -> dict:
     return {"digest": "", "manifest": {"schema_version": 1, "files": files}}
 
 
-def _names_outside(outside: Path) -> bytes:
-    return json.dumps(_outside_names(outside)).encode()
+def _names_outside(outside: Path) -> str:
+    return json.dumps(_outside_names(outside))
 
 
-def _safetensors(header: str, length: int | None = None) -> bytes:
-    told = len(header) if length is None else length
-    return struct.pack("<Q", told) + header.encode() + bytes(16)
+def _safetensors(header: str, length: int = 0) -> bytes:
+    return struct.pack("<Q", length or len(header)) + header.encode() + bytes(16)
 
 
 def _tensor(shape: list[int], offsets: list[int]) -> bytes:
@@ -215,17 +204,17 @@ OF_KIND: dict[str, dict[str, Content]] = {
 
 # --- by name --------------------------------------------------------------------------------------
 
-_CLASSES = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), f"{MODULE}.Evil")
-_KNOWN = {"auto_map": _CLASSES | {"AutoTokenizer": [None, f"{MODULE}.Evil"]}}
+_CLASSES = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), f"{CANARY}.Evil")
+_KNOWN = {"auto_map": _CLASSES | {"AutoTokenizer": [None, f"{CANARY}.Evil"]}}
 """A model or tokenizer of a known kind, whose class is in a file beside it."""
 _UNKNOWN = _KNOWN | {"model_type": "evil", "tokenizer_class": "Evil", "architectures": ["Evil"]}
 
 
-def _elsewhere(*names: str) -> Change:
+def _elsewhere(*names: str) -> Content:
     return lambda outside: {name: str(outside / "folder") for name in names}
 
 
-OF_NAME: dict[str, dict[str, Change]] = {
+OF_NAME: dict[str, dict[str, Content]] = {
     "config.json": {
         "code": _UNKNOWN,
         "code beside": _KNOWN,
@@ -242,19 +231,19 @@ OF_NAME: dict[str, dict[str, Change]] = {
     },
     "generation_config.json": {"code": lambda outside: {"custom_generate": str(outside)}},
     "adapter_config.json": {
-        "code": {"auto_mapping": {"base_model_class": "Evil", "parent_library": MODULE}},
+        "code": {"auto_mapping": {"base_model_class": "Evil", "parent_library": CANARY}},
         "an endless expression": {"target_modules": "(.*)*" * 6 + "x"},
         "elsewhere": _elsewhere("base_model_name_or_path"),
     },
     "lactchain_adapter.json": {"elsewhere": _elsewhere("base", "base_seen_from_here")},
     "manifest.json": {"more names outside": _outside_names},
     "environment.json": {
-        "code": {"imports": [MODULE]},
+        "code": {"imports": [CANARY]},
         "elsewhere": lambda outside: {"run_id": str(outside)},
     },
     "state.json": {"names of attributes": {"agent": {"parts": {"__class__": {}}}}},
     "trainer_state.json": {
         "huge steps": {"global_step": 10**30, "max_steps": -1},
-        "callbacks": {"stateful_callbacks": {MODULE: {"args": {}, "attributes": {"__class__": 1}}}},
+        "callbacks": {"stateful_callbacks": {CANARY: {"args": {}, "attributes": {"__class__": 1}}}},
     },
 }

@@ -1,124 +1,55 @@
-"""SIGKILL at any time and before any file operation; the same command must make it good.
+"""A program is killed at any time or file operation, or power is lost; operations are recorded.
 
-Operations are what can be seen in the folder of a run after a kill: a file opened for writing,
-synced, renamed or removed, a folder made or removed, and the weights that native code writes.
+A kill leaves all that was done until then, and perhaps a file half written. Power leaves any state
+that file systems allow: a write reaches the disk when the file is synced, a name when its folder
+is. Until then a file may hold an older content, a part of the new one, or zeros in the place of
+some of it; and of the names that were set and removed the last ones may be lost (with a journal),
+or any. The same command must end as if nothing had been, and of a run that has ended all results
+must be there.
 """
 
 import os
-import re
+import pickle
 import shutil
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import stat
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from fault_matrix.cases import Case, Verdict, bad, good, in_turns
+from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.done import done, kept
 from fault_matrix.processes import ended, kill, wait_until
-from fault_matrix.programs import Program, end_with, in_the_middle, prepared, undisturbed
+from fault_matrix.programs import BEGIN, Program, end_with, fresh, in_the_middle, undisturbed
 
-KILLS, COMMANDS = 56, 20
-"""Of each program: as many at operations and as many at random times; and of whole commands."""
 ANOTHER = 0.3
 """How likely the next attempt is killed, too."""
-FEWER = 5
-"""Operations that a run may do less than another one that nothing disturbs."""
-SYNCED = ("fsync", "torch.save", "safetensors")
-EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.truncate")
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+AT_THE_END = 7
+"""One of so many losses comes when the run has ended."""
+Name = tuple[int, str]
+"""A folder's number, and a name in it."""
+ROOT = 0
+CHANGING = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "symlink", "link")
+SECTOR = 512
+FRESH_SECONDS = 0.05
+"""Clocks of file systems are coarse: what was written so lately is read again."""
 
 
-def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
-    """The programs in turns, so that a part of the cases is one of every program."""
-    programs, count = prepared(shared, names).values(), max(1, round(KILLS * scale))
-    kinds = (lambda p: at_operations(p, count), lambda p: at_random(p, "random", count))
-    yield from in_turns(*(kind(program) for kind in kinds for program in programs))
-    commands = round(COMMANDS * scale)
-    yield from in_turns(*(at_random(program, "command", commands) for program in programs))
-
-
-def at_operations(program: Program, count: int) -> Iterator[Case]:
-    """Kills before file operations of every kind, and in the middle of each kind of writing."""
-    for number, torn in chosen(operations(program), count):
-        name = f"{program.name}-operation-{number}{'-torn' * torn}"
-        yield Case(2, program.name, name, partial(killed_at, program, number, torn))
-
-
-def at_random(program: Program, kind: str, count: int) -> Iterator[Case]:
-    """Kills after any time of work: of forks, or of commands with an interpreter of their own."""
-    for number in range(count):
-        name = f"{program.name}-{kind}-{number}"
-        yield Case(1, program.name, name, partial(killed, program, name, kind == "command"))
-
-
-@cache
-def operations(program: Program) -> list[str]:
-    """The kind of each file operation of a run that nothing disturbs.
-
-    Operations on files of equal names but for their numbers, in folders of equal names, are of one
-    kind.
-    """
-    run_dir = program.shared / "operations" / program.name / "run"
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    record = run_dir.with_suffix(".operations")
-    end_with(
-        0, program.start(run_dir, before=Operations(str(run_dir), record=str(record))), run_dir
-    )
-    found = (line.partition(" ") for line in record.read_text().splitlines())
-    return [re.sub(r"\d+", "#", f"{e} {'/'.join(Path(path).parts[-2:])}") for e, _, path in found]
-
-
-def chosen(kinds: list[str], count: int) -> list[tuple[int, bool]]:
-    """Numbers of operations, from 1 on, and whether they are torn: all kinds, then all over.
-
-    Less than all kinds if `count` is less than a full one.
-    """
-    last = {kind: number for number, kind in enumerate(kinds, start=1)}
-    each = [(number, False) for number in last.values()]
-    each += [(number, True) for kind, number in last.items() if kind.startswith(SYNCED)]
-    if count < KILLS:
-        return spread(each, count)
-    others = [(number, False) for number in range(1, len(kinds) + 1) if (number, False) not in each]
-    return each + spread(others, count - len(each))
-
-
-def spread(items: list, count: int) -> list:
-    """So many of the items, at equal distances."""
-    count = max(0, min(count, len(items)))
-    return [items[i * len(items) // count] for i in range(count)]
-
-
-def killed_at(program: Program, number: int, torn: bool, folder: Path) -> Verdict:
-    """Killed before an operation, and perhaps again.
-
-    A run may do a few operations less than the one in which they were counted.
-    """
-    run_dir = folder / "run"
-    for earlier in range(FEWER):
-        before = Operations(str(run_dir), number - earlier, torn)
-        if code := ended(program.start(run_dir, before=before)):
-            break
-        shutil.rmtree(run_dir)
-    if code != -signal.SIGKILL:
-        return bad("not killed", f"exit code {code}")
-    return to_its_end(program, run_dir, Random(f"{program.name} {number} {torn}"))
-
-
-def killed(program: Program, name: str, whole: bool, folder: Path) -> Verdict:
-    """Killed after a random time of work, and perhaps again."""
-    run_dir, chance = folder / "run", Random(name)
-    process = in_the_middle(program, run_dir, chance.uniform(0, 0.97), whole=whole)
-    kill(process)
-    if process.exitcode == 0:  # it has just ended
-        shutil.rmtree(run_dir)
-        return killed(program, f"{name}, again", whole, folder)
-    if process.exitcode != -signal.SIGKILL:
-        return program.verdict(run_dir, process.exitcode)
-    return to_its_end(program, run_dir, chance, whole)
+def killed(whole: bool, program: Program, number: int, folder: Path) -> Verdict:
+    """A fork, or a whole command with an interpreter of its own, is killed, and perhaps again."""
+    run_dir, chance = folder / "run", Random(f"{program.name} {whole} {number}")
+    while True:
+        process = in_the_middle(program, run_dir, chance.uniform(0, 0.97), whole=whole)
+        kill(process)
+        if process.exitcode == -signal.SIGKILL:
+            return to_its_end(program, run_dir, chance, whole)
+        if process.exitcode != 0:
+            return program.verdict(run_dir, process.exitcode)
+        shutil.rmtree(run_dir)  # it has just ended
 
 
 def to_its_end(program: Program, run_dir: Path, chance: Random, whole: bool = False) -> Verdict:
@@ -135,76 +66,240 @@ def to_its_end(program: Program, run_dir: Path, chance: Random, whole: bool = Fa
             return found
 
 
+def cut(program: Program, number: int, folder: Path) -> Verdict:
+    """One state after one loss, and the same command."""
+    undisturbed(program)
+    recorded, rng = recorded_run(program), Random(f"{program.name} {number}")
+    at_the_end, end = number % AT_THE_END == 0, len(recorded.operations)
+    run_dir = fresh(program, BEGIN)
+    left = lost(recorded, end if at_the_end else rng.randrange(end), rng)
+    materialise(*left, recorded, run_dir)
+    if at_the_end and (gone := recorded.results - done(run_dir).files.keys()):
+        return bad("lost", sorted(map(str, gone)))
+    return program.verdict(run_dir, ended(program.start(run_dir)))
+
+
+def killed_at(program: Program, number: int, folder: Path) -> Verdict:
+    """Killed behind an operation, every other time in the midst of a write, and perhaps again.
+
+    The system goes on, so that all that was done is there, and the recording tells it.
+    """
+    undisturbed(program)
+    recorded, rng = recorded_run(program), Random(f"{program.name} {number // 2}")
+    end = rng.randrange(len(recorded.operations))
+    names, contents = left_behind(recorded, end, lambda found: found[-1])
+    written = [o.node for o in recorded.operations[:end] if isinstance(o, Write)]
+    if number % 2 and written:
+        *before, after = _versions(recorded, end, written[-1])
+        kept = len(before[-1]) if before and after.startswith(before[-1]) else 0
+        contents[written[-1]] = after[: (kept + len(after)) // 2] if before else after
+    materialise(names, contents, recorded, fresh(program, BEGIN))
+    return to_its_end(program, program.place, rng)
+
+
+@cache
+def recorded_run(program: Program) -> "Recording":
+    run_dir, file = fresh(program, BEGIN), program.place.with_suffix(".recording")
+    before = partial(record, run_dir, file)
+    end_with(0, program.start(run_dir, before=before), run_dir)
+    return pickle.loads(file.read_bytes())  # noqa: S301  - written a moment ago
+
+
+def record(folder: Path, file: Path) -> Callable[[], None]:
+    """Records what this process does in a folder; what is returned ends that, and writes it."""
+    recorded = Recording(folder)
+    stop = recorded.start()
+
+    def end() -> None:
+        stop()
+        recorded.results = set(done(folder).files)
+        file.write_bytes(pickle.dumps(recorded))
+
+    return end
+
+
+@dataclass(frozen=True)
+class Write:
+    """A file or link has a new content, which is not on the disk yet."""
+
+    node: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that were set or (None) removed in one step."""
+
+    changes: dict[Name, int | None]
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A file or folder has reached the disk."""
+
+    node: int
+
+
 @dataclass
-class Operations:
-    """Counts the operations of this process in a folder; to be called in it before the script.
+class Recording:
+    """The operations in a folder, in their order, whoever writes: Python, Rust or C++.
 
     Attributes:
-        folder: what lies elsewhere is not counted.
-        kill_at: number of the operation before which the process ends, from 1 on; 0: none.
-        torn: half of what was written since the last sync, or just now, is missing then.
-        record: receives a line for each operation.
+        kinds: of each number: folder, file or link.
+        results: the files of a run that are its results.
     """
 
-    folder: str
-    kill_at: int = 0
-    torn: bool = False
-    record: str | None = None
+    root: Path
+    operations: list[Write | Names | Sync] = field(default_factory=list)
+    kinds: dict[int, str] = field(default_factory=lambda: {ROOT: "folder"})
+    results: set[Path] = field(default_factory=set)
+    _names: dict[Name, int] = field(default_factory=dict)
+    _contents: dict[int, bytes] = field(default_factory=dict)
+    _stamps: dict[int, tuple] = field(default_factory=dict)
+    _inodes: dict[int, int] = field(default_factory=dict)
 
-    def __call__(self) -> None:
-        """Begins to count."""
-        import torch
-        from safetensors import torch as safetensors
+    def start(self) -> Callable[[], None]:
+        """Begins; what is returned ends it."""
+        self._look()
+        self.operations += map(Sync, self.kinds)  # what is there already is on the disk
+        originals = {name: getattr(os, name) for name in (*CHANGING, "fsync")}
 
-        self.number = 0
-        self.synced: dict[int, int] = {}  # what has reached the disk stays, by inode
-        sync = os.fsync
+        def changing(name: str, *args: Any, **kwargs: Any) -> Any:
+            self._look()
+            try:
+                return originals[name](*args, **kwargs)
+            finally:
+                self._look(at_once=True)
 
-        def fsync(descriptor: int) -> None:
-            self._count("fsync", f"/proc/self/fd/{descriptor}")
-            sync(descriptor)
-            status = os.stat(descriptor)
-            self.synced[status.st_ino] = status.st_size
+        def fsync(descriptor: Any) -> None:
+            self._look()
+            originals["fsync"](descriptor)
+            inode = os.stat(getattr(descriptor, "fileno", lambda: descriptor)()).st_ino
+            if inode in self._inodes:
+                self.operations.append(Sync(self._inodes[inode]))
 
+        def stop() -> None:
+            for name, original in originals.items():
+                setattr(os, name, original)
+            self._look()
+
+        for name in CHANGING:
+            setattr(os, name, partial(changing, name))
         os.fsync = fsync
-        torch.save = self._counted(torch.save, "torch.save")
-        safetensors.serialize_file = self._counted(safetensors.serialize_file, "safetensors")
-        sys.addaudithook(self._hear)
+        return stop
 
-    def _counted(self, function: Callable[..., Any], event: str) -> Callable[..., Any]:
-        def call(content: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            result = function(content, path, *args, **kwargs)
-            self._count(event, path)
-            return result
+    def _look(self, at_once: bool = False) -> None:
+        """Notes what has changed since the last look; all names as one step, if so asked."""
+        found: dict[Name, int] = {}
+        inodes = {os.stat(self.root).st_ino: ROOT} if self.root.is_dir() else {}
+        self._walk(self.root, ROOT, found, inodes)
+        names = [*found, *self._names]
+        changes = {n: found.get(n) for n in names if found.get(n) != self._names.get(n)}
+        steps = [changes] if at_once else [{name: node} for name, node in changes.items()]
+        self.operations += map(Names, filter(None, steps))
+        self._names, self._inodes = found, inodes
 
-        return call
+    def _walk(self, folder: Path, number: int, found: dict, inodes: dict) -> None:
+        entries = sorted(os.scandir(folder), key=lambda e: e.name) if folder.is_dir() else []
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            node = self._inodes.get(status.st_ino, inodes.get(status.st_ino, len(self.kinds)))
+            is_folder, is_link = stat.S_ISDIR(status.st_mode), stat.S_ISLNK(status.st_mode)
+            self.kinds.setdefault(node, "folder" if is_folder else "link" if is_link else "file")
+            inodes[status.st_ino] = found[number, entry.name] = node
+            if is_folder:
+                self._walk(Path(entry.path), node, found, inodes)
+            else:
+                self._read(entry.path, node, status)
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(args[2], int) and args[2] & WRITING:
-            self._count(event, args[0])
-        elif event in EVENTS:
-            path, folder = args[0], args[-1]
-            is_relative = isinstance(path, str) and isinstance(folder, int) and folder >= 0
-            self._count(event, f"/proc/self/fd/{folder}/{path}" if is_relative else path)
-
-    def _count(self, event: str, path: Any) -> None:
-        if not isinstance(path, str | bytes | os.PathLike):
+    def _read(self, path: str, node: int, status: os.stat_result) -> None:
+        stamp = status.st_size, status.st_mtime_ns
+        if self._stamps.get(node) == stamp and time.time() - status.st_mtime > FRESH_SECONDS:
             return
-        path = os.fsdecode(path)
-        path = os.path.realpath(path) if path.startswith("/proc/self") else os.path.abspath(path)
-        if not path.startswith(self.folder + os.sep):
-            return
-        self.number += 1
-        if self.record is not None:
-            descriptor = os.open(self.record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(descriptor, f"{event} {os.path.relpath(path, self.folder)}\n".encode())
-            os.close(descriptor)
-        if self.number == self.kill_at:
-            self._die(event, path)
+        is_link = self.kinds[node] == "link"
+        content = os.readlink(path).encode() if is_link else Path(path).read_bytes()
+        if content != self._contents.get(node):
+            self.operations.append(Write(node, content))
+        self._stamps[node], self._contents[node] = stamp, content
 
-    def _die(self, event: str, path: str) -> None:
-        if self.torn and os.path.isfile(path) and event in SYNCED:
-            status = os.stat(path)
-            kept = min(self.synced.get(status.st_ino, 0), status.st_size)
-            os.truncate(path, (kept + status.st_size) // 2)
-        os.kill(os.getpid(), signal.SIGKILL)
+
+# --- states after a loss --------------------------------------------------------------------------
+
+
+Choose = Callable[[list[bytes]], bytes]
+State = tuple[dict[Name, int], dict[int, bytes]]
+"""The names and contents of a folder."""
+
+
+def lost(recorded: Recording, end: int, rng: Random) -> State:
+    """What is left if power is lost behind the first `end` operations."""
+    pending = _pending(recorded.operations[:end])
+    some = [place for place in pending if rng.random() < 0.5]
+    kept = rng.choice([pending, [], pending[: rng.randint(0, len(pending))], some])
+    choose = rng.choice([lambda found: found[0], lambda found: found[-1], partial(_torn, rng)])
+    return left_behind(recorded, end, choose, {*pending} - {*kept})
+
+
+def left_behind(
+    recorded: Recording, end: int, choose: Choose, missing: Collection[int] = ()
+) -> State:
+    """What `end` operations leave but for `missing` ones, and one of what each file may hold."""
+    names: dict[Name, int | None] = {}
+    for place, operation in enumerate(recorded.operations[:end]):
+        if isinstance(operation, Names) and place not in missing:
+            names |= operation.changes
+    contents = {node: choose(_versions(recorded, end, node)) for node in recorded.kinds}
+    return {name: node for name, node in names.items() if node is not None}, contents
+
+
+def _pending(operations: Sequence[Any]) -> list[int]:
+    """The places of names that are not sure to be there: their folder was not synced since."""
+    synced: set[int] = set()
+    found = []
+    for place, operation in reversed([*enumerate(operations)]):
+        if isinstance(operation, Sync):
+            synced.add(operation.node)
+        elif isinstance(operation, Names) and not synced & {f for f, _ in operation.changes}:
+            found.insert(0, place)
+    return found
+
+
+def _versions(recorded: Recording, end: int, node: int) -> list[bytes]:
+    """What a file may hold: what was synced last, and all that was written since."""
+    found = [b""]
+    for operation in recorded.operations[:end]:
+        if isinstance(operation, Write) and operation.node == node:
+            found.append(operation.content)
+        elif isinstance(operation, Sync) and operation.node == node:
+            found = found[-1:]
+    return found[-1:] if recorded.kinds[node] == "link" else found  # a link is a name
+
+
+def _torn(rng: Random, found: list[bytes]) -> bytes:
+    """One of the contents that a file may have; what was appended to may lack a part of the end."""
+    content, cut = rng.choice(found), rng.random()
+    if len(found) == 1 or cut < 0.3:
+        return content
+    end = rng.randint(len(found[0]) if content.startswith(found[0]) else 0, len(content))
+    if cut < 0.6:
+        return content[:end]
+    hole = min(len(content), (end // SECTOR + rng.randint(1, 4)) * SECTOR)
+    return content[:end] + bytes(hole - end) + content[hole:]
+
+
+def materialise(
+    names: dict[Name, int],
+    contents: dict[int, bytes],
+    recorded: Recording,
+    folder: Path,
+    number: int = ROOT,
+) -> None:
+    """Makes such a folder, at another place perhaps."""
+    folder.mkdir()
+    for (parent, name), node in names.items():
+        if parent == number and recorded.kinds[node] == "folder":
+            materialise(names, contents, recorded, folder / name, node)
+        elif parent == number and recorded.kinds[node] == "link":
+            os.symlink(contents[node], folder / name)
+        elif parent == number:
+            (folder / name).write_bytes(contents[node])

@@ -17,7 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
+from measuring import ROOT
+
 SCRIPTS = ROOT / "scripts"
 PATIENCE = 300.0
 """Seconds after which a process hangs."""

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ class Program:
 
     def verdict(self, run_dir: Path, code: int | None, stopped: bool = False) -> Verdict:
         """Whether a run ended by itself, and as if nothing had been; see `differing`."""
-        if wrong := end_of(run_dir, code, (0,)):
+        if wrong := end_of(said(run_dir), code, (0,)):
             return wrong
         places = differing(digest(run_dir), undisturbed(self).digest, stopped)
         return bad("not equal", places) if places else good("equal")
@@ -78,13 +79,13 @@ class Program:
         return place
 
 
-def end_of(run_dir: Path, code: int | None, codes: Iterable[int]) -> Verdict | None:
-    """What is wrong with the end of a process, whatever was done to it."""
-    text = said(run_dir)
+def end_of(text: str, code: int | None, codes: Iterable[int]) -> Verdict | None:
+    """What is wrong with the end of a process that printed this; who ends by an error says so."""
+    last = last_line(text)
     if "Traceback" in text:
-        return bad("stack trace", last_line(text))
-    if code not in codes:
-        return bad("hung" if code is None else f"exit {code}", last_line(text))
+        return bad("stack trace", last)
+    if code not in codes or (code and not last.startswith("error: ")):
+        return bad("hung" if code is None else f"exit {code}", last)
     return None
 
 
@@ -108,39 +109,36 @@ def values(config_class: type, shared: Path, run_dir: Path) -> Any:
     )
 
 
+def agent(config: Any, _: Path, run_dir: Path) -> Any:
+    return replace(config, run=RunConfig(run_dir=str(run_dir)))
+
+
+def searched(changes: dict[str, Any], _: Path, run_dir: Path) -> Any:
+    return agent_search(run_dir, **changes)
+
+
 def language(shared: Path, run_dir: Path) -> Any:
     """Two generations of two actors."""
     config = language_search(shared, run_dir)
     train = replace(config.language.train, preferences=PREFERENCES)
-    return replace(
-        config,
-        language=replace(config.language, train=train),
-        evolution=replace(config.evolution, population_size=2, num_generations=2),
-    )
+    evolution = replace(config.evolution, population_size=2, num_generations=2)
+    return replace(config, language=replace(config.language, train=train), evolution=evolution)
 
 
-def _programs() -> Iterator[Program]:
-    for name in (*STAGES, "run_pipeline"):
-        yield Program(name, name, lambda *place, name=name: stage(name, *place))
-    for config_class in (TrainMCConfig, TrainILQLConfig):
-        name = config_class.__module__.rpartition(".")[2]
-        yield Program(name, name, lambda *place, kind=config_class: values(kind, *place))
-    for name, config in AGENTS.items():
-        make = lambda _, run_dir, config=config: replace(  # noqa: E731
-            config, run=RunConfig(run_dir=str(run_dir))
-        )
-        yield Program(f"train_{name}", f"train_{name}", make)
-    for name, changes in (
-        ("evolution", {"ppo": PPO}),
-        ("random", {"method": "random", "ppo": None, "dqn": DQN}),
-        ("tpe", {"method": "tpe", "ppo": PPO}),
-    ):
-        make = lambda _, run_dir, changes=changes: agent_search(run_dir, **changes)  # noqa: E731
-        yield Program(f"search_{name}", "search", make)
-    yield Program("search_language", "search", language)
-
-
-PROGRAMS = {program.name: program for program in _programs()}
+MAKERS: dict[str, Callable[[Path, Path], Any]] = {
+    **{name: partial(stage, name) for name in (*STAGES, "run_pipeline")},
+    "train_mc": partial(values, TrainMCConfig),
+    "train_ilql": partial(values, TrainILQLConfig),
+    **{f"train_{name}": partial(agent, config) for name, config in AGENTS.items()},
+    "search_evolution": partial(searched, {"ppo": PPO}),
+    "search_random": partial(searched, {"method": "random", "ppo": None, "dqn": DQN}),
+    "search_tpe": partial(searched, {"method": "tpe", "ppo": PPO}),
+    "search_language": language,
+}
+PROGRAMS = {
+    name: Program(name, "search" if name.startswith("search") else name, make)
+    for name, make in MAKERS.items()
+}
 
 
 def prepared(shared: Path, names: Iterable[str] | None = None) -> dict[str, Program]:
@@ -223,7 +221,7 @@ def run_until(program: Program, name: str, number: int, **changes: Any) -> Path:
     left.parent.mkdir(parents=True, exist_ok=True)
     config = program.config(run_dir)
     config = replace(config, run=replace(config.run, **changes))
-    stop = StopAt(number, left.with_suffix(".count"))
+    stop = partial(stop_at, number, left.with_suffix(".count"))
     end_with(-signal.SIGKILL if number else 0, program.start(run_dir, config, before=stop), run_dir)
     return run_dir.rename(left)
 
@@ -231,31 +229,23 @@ def run_until(program: Program, name: str, number: int, **changes: Any) -> Path:
 def end_with(code: int, process: BaseProcess, run_dir: Path) -> None:
     """Waits for an end that is expected; any other is a fault of what prepares a case."""
     if (found := ended(process)) != code:
-        line = last_line(said(run_dir))
-        raise RuntimeError(f"{run_dir}: expected exit {code}, got {found}: {line}")
+        told = last_line(said(run_dir))
+        raise RuntimeError(f"{run_dir}: expected exit {code}, got {found}: {told}")
 
 
-@dataclass
-class StopAt:
-    """Kills the process when it has given files their names so often; 0: counts them only."""
+def stop_at(number: int, counter: Path) -> None:
+    """Kills this process when it has given files their names so often; 0: counts them only."""
+    original, numbers = os.replace, count(1)
 
-    number: int
-    counter: Path
-    count: int = 0
+    def replaced(*args: object, **kwargs: object) -> None:
+        original(*args, **kwargs)
+        done = next(numbers)
+        if number == 0:
+            counter.write_text(str(done))
+        elif done == number:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    def __call__(self) -> None:
-        """From now on."""
-        original = os.replace
-
-        def replaced(*args: object, **kwargs: object) -> None:
-            original(*args, **kwargs)
-            self.count += 1
-            if self.number == 0:
-                self.counter.write_text(str(self.count))
-            elif self.count == self.number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        os.replace = replaced
+    os.replace = replaced
 
 
 @contextmanager

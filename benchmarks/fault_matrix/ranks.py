@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -19,16 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fault_matrix.cases import Case, Verdict, bad, good
+from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, whole
 from fault_matrix.done import done, kept
 from fault_matrix.processes import PATIENCE, ended, kill, said, to_end, wait_until
-from fault_matrix.programs import Program, prepared
+from fault_matrix.programs import Program
 from lactchain.runs.peers import Peers
 from lactchain.runs.progress import nothing_under_way
 
-NAMES = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
-ROUNDS = 12
 WITHIN = 20.0
 STRUCK = "struck"
 """File that says when the fault came."""
@@ -55,20 +53,10 @@ CODES = {
 """How the process ends that is at fault; the other with 6, or 143 where both were told."""
 
 
-def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
-    """Each program with each fault, by turns in both processes."""
-    programs = prepared(shared, [name for name in NAMES if names is None or name in names])
-    faults = [*CODES]
-    for number in range(max(1, round(ROUNDS * scale))):
-        fault, rank = faults[number % len(faults)], number // len(faults) % 2
-        for name, program in programs.items():
-            strike = partial(lose, program, fault, rank, f"{name} {number}")
-            yield Case(12, name, f"{name}-{fault}-{number}", strike)
-
-
-def lose(program: Program, fault: str, rank: int, seed: str, folder: Path) -> Verdict:
-    """One process is lost at a random time; then the same command is given again."""
-    share = Random(seed).uniform(0.1, 0.95)
+def lose(program: Program, number: int, folder: Path) -> Verdict:
+    """One process is lost at a random time, by turns either; then the same command is given."""
+    fault, rank = [*CODES][number % len(CODES)], number // len(CODES) % 2
+    share = Random(f"{program.name} {number}").uniform(0.1, 0.95)
     for attempt in count():
         place = folder / str(attempt)
         place.mkdir()

@@ -11,18 +11,16 @@ from functools import partial, wraps
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from fault_matrix.cases import Case, Verdict, bad, good, in_turns
-from fault_matrix.done import anew, done
+from fault_matrix.cases import Verdict, bad, good
+from fault_matrix.done import Done, anew, done
 from fault_matrix.processes import PATIENCE, ended, kill, wait_until, worked
-from fault_matrix.programs import Program, in_the_middle, prepared, undisturbed
+from fault_matrix.programs import Program, in_the_middle, undisturbed
 from lactchain.runs.progress import Step
 from lactchain.runs.run import Run
 from lactchain.storage.files import append_json_lines, read_json_lines
 
-SIGNALS = 28
-"""Of each program."""
 WITHIN = 10.0
 """Seconds until a process has ended, without those that it waited for a processor."""
 LATE, SAVING = 0.2, 0.1
@@ -32,22 +30,10 @@ AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
 """Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
 
 
-def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
-    """The programs in turns, and both signals."""
-    count = max(1, round(SIGNALS * scale))
-    yield from in_turns(*(of_program(p, count) for p in prepared(shared, names).values()))
-
-
-def of_program(program: Program, count: int) -> Iterator[Case]:
-    for number in range(count):
-        asked = (signal.SIGTERM, signal.SIGINT)[number % 2]
-        name = f"{program.name}-{asked.name}-{number}"
-        yield Case(11, program.name, name, partial(stopped, program, asked, name))
-
-
-def stopped(program: Program, asked: signal.Signals, name: str, folder: Path) -> Verdict:
+def stopped(program: Program, number: int, folder: Path) -> Verdict:
     """Stopped once or twice, and then run to its end."""
-    run_dir, chance, notes = folder / "run", Random(name), Notes(str(folder / "notes"))
+    asked, run_dir = (signal.SIGTERM, signal.SIGINT)[number % 2], folder / "run"
+    chance, notes = Random(f"{program.name} {number}"), Notes(str(folder / "notes"))
     shares = [chance.uniform(0.05, 0.97) for _ in range(chance.choice((1, 1, 2)))]
 
     def processes() -> Iterator[BaseProcess]:
@@ -76,43 +62,37 @@ def stops(
             return replace(wrong, detail=f"exit {process.exitcode}: {wrong.detail}")
         reached |= notes.furthest()
         codes.append(str(process.exitcode))
-    left = done(run_dir)
-    code = ended(program.start(run_dir, before=notes))
+    left, code = done(run_dir), ended(program.start(run_dir, before=notes))
     found = program.verdict(run_dir, code, stopped=True)
-    if not found.ok:
-        return found
-    wrong = begun_before(notes, reached) or anew(left, run_dir)
-    return wrong or good(f"exit {' and '.join(codes)}, then equal")
+    if wrong := found.ok and (begun_before(notes, reached) or anew(left, run_dir)):
+        return wrong
+    return good(f"exit {' and '.join(codes)}, then equal") if found.ok else found
 
 
 def ask_to_stop(
-    program: Program,
-    run_dir: Path,
-    process: BaseProcess,
-    asked: signal.Signals,
-    notes: "Notes",
-) -> tuple[Any, Verdict | None]:
+    program: Program, run_dir: Path, process: BaseProcess, asked: signal.Signals, notes: "Notes"
+) -> tuple[Done, Verdict | None]:
     """Asks a process to stop; what it had done by then, and what is bad about how it ended."""
     if asked == signal.SIGINT:  # whoever starts the processes has them ignore it at first
         while process.is_alive() and not _hears(asked, process.pid):
             time.sleep(0.001)
-    asked_at, worked_before = None, worked(process.pid)
-    with suppress(ProcessLookupError):
+    asked_at, work = None, worked(process.pid)
+    with suppress(ProcessLookupError):  # it may have ended
         os.kill(process.pid, signal.SIGSTOP)  # so that what it has done is what it had done
-        before = done(run_dir)
+        asked_at = time.monotonic()
+    before = done(run_dir)
+    if asked_at is not None:
         os.kill(process.pid, asked)
         os.kill(process.pid, signal.SIGCONT)
         asked_at = time.monotonic()
-    if asked_at is None:  # it had ended
-        before = done(run_dir)
-    work, seconds = until_end(process, worked_before)
+    work, seconds = until_end(process, work)
     code, lock = process.exitcode, run_dir / "lock"
     has_begun = lock.is_file() and lock.read_text().strip() == str(process.pid)
     if seconds > WITHIN:
         return before, bad("slow", f"{seconds:.1f} s after {asked.name}")
     if code == 0 and asked_at is not None:
         most = max(LATE * undisturbed(program).seconds, SAVING)
-        later = [note[0] for note in notes.read() if note[3] > asked_at]
+        later = [note.place for note in notes.read() if note.time > asked_at]
         is_soon = work <= most and len(later) <= 1 and (run_dir / "summary.json").is_file()
         return before, None if is_soon else bad("deaf", f"went on for {work:.2f} s: {later}")
     if code == -signal.SIGTERM and has_begun:
@@ -156,13 +136,18 @@ def waited_for_processor(pid: int) -> float:
 # --- how far a process was, as it told on its live line -------------------------------------------
 
 
+class Note(NamedTuple):
+    """How far the innermost run was with a step, whether from the start, and when."""
+
+    place: str
+    far: float
+    is_resumed: bool
+    time: float
+
+
 @dataclass(frozen=True)
 class Notes:
-    """Has a process note in a file what it tells of its progress; called before the script.
-
-    A note has the innermost run and the step, how far that is, whether it was there from the start,
-    and the time.
-    """
+    """Has a process note in a file what it tells of its progress; called before the script."""
 
     file: str
 
@@ -171,25 +156,26 @@ class Notes:
         Path(self.file).unlink(missing_ok=True)
         runs: list[Run] = []
 
-        def note(is_resumed: bool, step: Step, done: float) -> None:
+        def note(is_resumed: bool, step: Step, far: float) -> None:
             place = f"{runs[-1].directory if runs else ''} {step.label}"
-            told = {"place": place, "done": done, "resumed": is_resumed, "time": time.monotonic()}
-            append_json_lines(self.file, [told])
+            told = Note(place, far, is_resumed, time.monotonic())
+            append_json_lines(self.file, [told._asdict()])
 
         _after(Run, "__init__", lambda run, *_: runs.append(run))
         _after(Run, "close", lambda run: runs.remove(run) if run in runs else None)
         _after(Step, "at", partial(note, False))
         _after(Step, "resumed", partial(note, True))
 
-    def read(self) -> list[tuple[str, float, bool, float]]:
+    def read(self) -> list[Note]:
         """What was noted."""
-        return [tuple(note.values()) for note in read_json_lines(self.file)]
+        return [Note(**note) for note in read_json_lines(self.file)]
 
     def furthest(self) -> dict[str, float]:
         """How far a process was at each place, when it was there for the last time."""
         found: dict[str, float] = {}
-        for place, far, is_resumed, _ in self.read():
-            found[place] = far if is_resumed else max(found.get(place, 0), far)
+        for note in self.read():
+            far = 0.0 if note.is_resumed else found.get(note.place, 0.0)
+            found[note.place] = max(far, note.far)
         return found
 
 
@@ -208,10 +194,10 @@ def _after(kind: type, name: str, hear: Callable[..., None]) -> None:
 
 def begun_before(notes: Notes, reached: dict[str, float]) -> Verdict | None:
     """Whether a process began behind what another had reached, and could have gone on from."""
-    first = {place: done for place, done, is_resumed, _ in reversed(notes.read()) if is_resumed}
+    first = {note.place: note.far for note in reversed(notes.read()) if note.is_resumed}
     again = [
-        f"{place}: from {done:g} instead of {reached[place]:g}"
-        for place, done in first.items()
-        if done < reached.get(place, 0)
+        f"{place}: from {far:g} instead of {reached[place]:g}"
+        for place, far in first.items()
+        if far < reached.get(place, 0)
     ]
     return bad("begun anew", again) if again else None

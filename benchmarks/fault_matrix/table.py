@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from measuring import ARCHIVE, ROOT, markdown, put_between
+
 from lactchain.storage.files import read_json_lines
 
-ROOT = Path(__file__).parent.parent.parent
-PAGES = (ROOT / "benchmarks" / "RESULTS_ARCHIVE.md", ROOT / "docs" / "what_survives.md")
-BEGIN = "<!-- made by benchmarks/faults.py table -->\n"
-END = "<!-- end of the fault matrix -->\n"
+PAGES = (ARCHIVE, ROOT / "docs/what_survives.md")
+BEGIN = "<!-- made by benchmarks/faults.py table -->"
+END = "<!-- end of the fault matrix -->"
+HEADS = ("#", "what happens to a run", "what it does", "done by the benchmark", "harm", "tests")
 ROWS = Path(__file__).with_name("rows.txt").read_text("utf-8").splitlines()
 """Of each row the number, what happens to a run, what it does then, and files of tests that attack
 it beside the benchmark or in its place."""
@@ -24,19 +26,17 @@ def write_table(folder: Path) -> str:
         record for file in sorted(folder.glob("*.jsonl")) for record in read_json_lines(file)
     ]
     rounds = {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.plan"))}
-    text = matrix(records, rounds)
+    lines = matrix(records, rounds)
     for page in PAGES:
-        page.write_text(with_table(page.read_text("utf-8"), text), "utf-8")
-    return text
+        put_between(page, BEGIN, END, lines)
+    return "\n".join(lines)
 
 
-def matrix(records: list[Record], rounds: Mapping[str, int]) -> str:
+def matrix(records: list[Record], rounds: Mapping[str, int]) -> list[str]:
     """The table of rows, that of programs, how much of it was done, and what did harm."""
     bad = [record for record in records if not record["ok"]]
-    lines = [
-        "| # | what happens to a run | what it does | done by the benchmark | harm | tests |",
-        "|---|---|---|---|---|---|",
-        *(row_line(*row.split(" | "), records) for row in ROWS),
+    return [
+        *markdown(HEADS, [cells_of(*row.split(" | "), records) for row in ROWS]),
         "",
         *program_lines(records),
         "",
@@ -45,17 +45,18 @@ def matrix(records: list[Record], rounds: Mapping[str, int]) -> str:
         f"Harm was done by {len(bad)} of {len(records):,}{':' if bad else '.'}",
         *(["", *map(bad_line, bad)] if bad else []),
     ]
-    return "\n".join(lines) + "\n"
 
 
-def row_line(number: str, fault: str, answer: str, tests: str, records: list[Record]) -> str:
+def cells_of(
+    number: str, fault: str, answer: str, tests: str, records: list[Record]
+) -> list[object]:
     """A line of the matrix."""
     found = [record for record in records if record["row"] == int(number)]
     endings = Counter(record["ending"] for record in found if record["ok"])
     counted = "; ".join(f"{count:,} × {ending}" for ending, count in endings.most_common()) or "–"
     harm = sum(not record["ok"] for record in found) if found else "–"
     names = ", ".join(f"{name} ({num_tests(name)})" for name in tests.split())
-    return f"| {number} | {fault} | {answer} | {counted} | {harm} | {names} |"
+    return [number, fault, answer, counted, harm, names]
 
 
 def num_tests(name: str) -> int:
@@ -74,14 +75,9 @@ def program_lines(records: list[Record]) -> list[str]:
         good, bad = counts[*place, True], counts[*place, False]
         return f"{good:,} of {good + bad:,}" if good + bad else ""
 
-    return [
-        f"| without harm, of all | {' | '.join(parts)} |",
-        f"|{'---|' * (len(parts) + 1)}",
-        *(
-            f"| {name} | {' | '.join(cell(name, part) for part in parts)} |"
-            for name in sorted({record["program"] for record in records})
-        ),
-    ]
+    names = sorted({record["program"] for record in records})
+    rows = [[name, *(cell(name, part) for part in parts)] for name in names]
+    return markdown(["without harm, of all", *parts], rows)
 
 
 def done_lines(records: Iterable[Record], rounds: Mapping[str, int]) -> list[str]:
@@ -90,9 +86,7 @@ def done_lines(records: Iterable[Record], rounds: Mapping[str, int]) -> list[str
     done = (f"{part} {counts[part]:,} ({planned:,})" for part, planned in rounds.items())
     commits = ", ".join(f"`{name}`" for name in dict.fromkeys(r["commit"] for r in records))
     return [
-        f"Faults done, and in brackets how many `--scale 1` strikes: {', '.join(done)}. They are"
-        " more where a part was begun twice: kills are named by numbers of file operations, and no"
-        " two counts of a program need agree.",
+        f"Faults done, and in brackets how many `--scale 1` strikes: {', '.join(done)}.",
         f"At the commits {commits}; what was done at an earlier one is not done again at a later.",
     ]
 
@@ -101,9 +95,3 @@ def bad_line(record: Record) -> str:
     """What did harm, so that it can be found again."""
     detail = record["detail"].replace("`", "'")[:200]
     return f"- {record['part']}, {record['name']}: {record['ending']}: `{detail}`"
-
-
-def with_table(page: str, text: str) -> str:
-    """The page with another table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}"

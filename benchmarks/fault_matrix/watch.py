@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fault_matrix.kills import WRITING
 from lactchain.runs.process import describe_environment
 
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 STARTS = ("os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
-CHANGES = (
-    "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.chmod",
-    "os.truncate", "shutil.rmtree",
-)  # fmt: skip
+NAMING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink")
+CHANGES = (*NAMING, "os.link", "os.chmod", "os.truncate", "shutil.rmtree")
 MOST_BYTES = 12 << 30
 """Of address space; the libraries alone map three of these twelve."""
 

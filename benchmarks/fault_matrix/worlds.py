@@ -10,23 +10,22 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from fault_matrix.cases import Case, Verdict, bad, good
+from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.done import done, kept
 from fault_matrix.processes import ended, last_line, said
-from fault_matrix.programs import Program, prepared, undisturbed
+from fault_matrix.programs import Program, undisturbed
 
 LATEST_STEP = 60
 PATIENCE = 120.0
-NAMES = ("collect_rollouts", "evaluate", "make_preferences", "train_ppo", "train_dqn")
 TOLD = r"\((first )?seed \S+, last action .+\)"
 
 
@@ -61,13 +60,12 @@ def _replaced(place: int, value: Any) -> Any:
     return lambda env, result: (*result[:place], value, *result[place + 1 :])
 
 
+def _beside(deed: Callable[..., object], *args: Any) -> Any:
+    return lambda env, result: (deed(*args), result)[1]
+
+
 def _raises(env: Misbehaving, result: tuple) -> Any:
     raise ValueError("no such\ncell [bold]$x$ \ud800")
-
-
-def _hangs(env: Misbehaving, result: tuple) -> Any:
-    while True:
-        time.sleep(0.05)
 
 
 def _recurses(env: Misbehaving, result: tuple) -> Any:
@@ -79,21 +77,9 @@ def _other_actions(env: Misbehaving, result: tuple) -> Any:
     return result
 
 
-def _prints(env: Misbehaving, result: tuple) -> Any:
+def _prints() -> None:
     print("a \x1b[31mred [bold] line \x00 {}" * 100, flush=True)
     os.write(1, b"\xff\xfe raw bytes\n")
-    return result
-
-
-def _leaves_threads(env: Misbehaving, result: tuple) -> Any:
-    threading.Thread(target=time.sleep, args=(10**6,)).start()
-    return result
-
-
-def _seeds_all(env: Misbehaving, result: tuple) -> Any:
-    random.seed(0)
-    np.random.seed(0)
-    return result
 
 
 def _outside(env: Misbehaving, result: tuple) -> Any:
@@ -113,7 +99,7 @@ MISBEHAVIOUR = {
     "exits": lambda env, result: sys.exit(0),
     "exits in reset": lambda env, result: sys.exit(0),
     "ends the process": lambda env, result: os._exit(0),
-    "hangs": _hangs,
+    "hangs": _beside(time.sleep, 1e6),
     "recurses": _recurses,
     "takes memory": lambda env, result: bytearray(1 << 62),
     "NaN reward": _replaced(1, float("nan")),
@@ -130,9 +116,9 @@ MISBEHAVIOUR = {
     "observation is NaN": _not_a_number,
     "no observation": _replaced(0, None),
     "other actions": _other_actions,
-    "prints": _prints,
-    "leaves threads": _leaves_threads,
-    "seeds everything": _seeds_all,
+    "prints": _beside(_prints),
+    "leaves threads": _beside(lambda: threading.Thread(target=time.sleep, args=(1e6,)).start()),
+    "seeds everything": _beside(lambda: (random.seed(0), np.random.seed(0))),
 }
 IN_RESET = {"raises in reset", "reset without info", "reset gives nothing", "exits in reset"}
 LASTING = {"prints", "seeds everything"}
@@ -144,6 +130,12 @@ UNSEEN = {"observation outside", "no observation", "observation is NaN", "other 
 RUNS_AWAY = {"raises", "raises in reset", "exits", "exits in reset", "hangs"} | ENDS_UNHEARD
 NOT_FINITE = {"NaN reward", "infinite reward", "observation is NaN"}
 """Of classic agents, whose line says which copy."""
+ROWS = {
+    9: sorted(NOT_FINITE),
+    13: sorted(RUNS_AWAY),
+    15: [fault for fault in MISBEHAVIOUR if fault not in NOT_FINITE | RUNS_AWAY],
+}
+"""The rows of the matrix."""
 
 
 def make(inner: str, **kwargs: Any) -> gym.Env:
@@ -154,16 +146,7 @@ def make(inner: str, **kwargs: Any) -> gym.Env:
 gym.register("faults/World-v0", entry_point=make, disable_env_checker=True)
 
 
-def cases(shared: Path, scale: float, names: list[str] | None = None) -> Iterator[Case]:
-    """Each misbehaviour in each program, in a step of its own."""
-    programs = prepared(shared, [name for name in NAMES if names is None or name in names])
-    number = max(1, round(len(MISBEHAVIOUR) * min(1.0, scale)))
-    for fault in [*MISBEHAVIOUR][:: max(1, len(MISBEHAVIOUR) // number)]:
-        row = 9 if fault in NOT_FINITE else 13 if fault in RUNS_AWAY else 15
-        for name, program in programs.items():
-            yield Case(row, name, f"{name}-{fault}", partial(misbehave, in_world(program), fault))
-
-
+@cache
 def in_world(program: Program) -> Program:
     """The program in a world that misbehaves when it is told to."""
 
@@ -182,8 +165,9 @@ def in_world(program: Program) -> Program:
     return replace(program, name=f"{program.name}-in-world", make=make)
 
 
-def misbehave(program: Program, fault: str, folder: Path) -> Verdict:
+def misbehave(faults: Sequence[str], program: Program, number: int, folder: Path) -> Verdict:
     """A run in a world that misbehaves, and the same command once it is mended."""
+    program, fault = in_world(program), faults[number]
     undisturbed(program)
     run_dir = folder / "run"
     step = str(random.Random(f"{program.name} {fault}").randint(2, LATEST_STEP))

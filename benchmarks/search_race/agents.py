@@ -4,8 +4,6 @@
 - wide: PPO over ranges as somebody gives them who knows nothing, where few draws are good.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from lactchain.search.agents import AgentSpecies, Arena
 from lactchain.search.evolution import Species
 from lactchain.search.members import Learnt
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
-from search_race.problems import Nursery, Problem
+from search_race.trials import Nursery, Problem
 
 
 @dataclass(frozen=True)
@@ -116,42 +114,24 @@ CARTPOLE = AgentProblem(
     subject=ZooPPOConfig(num_envs=8, num_steps=32),  # 256 rows: larger batches are drawn again
     space=SpaceConfig(
         [
-            "learning_rate",
-            "gamma",
-            "gae_lambda",
-            "clip_range",
-            "entropy_coef",
-            "max_grad_norm",
-            "batch_size",
-            "num_epochs",
+            "learning_rate", "gamma", "gae_lambda", "clip_range", "entropy_coef", "max_grad_norm",
+            "batch_size", "num_epochs",
         ],
         architectures=[[64], [64, 64], [256, 256]],
         activations=["tanh", "relu"],
     ),
     evolution=EvolutionConfig(
-        population_size=6,
-        tournament_size=3,
-        num_generations=1000,
-        steps_per_generation=2048,
-        num_episodes=2,
-        elite="generation",
-        survivors=0.34,
-        fewest_members=1,
-        patience=5,
+        population_size=6, tournament_size=3, num_generations=1000, steps_per_generation=2048,
+        num_episodes=2, elite="generation", survivors=0.34, fewest_members=1, patience=5,
         judge_champion=False,
         mutation=MutationConfig(
             weights={"none": 0.2, "hyper": 0.7, "architecture": 0.05, "activation": 0.05},
-            tunable_step=0.2,
-            num_tunables=9,
+            tunable_step=0.2, num_tunables=9,
         ),
     ),
-    target=475.0,
-    budget=400_000,
-    moment=2_000,
-    trial_steps=100_000,
-    report_steps=10_000,
+    target=475.0, budget=400_000, moment=2_000, trial_steps=100_000, report_steps=10_000,
     num_seeds=50,
-)
+)  # fmt: skip
 
 WIDE = AgentProblem(
     name="wide",
@@ -159,35 +139,16 @@ WIDE = AgentProblem(
     subject=WidePPOConfig(num_envs=8, num_steps=32, batch_size=64, num_epochs=10, hidden=(64,)),
     space=SpaceConfig(
         [
-            "learning_rate",
-            "gamma",
-            "gae_lambda",
-            "clip_range",
-            "entropy_coef",
-            "value_coef",
+            "learning_rate", "gamma", "gae_lambda", "clip_range", "entropy_coef", "value_coef",
             "max_grad_norm",
         ]
     ),
     evolution=EvolutionConfig(
-        population_size=24,
-        tournament_size=3,
-        num_generations=1000,
-        steps_per_generation=2048,
-        num_episodes=2,
-        elite="generation",
-        survivors=0.4,
-        fewest_members=2,
-        patience=4,
+        population_size=24, tournament_size=3, num_generations=1000, steps_per_generation=2048,
+        num_episodes=2, elite="generation", survivors=0.4, fewest_members=2, patience=4,
         judge_champion=False,
-        mutation=MutationConfig(
-            weights={"none": 0.2, "hyper": 0.8}, tunable_step=0.1, num_tunables=7
-        ),
+        mutation=MutationConfig({"none": 0.2, "hyper": 0.8}, tunable_step=0.1, num_tunables=7),
     ),
-    target=475.0,
-    budget=1_000_000,
-    moment=2_000,
-    trial_steps=20_000,
-    report_steps=5_000,
-    block=16,
-    num_seeds=20,
-)
+    target=475.0, budget=1_000_000, moment=2_000, trial_steps=20_000, report_steps=5_000,
+    block=16, num_seeds=20,
+)  # fmt: skip

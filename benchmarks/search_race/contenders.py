@@ -4,23 +4,18 @@
 - halving, hyperband: the same draws, given up by Optuna's pruners (reduction 3; Jamieson &
   Talwalkar 2016, Li et al. 2018);
 - tpe: Optuna's TPE (Bergstra et al. 2011), its settings: the first 10 draws are those of random;
-- tpe_hyperband: TPE with the pruner;
-- smac: SMAC3's random forests (Lindauer et al. 2022) by ask and tell, after the same 10 draws;
-  where the package is installed (`pip install smac`).
+- tpe_hyperband: TPE with the pruner.
 
 What a sampler learns from is the judgement at a trial's end.
 """
-
-from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
+from functools import partial
 from itertools import count
 from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -30,8 +25,7 @@ from lactchain.config.tunable import with_tunables
 from lactchain.errors import ConfigError
 from lactchain.search.evolution import Evolution
 from lactchain.search.mutations import choose_networks, first_accepted, searched_tunables
-from search_race.problems import Problem
-from search_race.trials import OutOfTime, Trials, searched_values
+from search_race.trials import OutOfTime, Problem, Trials, searched_values
 
 NUM_DRAWN = 10
 """Trials that samplers draw at random before they learn from them (Optuna's default)."""
@@ -165,90 +159,9 @@ class TPE(Pruned):
         return options[texts.index(self.trial.suggest_categorical(name, texts))]
 
 
-class SMAC(Drawn):
-    """SMAC3 after the first draws of random search."""
-
-    def __init__(self, problem: Problem, seed: int) -> None:
-        from ConfigSpace import Categorical, ConfigurationSpace, Float, Integer
-        from smac import HyperparameterOptimizationFacade, Scenario
-
-        super().__init__(problem, seed)
-        space, parts = problem.space, []
-        for name, wanted in searched_tunables(problem.subject, space.tunables).items():
-            kind = Integer if wanted.integer else Float
-            parts.append(kind(name, (wanted.low, wanted.high), log=wanted.log))
-        choices = {"hidden": space.architectures, "activation": space.activations}
-        self.choices = {name: options for name, options in choices.items() if options}
-        for name, options in self.choices.items():
-            parts.append(Categorical(name, [as_choice(option) for option in options]))
-        self.space = ConfigurationSpace(seed=seed, space=parts)
-        scenario = Scenario(
-            self.space, deterministic=True, n_trials=10**6, seed=seed, output_directory=mkdtemp()
-        )
-        draws = [self._drawn(number) for number in range(NUM_DRAWN)]
-        design = HyperparameterOptimizationFacade.get_initial_design(
-            scenario, n_configs=0, additional_configs=draws
-        )
-        self.smac = HyperparameterOptimizationFacade(
-            scenario, _never_called, initial_design=design, overwrite=True, logging_level=False
-        )
-        self.info: Any = None
-
-    def ask(self, number: int) -> Any:
-        """A draw, and later on what the forest proposes."""
-        from smac.runhistory.dataclasses import TrialInfo
-
-        if number < NUM_DRAWN:
-            self.info = TrialInfo(self._drawn(number), seed=0)
-            return super().ask(number)
-        return first_accepted(self._propose)
-
-    def hear(self, number: int, fitness: float, is_last: bool) -> bool:
-        """Tells the forest of the last judgement."""
-        if is_last:
-            self._tell(fitness)
-        return is_last
-
-    def _propose(self) -> Any:
-        self.info = self.smac.ask()
-        values, problem = dict(self.info.config), self.problem
-        config = choose_networks(
-            problem.subject,
-            problem.space,
-            lambda name, options: {as_choice(o): o for o in options}[str(values.pop(name))],
-        )
-        try:
-            return with_tunables(config, {name: _plain(value) for name, value in values.items()})
-        except ConfigError:
-            self._tell(0.0)
-            raise
-
-    def _tell(self, fitness: float) -> None:
-        """SMAC's forest sees the logarithms of costs, which must be above 0."""
-        from smac.runhistory.dataclasses import TrialValue
-
-        short = 1.1 * self.problem.target - max(fitness, 0.0)
-        self.smac.tell(self.info, TrialValue(cost=max(short, 1e-3)))
-
-    def _drawn(self, number: int) -> Any:
-        from ConfigSpace import Configuration
-
-        values = searched_values(self.problem, self.problem.drawn(self.seed, number))
-        choices = {name: as_choice(values[name]) for name in self.choices}
-        return Configuration(self.space, values=values | choices)
-
-
 def as_choice(value: Any) -> Any:
-    """A value as Optuna and SMAC can hold it: layers as text, numbers as they are."""
+    """A value as Optuna can hold it: layers as text, numbers as they are."""
     return str(value) if isinstance(value, list) else value
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
-
-
-def _never_called(config: Any, seed: int = 0) -> float:
-    raise NotImplementedError("SMAC is asked and told")
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -301,23 +214,13 @@ def _sampled(make: Callable[[Problem, int], Drawn]) -> Callable[[Problem, int, T
 CONTENDERS: dict[str, Callable[[Problem, int, Trials], Clock]] = {
     "evolution": evolve,
     "random": _sampled(Drawn),
-    "halving": _sampled(lambda problem, seed: Pruned(problem, seed, "halving")),
-    "hyperband": _sampled(lambda problem, seed: Pruned(problem, seed, "hyperband")),
+    "halving": _sampled(partial(Pruned, pruner="halving")),
+    "hyperband": _sampled(partial(Pruned, pruner="hyperband")),
     "tpe": _sampled(TPE),
-    "tpe_hyperband": _sampled(lambda problem, seed: TPE(problem, seed, "hyperband")),
-    "smac": _sampled(SMAC),
+    "tpe_hyperband": _sampled(partial(TPE, pruner="hyperband")),
 }
 NAMES = {
-    "evolution": "our evolution",
-    "random": "random search",
-    "halving": "successive halving",
-    "hyperband": "Hyperband",
-    "tpe": "TPE",
-    "tpe_hyperband": "TPE with Hyperband",
-    "smac": "SMAC",
-}
-
-
-def installed() -> list[str]:
-    """The contenders that can race here."""
-    return [name for name in CONTENDERS if name != "smac" or find_spec("smac")]
+    "evolution": "our evolution", "random": "random search", "halving": "successive halving",
+    "hyperband": "Hyperband", "tpe": "TPE", "tpe_hyperband": "TPE with Hyperband", "smac": "SMAC",
+}  # fmt: skip
+"""Of SMAC (Lindauer et al. 2022) there are runs, and no code any more."""

@@ -5,8 +5,6 @@ newcomer begins with it. A round is pairs of its own completions, ranked by retu
 them; its judgement is greedy episodes from every start state.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -34,7 +32,7 @@ from lactchain.stages.search import STAGES, LanguageConfig
 from lactchain.stages.train_bc import BehaviorConfig, TrainBCConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain_extras.language_search.actors import LanguageSpecies, Weights
-from search_race.problems import Nursery, Problem
+from search_race.trials import Nursery, Problem
 
 MOST_ROUNDS = 100
 """Of a trial, at most; ids of rounds are unique below."""
@@ -145,12 +143,8 @@ LANGUAGE = LanguageProblem(
     title="GridWorld 3 × 3, a tiny actor by SimPO",
     subject=TrainSimPOConfig(
         environment=EnvironmentConfig(
-            kwargs={"size": 3},
-            template="{x} {y} {orientation} {goal_x} {goal_y}",
-            max_chain_length=7,
-            max_chains=3,
-            invalid_penalty=-1.0,
-            chain_cost=0.02,
+            kwargs={"size": 3}, template="{x} {y} {orientation} {goal_x} {goal_y}",
+            max_chain_length=7, max_chains=3, invalid_penalty=-1.0, chain_cost=0.02,
         ),
         actor=ActorConfig(dtype="float32", max_new_tokens=12, lora=LoraSettings()),
         preferences=PreferenceConfig(
@@ -160,43 +154,25 @@ LANGUAGE = LanguageProblem(
     ),
     space=SpaceConfig(
         [
-            "training.learning_rate",
-            "simpo.beta",
-            "simpo.target_margin",
-            "simpo.nll_weight",
+            "training.learning_rate", "simpo.beta", "simpo.target_margin", "simpo.nll_weight",
             "actor.lora.r",
         ]
     ),
     evolution=EvolutionConfig(
-        population_size=6,
-        tournament_size=3,
-        num_generations=1000,
+        population_size=6, tournament_size=3, num_generations=1000, survivors=0.5,
+        fewest_members=2, patience=4,
         elite="champion",  # a round too many spoils an actor
-        survivors=0.5,
-        fewest_members=2,
-        patience=4,
-        mutation=MutationConfig(
-            weights={"none": 0.2, "hyper": 0.8}, tunable_step=0.2, num_tunables=5
-        ),
+        mutation=MutationConfig({"none": 0.2, "hyper": 0.8}, tunable_step=0.2, num_tunables=5),
     ),
-    target=0.6,
-    budget=230_400,
-    moment=1_000,
-    trial_steps=23_040,
-    report_steps=4_608,
+    target=0.6, budget=230_400, moment=1_000, trial_steps=23_040, report_steps=4_608,
     num_seeds=10,
     shape=TinyModelConfig(
-        hidden_size=64,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        intermediate_size=192,
-        vocab_size=400,
-        initializer_range=0.1,
+        hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, intermediate_size=192,
+        vocab_size=400, initializer_range=0.1,
     ),
     cloning=TrainBCConfig(
         behavior=BehaviorConfig(num_chains=12_000, competent_fraction=0.2, max_random_length=3),
         training=TrainingConfig(learning_rate=3e-3, batch_size=64, num_epochs=2),
     ),
     evaluation=EvaluationConfig(num_envs=512, num_samples=0),
-)
+)  # fmt: skip

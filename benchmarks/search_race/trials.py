@@ -1,22 +1,88 @@
-"""Trials, each played once and written down, however many contenders look at it.
+"""Problems, and their trials: each is played once, however many contenders look at it.
+
+Test seeds are 0, 1, …; every setting was chosen on seeds from 100 on, which no table shows.
 
 A trial is known by its seed, its number and its config; what it comes to depends on nothing else,
 so random search and whatever prunes the same random draws share their trials. A trial is not played
 beyond its first certified judgement, since nobody's clock runs longer.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from lactchain.config.tunable import tunable_values
+from lactchain.search.evolution import Species
+from lactchain.search.mutations import draw_config
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.storage.files import append_json_lines, read_json_lines, write_json_lines
-from search_race.problems import Nursery, Problem
+
+
+class Nursery(Protocol):
+    """Trains and judges agents round by round, each from the start."""
+
+    def begin(self, config: Any, number: int) -> Any:
+        """An agent that has not trained yet; the number gives it chance of its own."""
+
+    def train(self, agents: list[Any], num_steps: int) -> list[int]:
+        """Lets agents that began together train for so many steps each; the steps played."""
+
+    def judge(self, agents: list[Any]) -> list[tuple[float, int]]:
+        """Mean return and steps of each agent's greedy episodes."""
+
+    def certify(self, agent: Any) -> float:
+        """Mean return of an agent's fresh episodes, which nobody counts."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A search, and the terms on which all contenders search.
+
+    Attributes:
+        subject: the config whose tunables are searched.
+        target: mean return of fresh, uncounted episodes that certifies an agent.
+        budget: environment steps of a run at most, of training and of judging.
+        moment: steps between two moments at which contenders may show an agent.
+        trial_steps: what a trial trains at most.
+        report_steps: what a trial trains between two of its judgements; not below `moment`.
+        block: random trials that are trained side by side, as members of one population.
+        num_seeds: test seeds.
+    """
+
+    name: str
+    title: str
+    subject: Any
+    space: SpaceConfig
+    evolution: EvolutionConfig
+    target: float
+    budget: int
+    moment: int
+    trial_steps: int
+    report_steps: int
+    block: int = 1
+    num_seeds: int = 20
+
+    @property
+    def num_reports(self) -> int:
+        """Judgements of a trial that nobody gives up."""
+        return -(-self.trial_steps // self.report_steps)
+
+    def drawn(self, seed: int, number: int) -> Any:
+        """The config of a random trial, the same for every contender of the seed."""
+        return draw_config(self.subject, self.space, np.random.default_rng([seed, number]))
+
+    def nursery(self, seed: int, folder: Path) -> Nursery:
+        """Where the trials of a seed are trained and judged."""
+        raise NotImplementedError
+
+    def species(self, seed: int, folder: Path) -> Species:
+        """What evolves."""
+        raise NotImplementedError
 
 
 class Report(NamedTuple):
@@ -96,10 +162,7 @@ class Trials:
         """Random trials with neighbouring numbers, as members of one population."""
         numbers = range(first, first + self.problem.block)
         configs = {number: self.problem.drawn(seed, number) for number in numbers}
-        trials = [
-            Trial(seed, number, searched_values(self.problem, config))
-            for number, config in configs.items()
-        ]
+        trials = [Trial(seed, n, searched_values(self.problem, c)) for n, c in configs.items()]
         for _ in self._play(configs, trials):
             pass
         self._write(trials)

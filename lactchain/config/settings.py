@@ -396,5 +396,6 @@ class SimPOConfig(Bounded):
     """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
     target_kl: Positive | None = None
     """How far a training may move the policy: KL(sampling || new), in nats a completion, estimated
-    after each update on 32 of the policy's own completions. The update that would go farther is
-    shortened, and the rate of all others halved; at the third time the training ends. Null: no bound; the distance is measured at the end."""
+    after each update on 32 of the policy's own completions. An update that would go farther is
+    shortened, and the rate of those to come halved; at the third time the training ends. Null: no
+    bound; the distance is measured at the end."""
