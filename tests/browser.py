@@ -23,13 +23,7 @@ def chromium():
 
 
 class Visit:
-    """A page that was opened from disk, what it said, and what it asked for.
-
-    Attributes:
-        page: Playwright's.
-        messages: of the console, and uncaught errors.
-        requests: addresses, the page's own first.
-    """
+    """A page opened from disk, what it said (errors too), and the addresses it asked for."""
 
     def __init__(self, browser, path, width=1400, height=900, scheme="light", **options) -> None:
         self.context = browser.new_context(

@@ -60,7 +60,7 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny actor and encoder."""
     from script_setups import build_weights
@@ -68,7 +68,15 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_weights(tmp_path_factory.mktemp("weights"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def finished(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gives the folder of a script's finished run, which no test may change."""
+    from script_setups import finished_runs
+
+    return finished_runs(weights, tmp_path_factory.mktemp)
+
+
+@pytest.fixture(scope="session")
 def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Adapters of the actor: two of rank 2, one of rank 4."""
     from serving_setups import draw_adapters

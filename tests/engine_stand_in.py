@@ -50,13 +50,9 @@ def refusal(status: int, words: str) -> Answer:
 
 
 class Server:
-    """HTTP/1.1 over a socket; a subclass says what is answered.
+    """HTTP/1.1 over a socket; a subclass says what is answered."""
 
-    Attributes:
-        url: where it is, while it serves.
-    """
-
-    url = ""
+    url = ""  # where it is, while it serves
 
     async def answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
         """The answer to a request; None: the connection breaks."""
@@ -94,7 +90,6 @@ class Script(Server):
     asked: int = 0
 
     async def answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
-        """The next answer."""
         self.asked += 1
         return self.answers[min(self.asked, len(self.answers)) - 1]
 
@@ -103,38 +98,24 @@ class Silent(Script):
     """Takes every request, and answers none."""
 
     async def answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
-        """None; it waits for an hour."""
         self.asked += 1
         await asyncio.sleep(3600)
 
 
 @dataclass
 class Engine(Server):
-    """What the server does.
+    """What the server does."""
 
-    Attributes:
-        model: the folder of the base.
-        grammar: of constrained completions.
-        faults: share of the requests that fail, are cut or delayed.
-        key: that requests must show, if any.
-        max_rank: of adapters; 0: it takes none.
-        flags: what it says that it was started with.
-        changes: to each choice, as a broken engine would make them.
-        adapters: the folders of those that are loaded, by name.
-        log: what was loaded, and unloaded.
-        answered: how many requests, by path.
-    """
-
-    model: Path
-    grammar: ChainGrammar
-    faults: float = 0.0
-    key: str = ""
-    max_rank: int = 64
-    flags: dict[str, Any] = field(default_factory=dict)
-    changes: dict[str, Any] = field(default_factory=dict)
-    adapters: dict[str, str] = field(default_factory=dict)
-    log: list[str] = field(default_factory=list)
-    answered: Counter[str] = field(default_factory=Counter)
+    model: Path  # the folder of the base
+    grammar: ChainGrammar  # of constrained completions
+    faults: float = 0.0  # share of the requests that fail, are cut or delayed
+    key: str = ""  # that requests must show, if any
+    max_rank: int = 64  # of adapters; 0: it takes none
+    flags: dict[str, Any] = field(default_factory=dict)  # that it says it was started with
+    changes: dict[str, Any] = field(default_factory=dict)  # to each choice, as of a broken engine
+    adapters: dict[str, str] = field(default_factory=dict)  # the folders of those loaded, by name
+    log: list[str] = field(default_factory=list)  # what was loaded, and unloaded
+    answered: Counter[str] = field(default_factory=Counter)  # how many requests, by path
 
     def __post_init__(self) -> None:
         self._waiting: list[tuple[dict[str, Any], asyncio.Future[Answer]]] = []
@@ -233,28 +214,25 @@ class Engine(Server):
             kind = (asked["model"], pattern, asked["temperature"], asked["max_tokens"])
             alike.setdefault(kind, []).append((asked, future))
         for (model, *kind), group in alike.items():
-            if model != "base" and model not in self.adapters:
-                replies = [refusal(404, f"The model `{model}` does not exist.")] * len(group)
-            else:
-                try:
-                    with ONE_AT_A_TIME:
-                        actor = self._actor(self.adapters.get(model), *kind)
-                        replies = self._complete(actor, group)
-                except Exception as error:  # noqa: BLE001  - the client is told of every kind
-                    replies = [refusal(400, repr(error))] * len(group)
-            for (_, future), reply in zip(group, replies, strict=True):
+            for (_, future), reply in zip(group, self._replies(model, kind, group), strict=True):
                 if not future.done():
                     future.set_result(reply)
+
+    def _replies(self, model: str, kind: list, group: list) -> list[Answer]:
+        if model != "base" and model not in self.adapters:
+            return [refusal(404, f"The model `{model}` does not exist.")] * len(group)
+        try:
+            with ONE_AT_A_TIME:
+                return self._complete(self._actor(self.adapters.get(model), *kind), group)
+        except Exception as error:  # noqa: BLE001  - the client is told of every kind
+            return [refusal(400, repr(error))] * len(group)
 
     def _complete(self, actor: LanguageActor, group: list) -> list[Answer]:
         prompts, seeds = ([asked[key] for asked, _ in group] for key in ("prompt", "seed"))
         assert all(0 <= seed < 2**63 for seed in seeds)
-        return [
-            answer(200, {"id": "cmpl", "choices": [self._choice(actor, prompt, completion)]})
-            for prompt, completion in zip(
-                prompts, actor.decoder.sample(prompts, seeds), strict=True
-            )
-        ]
+        said = zip(prompts, actor.decoder.sample(prompts, seeds), strict=True)
+        choices = (self._choice(actor, prompt, completion) for prompt, completion in said)
+        return [answer(200, {"id": "cmpl", "choices": [choice]}) for choice in choices]
 
     def _choice(self, actor: LanguageActor, prompt: list[int], completion: Any) -> dict[str, Any]:
         ids = completion.token_ids
@@ -273,12 +251,9 @@ class Engine(Server):
     ) -> LanguageActor:
         assert pattern in (None, self.grammar.pattern), pattern
         config = SamplerConfig(
-            str(self.model),
-            adapter=adapter,
+            str(self.model), adapter=adapter, temperature=temperature, max_new_tokens=max_tokens,
             decoding="free" if pattern is None else "constrained",
-            temperature=temperature,
-            max_new_tokens=max_tokens,
-        )
+        )  # fmt: skip
         return LanguageActor.from_config(config, self.grammar)
 
 

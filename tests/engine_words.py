@@ -90,6 +90,5 @@ def amiss(asked: Any, known: Known) -> str:
         return "expected an object"
     if unknown := asked.keys() - known.keys():
         return f"unknown field {min(unknown)}"
-    return next(
-        (f"{name}: {value!r}" for name, value in asked.items() if not known[name](value)), ""
-    )
+    wrong = (f"{name}: {value!r}" for name, value in asked.items() if not known[name](value))
+    return next(wrong, "")

@@ -77,9 +77,8 @@ class GridRun:
         values = tuple(self.values[number].tolist())
         write_run(folder / "critic", environment, 15, {"loss": 0.1}, 1000 * number)
         exact = tuple(self.optimal.tolist())
-        write_values(
-            folder / "critic/values.json", StateValues(tuple(self.states), values, exact, GAMMA)
-        )
+        told = StateValues(tuple(self.states), values, exact, GAMMA)
+        write_values(folder / "critic/values.json", told)
         pairs, dropped = make_pairs([self._candidates(n) for n in range(0, 60, 7)])
         summary = {f"pairs/dropped_{reason}": count for reason, count in dropped.items()}
         summary["pairs/dropped_margin"] = 3 * number
@@ -112,9 +111,8 @@ class GridRun:
             if luck > 0.98:
                 return NONSENSE
             if luck < skill:
-                return self.env.grammar.render(
-                    self.best[self.model.row(self.env.view.get_state(self.env.env))]
-                )
+                state = self.env.view.get_state(self.env.env)
+                return self.env.grammar.render(self.best[self.model.row(state)])
             return self.env.grammar.render([1] * int(self.draw.integers(1, 4)))
 
         return completion

@@ -78,25 +78,31 @@ def write_gguf(
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_vocab_size(shape.vocab_size)
     if tokenizer is not None:
-        _add_tokenizer(writer, tokenizer, pre, eos)
+        add_tokenizer(writer, tokenizer, pre, eos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.num_hidden_layers)
+    q8 = gguf.GGMLQuantizationType.Q8_0
     for name, weight in model.state_dict().items():
-        if name != "lm_head.weight":
-            _add_weight(writer, name, weight, shape, quantised)
+        theirs, values = names.get_name(name, [".weight"]), paired(name, weight, shape).numpy()
+        if name == "lm_head.weight":
+            continue  # it is that of the embedding
+        if quantised and weight.ndim == 2:
+            writer.add_tensor(theirs, gguf.quants.quantize(values, q8), raw_dtype=q8)
+        else:
+            writer.add_tensor(theirs, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _add_tokenizer(
+def add_tokenizer(
     writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, pre: str, eos: str
 ) -> None:
     vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    backend = tokenizer.backend_tokenizer.to_str()
-    merges = json.loads(backend)["model"]["merges"]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(vocabulary)
@@ -108,34 +114,11 @@ def _add_tokenizer(
     writer.add_add_bos_token(False)
 
 
-NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "model.layers.": "blk.",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "post_attention_layernorm": "ffn_norm",
-    "input_layernorm": "attn_norm",
-}
-
-
-def _add_weight(
-    writer: gguf.GGUFWriter, name: str, weight: torch.Tensor, shape: LlamaConfig, quantised: bool
-) -> None:
+def paired(name: str, weight: torch.Tensor, shape: LlamaConfig) -> torch.Tensor:
+    """A weight as llama.cpp has it."""
     heads = {"q_proj": shape.num_attention_heads, "k_proj": shape.num_key_value_heads}
     for part, number in heads.items():
         if part in name:
             halves = weight.reshape(number, 2, shape.head_dim // 2, -1)
             weight = halves.transpose(1, 2).reshape(weight.shape)
-    for ours, theirs in NAMES.items():
-        name = name.replace(ours, theirs)
-    if quantised and weight.ndim == 2:
-        kind = gguf.GGMLQuantizationType.Q8_0
-        writer.add_tensor(name, gguf.quants.quantize(weight.numpy(), kind), raw_dtype=kind)
-    else:
-        writer.add_tensor(name, weight.numpy())
+    return weight

@@ -10,11 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Page:
-    """A page of Markdown.
-
-    Attributes:
-        path: where it is, from the repository on.
-    """
+    """A page of Markdown, by its path from the repository on."""
 
     path: str
 

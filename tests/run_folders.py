@@ -10,18 +10,12 @@ import numpy as np
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import (
     CompletionValues,
-    EpisodeResult,
-    StateValues,
-    write_episodes,
     write_values,
 )
-from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.trajectories import write_trajectories
-from lactchain.environments.exact import optimal_chains, optimal_values
-from lactchain.environments.exact import shortest_paths as path_lengths
+from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.environments.views import tabular_model
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import Action, Trajectory
 from lactchain_extras.wordle.policies import ConsistentWords
@@ -77,7 +71,7 @@ def hostile_trajectory() -> Trajectory:
 
 
 def write_run(
-    directory: Path, config: dict, num_records: int, summary: dict | None = None, start: float = 0
+    directory: Path, config: dict, num_records: int, summary: dict | None = None, start=0
 ):
     """The files that every run has; curves that fall and rise."""
     directory.mkdir(parents=True)
@@ -99,40 +93,6 @@ def write_run(
         write_with_manifest(directory / "summary.json", json.dumps(summary).encode(), {})
 
 
-def write_grid_run(directory: Path, num_episodes: int = 12, kwargs: dict | None = None) -> Path:
-    """A pipeline on the grid: a warm start and two rounds of critic and SimPO."""
-    config = EnvironmentConfig(
-        GRID.id, kwargs or {}, GRID.template, max_chains=GRID.max_chains, invalid_penalty=-0.1
-    )
-    environment = {"id": config.id, "kwargs": config.kwargs, "template": config.template}
-    summary = {"seed": 0, "success_rate_before": 0.35, "success_rate_after": 0.99, "num_pairs": 40}
-    write_run(directory, {"run": {"seed": 0}, "environment": environment}, 4, summary)
-    for n, stage in enumerate(("warm_start", "round_1/critic", "round_1/simpo", "round_2/critic")):
-        write_run(directory / stage, {"environment": environment}, 30, {"loss": 0.5}, 1000 * n)
-    write_run(directory / "round_2/simpo", {"environment": environment}, 12, start=4000)
-    env, draw = make_language_env(config), np.random.default_rng(0)
-    model = tabular_model(env.env)
-    states, exact = model.non_terminal_states, optimal_values(model, GAMMA)
-    best, lengths = optimal_chains(model, config.max_chain_length), path_lengths(model)
-    critic = exact + draw.normal(0, 0.03, len(exact))
-    write_values(
-        directory / "values.json",
-        StateValues(tuple(states), tuple(critic.tolist()), tuple(exact.tolist()), GAMMA),
-    )
-    after, before = _results(states, lengths, draw, 0.98), _results(states, lengths, draw, 0.35)
-    write_episodes(directory / "episodes.json", after)
-    write_episodes(directory / "episodes_before.json", before)
-    say = _completions(env, model, best, draw)
-    starts = draw.choice(len(states), num_episodes)
-    episodes = [
-        play(env, say(n), seed, states[n], "actor") for seed, n in enumerate(starts.tolist())
-    ]
-    write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
-    pairs, _ = make_pairs([_candidates(states[n], draw) for n in starts])
-    write_pairs(directory / "round_2/simpo/pairs/000000.parquet", pairs)
-    return directory
-
-
 def write_maze_run(directory: Path) -> Path:
     """A run in LMRL-Gym's maze: what each move is worth, a way to the goal, one that wanders."""
     write_run(directory, {"environment": {"id": MAZE.id, "extractor": MAZE.extractor}}, 3)
@@ -145,16 +105,12 @@ def write_maze_run(directory: Path) -> Path:
     q = (model.reward + 0.99 * all_values[model.next_state])[model.non_terminal, :, 0]
     states = tuple(model.non_terminal_states)
     completions = tuple(env.grammar.render([action]) for action in range(4))
-    told = CompletionValues(
-        states, completions, tuple(values), tuple(map(tuple, q - values[:, None]))
-    )
+    advantages = tuple(map(tuple, q - values[:, None]))
+    told = CompletionValues(states, completions, tuple(values), advantages)
     write_values(directory / "completion_values.json", told)
-    episodes = [
-        play(env, lambda text: optimal.act([text], [0])[0].text, 0, states[0], "optimal"),
-        play(
-            env, lambda text: wandering.act([text], [next(seeds)])[0].text, 1, states[0], "random"
-        ),
-    ]
+    said = {"optimal": lambda text: optimal.complete(text, 0)}
+    said["random"] = lambda text: wandering.complete(text, next(seeds))
+    episodes = [play(env, say, n, states[0], name) for n, (name, say) in enumerate(said.items())]
     write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     return directory
 
@@ -181,45 +137,3 @@ def write_text_run(directory: Path) -> Path:
     episodes = [play(env, lambda _: next(completions), seed) for seed in range(3)]
     write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     return directory
-
-
-def _results(states, lengths, draw, rate) -> list[EpisodeResult]:
-    return [
-        EpisodeResult(
-            state=state,
-            success=bool(draw.random() < rate ** (length / 5)),
-            num_chains=int(draw.integers(1, 4)),
-            num_actions=int(length + draw.integers(0, 3)),
-            shortest=int(length),
-        )
-        for state, length in zip(states, lengths, strict=True)
-    ]
-
-
-def _completions(env, model, best, draw):
-    """For a start state a policy that is right, random or unparsable by turns."""
-
-    def policy_from(start: int):
-        def completion(_: str) -> str:
-            luck = draw.random()
-            if luck < 0.1:
-                return "I would rather <b>not</b> $ay"
-            if luck < 0.7:
-                return env.grammar.render(draw.integers(0, 2, draw.integers(1, 6)).tolist())
-            state = env.view.get_state(env.env)
-            return env.grammar.render(best[model.row(state)])
-
-        return completion
-
-    return policy_from
-
-
-def _candidates(state, draw) -> Candidates:
-    texts = ('["move forward"]', '["turn left", "move forward"]', "nonsense")
-    return Candidates(
-        observation="{x} {y} {orientation} {goal_x} {goal_y}".format(**state),
-        actions=tuple(Action(text, (n,)) for n, text in enumerate(texts)),
-        returns=tuple(draw.random(3).tolist()),
-        advantages=tuple(draw.normal(size=3).tolist()),
-        state=state,
-    )

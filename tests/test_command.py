@@ -39,18 +39,13 @@ def test_alone_it_lists_every_script_in_a_line_within_a_second():
     assert command.overview() == alone.stdout
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_a_name_stands_for_the_shipped_file(file):
-    for words in (["--config", file.stem, "--a", "1"], [f"--config={file.stem}", "--a", "1"]):
-        assert shipped.with_files(file.parent.name, words) == ["--config", str(file), "--a", "1"]
-
-
-def test_names_are_read_after_the_option_alone_and_paths_stay():
-    words = ["--config", "gridworld_tiny", "--config", "./mine", "--run.run_dir", "gridworld_tiny"]
-    words += ["--config", "a/b.yaml", "--config=c.yaml"]
-    read = shipped.with_files("evaluate", words)
-    assert read[1] == str(shipped.CONFIGS / "evaluate" / "gridworld_tiny.yaml")
-    assert read[2:] == [*words[2:8], "--config", "c.yaml"]
+def test_a_name_stands_for_the_shipped_file_after_the_option_alone_and_paths_stay():
+    for file in FILES:
+        for words in (["--config", file.stem, "--a", "1"], [f"--config={file.stem}", "--a", "1"]):
+            read = shipped.with_files(file.parent.name, words)
+            assert read == ["--config", str(file), "--a", "1"]
+    words = ["--config", "./mine", "--run.run_dir", "gridworld_tiny", "--config", "a/b.yaml"]
+    assert shipped.with_files("evaluate", words) == words
 
 
 def test_an_unknown_name_lists_those_there_are():
@@ -59,18 +54,14 @@ def test_an_unknown_name_lists_those_there_are():
     with pytest.raises(ConfigError, match=r"no such command; did you mean train_critic or"):
         shipped.script("train_critc")
     refused = run("evaluate", "--config", "tiny")
-    assert refused.returncode == 2 and refused.stdout == ""
-    assert re.fullmatch(
-        r"error: --config tiny: expected a file, or one of [^\n]+\n", refused.stderr
-    )
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert re.fullmatch(r"error: --config tiny: expected a file, or one of .+\n", refused.stderr)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_gives_commands_that_it_takes(name):
     said = command.usage(name, command.runpy.run_path(str(shipped.script(name)))["__doc__"])
-    assert "scripts/" not in said and ".yaml" not in said.replace("/cuda_bf16.yaml", "").replace(
-        "/multi_gpu.yaml", ""
-    )
+    assert "scripts/" not in said
     commands = re.findall(rf"lactchain {name} (.+)", re.sub(r"\s*\\\n\s*", " ", said))
     assert len(commands) >= 2
     for words in map(shlex.split, commands):
@@ -89,11 +80,8 @@ def test_a_run_is_reported_by_its_folder_alone(tmp_path):
     folder = write_text_run(tmp_path / "run")
     reported = run("report", str(folder), cwd=tmp_path)
     assert (reported.returncode, reported.stderr) == (0, "")
-    assert (
-        reported.stdout.strip() == str(folder / "report.html") and (folder / "report.html").exists()
-    )
-    elsewhere = run("report", str(folder), "--output", "other.html", cwd=tmp_path)
-    assert elsewhere.returncode == 0 and (tmp_path / "other.html").is_file()
+    assert Path(reported.stdout.strip()) == folder / "report.html"
+    assert (folder / "report.html").exists()
 
 
 def test_it_says_where_the_configurations_are():

@@ -55,24 +55,15 @@ def test_defaults_lose_to_files_and_files_to_the_command_line(tmp_path):
     config = parse(Config, ["--config", first, "--config", second, "--run.threads", "4"])
     assert (config.run.seed, config.run.threads, config.critic.gamma) == (2, 4, 0.5)
     assert config.environment == settings.EnvironmentConfig()
-
-
-def test_what_one_command_sets_is_unknown_to_the_next():
-    argv = ["--critic.lora.r", "8", "--actor.lora", "null", "--training.extra.x", "1"]
-    assert parse(Config, argv) != Config()
-    assert parse(Config, []) == Config()
+    assert parse(Config, []) == Config()  # which knows nothing of the command before
 
 
 def test_scientific_notation_is_a_number(tmp_path):
-    path = write(
-        tmp_path / "a.yaml", "training: {learning_rate: 1e-5, extra: {adam_epsilon: 1.5e3}}"
-    )
-    training = parse(Config, ["--config", path]).training
+    text = "training: {learning_rate: 1e-5, extra: {adam_epsilon: 1.5e3}}"
+    words = ["--config", write(tmp_path / "a.yaml", text), "--training.extra.adam_beta2", "95e-2"]
+    training = parse(Config, words).training
     assert training.learning_rate == 1e-5
-    assert training.extra == {"adam_epsilon": 1500.0}
-    assert parse(Config, ["--training.extra.adam_beta2", "95e-2"]).training.extra == {
-        "adam_beta2": 0.95
-    }
+    assert training.extra == {"adam_epsilon": 1500.0, "adam_beta2": 0.95}
 
 
 @pytest.mark.parametrize("steps", ["0", "-1", "1.5", "abc", "null", "true"])
@@ -83,58 +74,44 @@ def test_how_often_is_logged_is_checked_before_anything_runs(steps):
 
 def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
     assert parse(Config, ["--critic.lora.r", "8"]).critic.lora == settings.LoraSettings(r=8)
+    assert parse(Config, ["--actor.lora.alpha", "3"]).actor.lora == settings.LoraSettings(4, 3.0)
     assert parse(Config, ["--actor.lora", "null"]).actor.lora is None
-    closed = write(tmp_path / "a.yaml", "actor: {lora: null}")
-    assert parse(Config, ["--config", closed]).actor.lora is None
+    closed = write(tmp_path / "a.yaml", "run: null\nactor: {lora: null}")
+    config = parse(Config, ["--config", closed, "--run.run_dir", "x"])
+    assert (config.actor.lora, config.run) == (None, settings.RunConfig(run_dir="x"))
     opened = write(tmp_path / "b.yaml", "critic: {lora: {r: 8}}")
     lora = parse(Config, ["--config", opened, "--critic.lora.alpha", "3"]).critic.lora
     assert lora == settings.LoraSettings(r=8, alpha=3.0)
 
 
-def test_part_of_an_optional_part_keeps_its_other_defaults(tmp_path):
-    assert parse(Config, ["--actor.lora.alpha", "3"]).actor.lora == settings.LoraSettings(4, 3.0)
-
-
 @pytest.mark.parametrize(
-    ("argv", "yaml", "expected"),
+    ("given", "expected"),
     [
-        (["--critic.gama", "1"], "", "critic.gama: no such key; did you mean critic.gamma"),
-        (["--seed", "1"], "", "seed: no such key; did you mean run.seed"),
-        (["--gamma", "1"], "", "gamma: no such key; did you mean critic.gamma?"),
-        (["--actor.strategy", "founder"], "", "got 'founder'; did you mean founding?"),
-        (["--actor.strategy", "xyzzy"], "", "actor.strategy: expected one of none, direct, "),
-        (["--critic.lora.rank", "1"], "", "critic.lora.rank: no such key"),
-        ([], "critic: {gama: 1}", "critic.gama: no such key; did you mean critic.gamma"),
-        ([], "critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
-        ([], "zzz: 1", "zzz: no such key"),
-        (["--run.seed", "x"], "", "run.seed: expected int, got x"),
-        (["--run.seed", "1.5"], "", "run.seed: expected int, got 1.5"),
-        ([], "run: {seed: true}", "run.seed: expected int, got True"),
-        (["--critic.lora.r", "x"], "", "critic.lora.r: expected int, got x"),
-        ([], "critic: {lora: {r: x}}", "critic.lora.r: expected int, got x"),
-        (
-            ["--critic.mode", "q"],
-            "",
-            "critic.mode: expected Literal['value', 'action_value'], got q",
-        ),
-        (["--critic.gamma", "3"], "", "critic.gamma: expected a number in (0, 1], got 3.0"),
-        (["--critic.lora.r", "0"], "", "critic.lora.r: expected at least 1, got 0"),
-        ([], "[1, 2]", "expected a YAML mapping, got list"),
-        ([], "a: [", "expected YAML"),
-        (["--config", "nowhere.yaml"], "", "nowhere.yaml: expected a YAML file"),
-        (["stray"], "", "stray"),
+        ("--critic.gama 1", "critic.gama: no such key; did you mean critic.gamma"),
+        ("--seed 1", "seed: no such key; did you mean run.seed"),
+        ("--run.see 3", "run.see: no such key"),
+        ("--actor.strategy founder", "got 'founder'; did you mean founding?"),
+        ("--actor.strategy xyzzy", "actor.strategy: expected one of none, direct, "),
+        ("--critic.lora.rank 1", "critic.lora.rank: no such key"),
+        ("critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
+        ("zzz: 1", "zzz: no such key"),
+        ("--run.seed 1.5", "run.seed: expected int, got 1.5"),
+        ("run: {seed: true}", "run.seed: expected int, got True"),
+        ("--critic.lora.r x", "critic.lora.r: expected int, got x"),
+        ("critic: {lora: {r: x}}", "critic.lora.r: expected int, got x"),
+        ("--critic.mode q", "critic.mode: expected Literal['value', 'action_value'], got q"),
+        ("--critic.gamma 3", "critic.gamma: expected a number in (0, 1], got 3.0"),
+        ("[1, 2]", "expected a YAML mapping, got list"),
+        ("--config nowhere.yaml", "nowhere.yaml: expected a YAML file"),
+        ("--stray stray", "stray"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_key(tmp_path, argv, yaml, expected):
-    files = ["--config", write(tmp_path / "a.yaml", yaml)] if yaml else []
+def test_a_mistake_is_one_line_that_names_the_key(tmp_path, given, expected):
+    """In a file, or on the command line."""
+    argv = given.split() if given[:2] == "--" else ["--config", write(tmp_path / "a.yaml", given)]
     with pytest.raises(ConfigError, match="^[^\n]*$") as error:
-        parse(Config, [*files, *argv])
+        parse(Config, argv)
     assert expected in str(error.value)
-
-
-def test_abbreviations_are_refused():
-    with pytest.raises(ConfigError, match="run.see: no such key"):
-        parse(Config, ["--run.see", "3"])
 
 
 def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
@@ -158,26 +135,18 @@ def test_modules_are_named_on_the_command_line_and_are_no_setting():
 
 
 def test_help_says_what_each_field_means(capsys):
-    with pytest.raises(SystemExit) as ending:
+    with pytest.raises(SystemExit, match="0"):
         parse(Config, ["--help"], description="First line.\n\n  kept indentation")
     shown = capsys.readouterr().out
-    assert ending.value.code == 0
     assert "First line.\n\n  kept indentation" in shown
     assert "Discount, in (0, 1]." in shown
-
-
-def test_printed_configuration_is_a_configuration(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        parse(Config, ["--critic.gamma", "0.5", "--print_config"])
-    path = write(tmp_path / "a.yaml", capsys.readouterr().out)
-    assert parse(Config, ["--config", path]) == parse(Config, ["--critic.gamma", "0.5"])
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 NUMBERS = st.floats(1e-300, 1e300)
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=12, deadline=None)
 @given(
     text=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
     rate=NUMBERS,
@@ -214,29 +183,27 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch
         settings.RunConfig(report_to=["wandb"])
 
 
-@pytest.mark.parametrize(
-    ("config_class", "arguments"),
-    [
-        (settings.RunConfig, {"seed": -1}),
-        (settings.RunConfig, {"report_to": ["mlflow"]}),
-        (settings.EnvironmentConfig, {"invalid_penalty": 0.1}),
-        (settings.EnvironmentConfig, {"max_chains": 0}),
-        (settings.LoraSettings, {"r": 0}),
-        (settings.ActorConfig, {"temperature": -0.1}),
-        (settings.CriticConfig, {"gamma": 0.0}),
-        (settings.CriticConfig, {"gamma": float("nan")}),
-        (settings.TrainingConfig, {"learning_rate": float("nan")}),
-        (settings.TrainingConfig, {"max_steps": 0}),
-        (settings.CollectConfig, {"num_envs": 0}),
-        (settings.PreferenceConfig, {"num_candidates": 1}),
-        (settings.SimPOConfig, {"beta": 0.0}),
-    ],
-)
-def test_senseless_values_are_refused_by_name(config_class, arguments):
-    with pytest.raises(ValueError, match=rf"^{list(arguments)[-1]}: expected .+, got "):
-        config_class(**arguments)
+SENSELESS = {
+    settings.RunConfig: {"seed": -1, "report_to": ["mlflow"]},
+    settings.EnvironmentConfig: {"invalid_penalty": 0.1, "max_chains": 0},
+    settings.LoraSettings: {"r": 0},
+    settings.ActorConfig: {"temperature": -0.1},
+    settings.CriticConfig: {"gamma": 0.0},
+    settings.TrainingConfig: {"learning_rate": float("nan"), "max_steps": 0},
+    settings.CollectConfig: {"num_envs": 0},
+    settings.PreferenceConfig: {"num_candidates": 1},
+    settings.SimPOConfig: {"beta": 0.0},
+}
 
 
+@pytest.mark.parametrize("config_class", SENSELESS)
+def test_senseless_values_are_refused_by_name(config_class):
+    for name, value in SENSELESS[config_class].items():
+        with pytest.raises(ValueError, match=f"^{name}: expected .+, got "):
+            config_class(**{name: value})
+
+
+LEVELS, TAG = "expected at most 50 levels, got more", "expected YAML, got a value that is not what"
 BOMBS = {
     "aliases of aliases": (
         "a: &a [x, x, x, x, x, x, x, x, x]\n"
@@ -248,11 +215,11 @@ BOMBS = {
     "too deep": (f"run: {'[' * 51}{']' * 51}\n", "expected at most 50 levels, got more"),
     "a number that nobody can read": (f"run: {{seed: 1{'0' * 5000}}}\n", "expected YAML, got "),
     "a number for settings": ("run: 1\n", "run: expected a mapping of settings, got 1"),
-    "a list for settings": ("actor: []\n", r"actor: expected a mapping of settings, got \[\]"),
     "null for settings": ("actor: null\n", "actor: expected a value, got null"),
     "null for a number": ("run: {seed: null}\n", "run.seed: expected a value, got null"),
-    "no date": ("run: {seed: !!timestamp x}\n", "expected YAML, got a value that is not what its"),
-    "no boolean": ("run: {seed: !!bool x}\n", "expected YAML, got a value that is not what its"),
+    "no date": ("run: {seed: !!timestamp x}\n", TAG),
+    "no boolean": ("run: {seed: !!bool x}\n", TAG),
+    "no YAML": ("a: [", "expected YAML"),
     "code": ("run: !!python/object/apply:os.getcwd []\n", "expected YAML, got could not determine"),
 }
 
@@ -269,7 +236,7 @@ TEXTS_THAT_ARE_MORE = {
     "aliases": (ALIASES, r"expected the value itself, got its alias \*a"),
     "deep": ("[" * 60_000, "expected at most 50 levels, got more"),  # a reader in C dies of it
     "long": ("[" + "1, " * 20_000 + "]", "expected at most 20,000 values, got more"),
-    "no date": ("[!!timestamp x]", "expected YAML, got a value that is not what its tag says"),
+    "no date": ("[!!timestamp x]", TAG),
     "longer": ("x" * 600_000, "expected at most 500,000 characters, got 600,0"),
 }
 
@@ -279,7 +246,7 @@ TEXTS_THAT_ARE_MORE = {
 def test_texts_that_no_value_can_be_are_refused_at_once(text, message, key, tmp_path):
     group, name = key.split(".")
     path = write(tmp_path / "config.yaml", json.dumps({group: {name: text}}))
-    for argv in ([f"--{key}", text], [f"--{key}={text}"], ["--config", path]):
+    for argv in ([f"--{key}={text}"], ["--config", path]):
         with pytest.raises(ConfigError, match=message):
             parse(Config, argv)
 
@@ -287,13 +254,10 @@ def test_texts_that_no_value_can_be_are_refused_at_once(text, message, key, tmp_
 @pytest.mark.parametrize("value", [
     {"critic": {"lora": "CODE.A"}},
     {"critic": {"lora": {"class_path": "CODE.A"}}},
-    {"critic": {"lora": "{class_path: CODE.A}"}},
-    {"critic": {"class_path": "CODE.A"}},
     {"critic": "CODE.A"},
     {"critic": "{lora: CODE.A}"},
     {"run": "OTHER"},
     {"training": {"extra": {"x": {"class_path": "CODE.A"}}}},
-    {"training": {"extra": {"x": [{"class_path": "CODE.A", "init_args": {}}]}}},
     {"training": {"extra": {"x": "{class_path: CODE.A}"}}},
     {"run": {"report_to": [{"class_path": "CODE.A"}]}},
 ], ids=str)  # fmt: skip
@@ -305,13 +269,6 @@ def test_a_file_of_settings_imports_nothing_and_reads_no_other(value, tmp_path, 
     with pytest.raises(ConfigError, match="expected (a mapping of )?settings, got"):
         parse(Config, ["--config", write(tmp_path / "config.yaml", text)])
     assert "code_of_others" not in sys.modules
-
-
-def test_a_part_that_a_file_sets_to_null_can_be_filled_by_the_command(tmp_path):
-    path = write(tmp_path / "config.yaml", "run: null\ncritic: {lora: null}")
-    config = parse(Config, ["--config", path, "--run.run_dir", "x", "--critic.lora.r", "3"])
-    assert config.run == settings.RunConfig(run_dir="x")
-    assert config.critic.lora == settings.LoraSettings(r=3)
 
 
 def test_a_line_shows_only_the_ends_of_what_is_long(tmp_path):

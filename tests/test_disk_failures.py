@@ -11,7 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow
 import pytest
+import torch
+from pyarrow import parquet
+from safetensors.torch import save_file
 from test_checkpoints import make_checkpoint
 
 from lactchain.config.settings import RunConfig
@@ -40,24 +44,21 @@ class Countdown:
             monkeypatch.setattr(os, name, self.wrap(getattr(os, name)))
         monkeypatch.setattr(files, "open", self.open, raising=False)
 
-    def strike(self) -> bool:
+    def strike(self, before=lambda: None):
         self.remaining -= 1
-        return self.remaining < 0
-
-    def fail(self):
-        raise self.error(errno.ENOSPC, "No space left on device")
+        if self.remaining < 0:
+            before()
+            raise self.error(errno.ENOSPC, "No space left on device")
 
     def wrap(self, function):
         def counted(*args, **kwargs):
-            if self.strike():
-                self.fail()
+            self.strike()
             return function(*args, **kwargs)
 
         return counted
 
     def open(self, path, mode="r", **kwargs):
-        if self.strike():
-            self.fail()
+        self.strike()
         file = builtins.open(path, mode, **kwargs)  # noqa: SIM115  - the caller closes it
         return TornWriter(file, self) if mode == "xb" else file
 
@@ -76,10 +77,11 @@ class TornWriter:
         return getattr(self.file, name)
 
     def write(self, content: bytes) -> None:
-        if self.countdown.strike():
+        def tear():
             self.file.write(content[: len(content) // 2])
             self.file.flush()
-            self.countdown.fail()
+
+        self.countdown.strike(before=tear)
         self.file.write(content)
 
 
@@ -114,9 +116,8 @@ def test_a_checkpoint_is_absent_or_whole_after_a_kill_at_any_operation(tmp_path,
     (newer / "more.bin").write_bytes(b"more")
     cuts = 0
     for _ in operations_until_done(monkeypatch, lambda: write_manifest(newer, {"step": 2})):
-        assert latest_checkpoint(tmp_path) == (
-            newer if (newer / "manifest.json").exists() else previous
-        )
+        is_whole = (newer / "manifest.json").exists()
+        assert latest_checkpoint(tmp_path) == (newer if is_whole else previous)
         cuts += 1
     assert latest_checkpoint(tmp_path) == newer
     assert cuts >= 15
@@ -193,22 +194,14 @@ def test_a_really_full_disk_loses_nothing(tiny_disk):
 
 @pytest.mark.parametrize("writer", ["safetensors", "torch", "parquet"])
 def test_every_kind_of_file_meets_a_full_disk_as_a_disk_error(tiny_disk, writer):
-    import pyarrow
-    import pyarrow.parquet
-    import torch
-    from safetensors.torch import save_file
-
-    values = torch.rand(200_000)
+    values, path = torch.rand(200_000), tiny_disk / "file"
     writers = {
-        "safetensors": lambda path: save_file({"values": values}, path),
-        "torch": lambda path: torch.save(values, path),
-        "parquet": lambda path: pyarrow.parquet.write_table(
-            pyarrow.table({"values": values.numpy()}), path
-        ),
+        "safetensors": lambda: save_file({"values": values}, path),
+        "torch": lambda: torch.save(values, path),
+        "parquet": lambda: parquet.write_table(pyarrow.table({"values": values.numpy()}), path),
     }
-    path = tiny_disk / "file"
     with pytest.raises(DiskError, match="file: could not be written"), disk_errors(path):
-        writers[writer](path)
+        writers[writer]()
 
 
 def test_a_tokenizer_meets_a_full_disk_as_a_disk_error_whichever_file_falls_short(tiny_disk):
@@ -225,15 +218,12 @@ def test_a_tokenizer_meets_a_full_disk_as_a_disk_error_whichever_file_falls_shor
     assert 2 < refused < 10
 
 
-def test_what_torch_says_of_a_full_disk_is_a_disk_error(tmp_path):
+def test_what_torch_says_of_a_full_disk_is_a_disk_error_and_other_errors_pass(tmp_path):
     with pytest.raises(DiskError, match="torch.save fell short"), disk_errors(tmp_path):
         raise RuntimeError("basic_ios::clear: iostream error")
-
-
-@pytest.mark.parametrize("kind", [RuntimeError, Exception, ValueError])
-def test_an_error_that_is_not_the_disks_passes(kind, tmp_path):
-    with pytest.raises(kind, match="shapes"), disk_errors(tmp_path):
-        raise kind("shapes do not match")
+    for kind in (RuntimeError, Exception, ValueError):
+        with pytest.raises(kind, match="shapes"), disk_errors(tmp_path):
+            raise kind("shapes do not match")
 
 
 def test_a_read_only_disk_is_a_disk_error(tiny_disk):
@@ -260,10 +250,8 @@ for step in itertools.count(int(sys.argv[2])):
 """
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_after_sigkill_at_a_random_time_the_last_announced_checkpoint_is_there(
-    tmp_path, root, seed
-):
+@pytest.mark.parametrize("seed", range(2))
+def test_after_sigkill_at_any_time_what_was_announced_is_there(tmp_path, root, seed):
     rng = random.Random(seed)
     announced = 0
     for _ in range(2):

@@ -1,21 +1,27 @@
-"""What the pages say is what is there: links, paths, settings, commands, tables, code."""
+"""What the pages say is what is there: links, paths, settings, commands, tables, code, the tree."""
 
-import importlib.util
 import inspect
 import json
+import os
 import re
+import runpy
 import shlex
+import subprocess
 import sys
 import tomllib
 import types
 import typing
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import gymnasium as gym
 import pytest
-from pages import BY_PATH, PAGES, README, RECORDS, ROOT, Page, names
+import yaml
+from pages import BY_PATH, MANUAL, PAGES, README, RECORDS, ROOT, Page, names
 from run_folders import play, write_run
 from script_setups import SHAPE, config_class
 
@@ -25,7 +31,7 @@ from lactchain.command import arguments_of
 from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import STRATEGIES
-from lactchain.data.alarms import RULES, Alarm
+from lactchain.data.alarms import RULES
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.trajectories import write_trajectories
@@ -33,7 +39,9 @@ from lactchain.environments import extractors
 from lactchain.errors import LactChainError
 from lactchain.stages.round_results import RoundResults
 
+(TREE,) = map(str.splitlines, BY_PATH["docs/code.md"].blocks(""))
 FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|recipes|tests"
+SCRIPTS = {file.stem for file in (ROOT / "scripts").glob("*.py")}
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
 
 
@@ -58,17 +66,21 @@ def test_files_that_a_page_names_are_there(page):
 
 def keys(config: type) -> set[str]:
     """Every key of a config class, those of nested classes behind a dot."""
-    found = set()
-    for field, hint in ((f.name, typing.get_type_hints(config)[f.name]) for f in fields(config)):
-        inner = [kind for kind in (hint, *typing.get_args(hint)) if is_dataclass(kind)]
-        found |= {field} | {f"{field}.{key}" for kind in inner for key in keys(kind)}
+    found, hints = set(), typing.get_type_hints(config)
+    for name in (field.name for field in fields(config)):
+        inner = [k for k in (hints[name], *typing.get_args(hints[name])) if is_dataclass(k)]
+        found |= {name} | {f"{name}.{key}" for kind in inner for key in keys(kind)}
     return found
 
 
+@pytest.fixture(scope="module")
+def known() -> set[str]:
+    """Every setting of every script."""
+    return set().union(*(keys(config_class(script)) for script in SCRIPTS))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_settings_that_a_page_names_exist(page):
-    configs = [config_class(file.stem) for file in (ROOT / "scripts").glob("*.py")]
-    known = set().union(*map(keys, configs))
+def test_settings_that_a_page_names_exist(page, known):
     groups = "|".join({key.split(".")[0] for key in known if "." in key})
     code = " ".join(re.findall(r"`([^`\n]+)`", page.prose))
     named = re.findall(rf"(?:^|--| )((?:{groups})\.[a-z_.0-9]+)", code)
@@ -84,28 +96,34 @@ INLINE = r"`((?:python scripts/|lactchain \w+ )[^`]+)`"
 LINES += [line for page in PAGES for line in re.findall(INLINE, page.prose)]
 LINES = [line.replace("$(lactchain configs)", "configs") for line in LINES]
 COMMANDS = [words for line in LINES if (words := shlex.split(line, comments=True))]
-SCRIPTS = {file.stem for file in (ROOT / "scripts").glob("*.py")}
 
 
 def is_launch(words: list[str]) -> bool:
     """Whether a command starts a script, by its path or as a sub-command."""
-    named = zip(words, words[1:], strict=False)
-    by_name = any(first == "lactchain" and second in SCRIPTS for first, second in named)
-    return by_name or any(word.startswith("scripts/") for word in words)
+    by_name = {("lactchain", script) for script in SCRIPTS} & {*pairwise(words)}
+    return bool(by_name) or any(word.startswith("scripts/") for word in words)
 
 
 LAUNCHES = [words for words in COMMANDS if is_launch(words)]
 
 
-def launched(words: list[str]) -> tuple[list[str], str, list[str]]:
+def launched(words: list[str]) -> tuple[list[str], str, tuple[str, ...]]:
     """The launcher's part of a command, the name of the script, and its arguments."""
     if "lactchain" in words:
         place = words.index("lactchain")
         name, *arguments = words[place + 1 :]
         launcher = [word for word in words[:place] if word != "-m"] or ["python"]
-        return launcher, name, arguments_of(name, arguments)
+        return launcher, name, tuple(arguments_of(name, arguments))
     place = next(i for i, word in enumerate(words) if word.startswith("scripts/"))
-    return words[:place], Path(words[place]).stem, words[place + 1 :]
+    return words[:place], Path(words[place]).stem, tuple(words[place + 1 :])
+
+
+@cache
+def parsed(script: str, arguments: tuple[str, ...]) -> object:
+    """The configuration of a command; None of one that asks for something else."""
+    asks = {"--print_config", "--help"} & {*arguments}
+    with pytest.raises(SystemExit, match="0") if asks else nullcontext():
+        return parse(config_class(script), [*arguments])
 
 
 @pytest.mark.parametrize("words", LAUNCHES, ids=" ".join)
@@ -116,11 +134,7 @@ def test_a_script_takes_its_arguments(words, monkeypatch):
         assert launcher[:2] == ["accelerate", "launch"]
         assert launcher[2:3] in ([], ["--config_file"])
         assert all(Path(word).is_file() for word in launcher[3:4])
-    if {"--print_config", "--help"} & {*arguments}:
-        with pytest.raises(SystemExit, match="0"):
-            parse(config_class(script), arguments)
-    else:
-        parse(config_class(script), arguments)
+    parsed(script, arguments)
 
 
 def test_other_commands_are_known_ones(monkeypatch):
@@ -130,8 +144,16 @@ def test_other_commands_are_known_ones(monkeypatch):
         program, *arguments = [w for w in words if not re.match(r"[A-Z_]+=", w)]
         if program == "make":
             assert arguments[0] in targets
+        elif program == "python" and arguments[0] != "-m":
+            options = [word for word in arguments if word.startswith("--")]
+            assert all(f'"{option}"' in (ROOT / arguments[0]).read_text() for option in options)
+        elif program == "python" and arguments[1:3] == ["pip", "install"]:
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            (extra,) = re.findall(r"^\.\[(.+)\]$", arguments[-1])
+            assert extra in project["optional-dependencies"]
         elif program == "python":
-            check_python(*arguments)
+            assert arguments[1] == "pytest"
+            assert all((ROOT / word).exists() for word in arguments[2:] if "/" in word)
         elif program == "lactchain":
             assert arguments in ([], ["configs"])
         elif program in ("bash", "sbatch"):
@@ -142,33 +164,14 @@ def test_other_commands_are_known_ones(monkeypatch):
             assert program in ("source", "export", "hf", "pip", "pre-commit")
 
 
-def check_python(first: str, *arguments: str) -> None:
-    """An extra that is installed, the tests, or a program of ours that knows its options."""
-    if first != "-m":
-        options = [word for word in arguments if word.startswith("--")]
-        assert all(f'"{option}"' in (ROOT / first).read_text() for option in options)
-    elif arguments[:2] == ("pip", "install"):
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        (extra,) = re.findall(r"^\.\[(.+)\]$", arguments[-1])
-        assert extra in project["optional-dependencies"]
-    else:
-        assert arguments[0] == "pytest"
-        assert all((ROOT / word).exists() for word in arguments[1:] if "/" in word)
-
-
-def test_every_script_is_in_a_command():
-    used = {launched(words)[1] for words in LAUNCHES}
-    assert used == SCRIPTS
-
-
-def test_no_two_commands_want_one_run_folder_for_different_things(monkeypatch):
+def test_every_script_is_in_a_command_and_no_two_want_one_folder_for_different_things(monkeypatch):
     monkeypatch.chdir(ROOT)
+    commands = [launched(words)[1:] for words in LAUNCHES]
+    assert {script for script, _ in commands} == SCRIPTS
     configs: dict[str, object] = {}
-    for _, script, arguments in map(launched, LAUNCHES):
-        if not {"--print_config", "--help"} & {*arguments}:
-            config = parse(config_class(script), arguments)
-            if "run" in vars(config):
-                assert configs.setdefault(config.run.run_dir, config) == config
+    for config in (parsed(*command) for command in commands):
+        if hasattr(config, "run"):
+            assert configs.setdefault(config.run.run_dir, config) == config
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -191,15 +194,12 @@ def test_exit_codes_are_those_of_the_errors():
 
 
 def test_alarms_are_those_of_the_rules():
+    sides = {True: "below", False: "above"}
     rules = [
-        [f"`{rule.name}`", f"`{rule.figures[0]}`", f"{side(rule)} {rule.threshold:g}", rule.means]
-        for rule in RULES
+        [f"`{r.name}`", f"`{r.figures[0]}`", f"{sides[r.from_below]} {r.threshold:g}", r.means]
+        for r in RULES
     ]
     assert RUNS.table("Alarms", "alarm") == rules
-
-
-def side(rule: Alarm) -> str:
-    return "below" if rule.from_below else "above"
 
 
 def test_the_fields_of_the_grid_world_are_listed():
@@ -217,15 +217,17 @@ def test_the_fields_of_the_grid_world_are_listed():
     assert env.view.bump_feedback in rows[-1][1]
 
 
-def test_the_menu_of_strategies_is_listed():
+def choices(config: type, key: str) -> list[str]:
+    return [*typing.get_args(typing.get_type_hints(config)[key])]
+
+
+def test_strategies_decoding_modes_and_extractors_are_those_that_there_are():
     (menu,) = re.findall(r"`lactchain/config/strategies.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
     assert names(menu) == list(STRATEGIES)
-
-
-def test_completions_are_read_as_the_table_says():
+    modes = re.findall(r"^- `(\w+)`:", PROMPTS.sections["Decoding"], re.MULTILINE)
+    assert modes == choices(lactchain.ActorConfig, "decoding")
     rows = PROMPTS.table("Completion", "extractor")
-    (annotation,) = (typing.get_type_hints(EnvironmentConfig)["extractor"],)
-    assert [names(row[0])[0] for row in rows] == list(typing.get_args(annotation))
+    assert [names(row[0])[0] for row in rows] == choices(EnvironmentConfig, "extractor")
     for row in rows[:2]:
         extractor = extractors.make_extractor(names(row[0])[0], ("move forward", "turn left"))
         assert isinstance(extractor.parse(row[1].strip("`")), extractors.Chain)
@@ -233,7 +235,7 @@ def test_completions_are_read_as_the_table_says():
 
 def test_every_reason_of_a_refused_completion_is_listed_with_one():
     rows = PROMPTS.table("Completion", "`invalid_reason`")
-    assert [names(row[0])[0] for row in rows] == list(typing.get_args(extractors.Reason))
+    assert [names(row[0])[0] for row in rows] == [*typing.get_args(extractors.Reason)]
     actions = ("move forward", "turn left")
     for reason, _, example in rows:
         kind = "json_object" if example.startswith("`{") else "json_list"
@@ -241,19 +243,10 @@ def test_every_reason_of_a_refused_completion_is_listed_with_one():
         assert refused.reason == reason.strip("`")
 
 
-def test_decoding_modes_are_those_that_there_are():
-    modes = re.findall(r"^- `(\w+)`:", PROMPTS.sections["Decoding"], re.MULTILINE)
-    hints = typing.get_type_hints(lactchain.ActorConfig)
-    assert modes == list(typing.get_args(hints["decoding"]))
-
-
 # --- code ----------------------------------------------------------------------------------------
 
 
-IN_OTHER_TESTS = {
-    "docs/notebook.md",  # needs a finished pipeline: tests/test_notebook_snippets.py
-    "docs/ecosystems.md",  # needs servers: tests/test_ecosystems_page.py
-}
+IN_OTHER_TESTS = "docs/notebook.md", "docs/ecosystems.md"  # they need a pipeline, and servers
 WITH_CODE = [p for p in PAGES if p.blocks("python") and p.path not in IN_OTHER_TESTS]
 
 
@@ -277,76 +270,119 @@ def test_python_code_runs_from_the_first_block_to_the_last(page, tmp_path, monke
         assert page.blocks("python")[0].count("\n") < 40
 
 
-def test_what_is_added_in_the_readme_takes_ten_lines_each():
-    section = README.text.split("## Add your own")[1].split("\n## ")[0]
-    examples = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 4
-    for code in examples:
-        assert sum(1 for line in code.splitlines() if line) <= 12
-
-
 # --- what programs make --------------------------------------------------------------------------
 
 
-def test_every_file_says_what_it_is():
-    code_map = load("docs/code_map.py")
-    for folder in code_map.folders():
-        for file in folder.glob("*.py"):
-            assert not file.stat().st_size or len(code_map.says(file)) > 20, file
-
-
-def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
-    code_map = load("docs/code_map.py")
-    monkeypatch.setattr(sys, "argv", ["code_map.py"])
-    code_map.main()
-    listed = capsys.readouterr().out
-    assert "\nlactchain_extras/wordle/\n" in listed and "  code_map.py" in listed
-    monkeypatch.setattr(sys, "argv", ["code_map.py", "lactchain/functional/"])
-    code_map.main()
-    assert (said := capsys.readouterr().out) in listed and said.startswith(
-        "lactchain/functional/\n"
-    )
-
-
 def test_the_picture_shows_the_farthest_state_that_was_failed_before_and_solved_after(tmp_path):
-    states = [
-        {"x": 3, "y": 3, "orientation": 0, "goal_x": x, "goal_y": 0} for x in (0, 3)
-    ]  # the way to the first is longer, and found neither before nor after
+    """The way to the goal of the first state is longer, and found neither before nor after."""
+    states = [{"x": 3, "y": 3, "orientation": 0, "goal_x": x, "goal_y": 0} for x in (0, 3)]
     results = [EpisodeResult(state, n == 1, 1, 3, 8 - 5 * n) for n, state in enumerate(states)]
-    run = write_quickstart(tmp_path / "run", states, results)
-    picture = load("docs/draw_quickstart.py").draw(lactchain.open_run(run))
-    shown = "".join(map(str.strip, ElementTree.fromstring(picture).itertext()))
+    rounds = [
+        {"round": n, "success_rate": n / 2, "success_within_2_chains": n / 2} for n in range(2)
+    ]
+    config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
+    write_run(tmp_path / "run", config, 2, {"rounds": rounds})
+    write_episodes(tmp_path / "run/episodes.json", results)
+    env = lactchain.make_language_env(EnvironmentConfig())
+    for number, chain in enumerate(["[]", json.dumps(["move forward"] * 3)]):
+        stage = tmp_path / f"run/round_{number}/evaluation"
+        write_run(stage, config, 1, start=1000 * number)
+        played = [play(env, lambda _, chain=chain: chain, 0, state) for state in states]
+        write_trajectories(stage / "trajectories/0.parquet", played)
+    draw = runpy.run_path(str(ROOT / "docs/draw_quickstart.py"))["draw"]
+    picture = ElementTree.fromstring(draw(lactchain.open_run(tmp_path / "run")))
+    shown = "".join(map(str.strip, picture.itertext()))
     assert "1. []2. []3. []... and so on, 16 completionsgoal not reached" in shown
     assert "goal (3, 0)" in shown and "goal (0, 0)" not in shown
     assert shown.endswith('"move forward"]goal reached')
 
 
-def write_quickstart(folder: Path, states: list[dict], results: list[EpisodeResult]) -> Path:
-    """A pipeline of one round: before it nothing is said, after it three steps forward."""
-    rounds = [
-        {"round": n, "success_rate": n / 2, "success_within_2_chains": n / 2} for n in range(2)
-    ]
-    environment = {"id": "lactchain/GridWorld-v0", "kwargs": {}}
-    write_run(folder, {"environment": environment}, 2, {"rounds": rounds})
-    write_episodes(folder / "episodes.json", results)
+def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
+    listed = []
+    for words in ([], ["lactchain/serving/"]):
+        monkeypatch.setattr(sys, "argv", ["code_map.py", *words])
+        runpy.run_path(str(ROOT / "docs/code_map.py"), run_name="__main__")
+        listed.append(capsys.readouterr().out)
+    assert "\nlactchain/worlds/wordle/\n" in listed[0] and "  code_map.py" in listed[0]
+    assert listed[1] in listed[0] and listed[1].startswith("lactchain/serving/\n")
+
+
+# --- the tree, the package, and what tools of other people read ----------------------------------
+
+
+def paths_in_tree() -> dict[str, str]:
+    """The paths of the tree, by indentation, and what is said of each."""
+    found, folders = {}, []
+    for line in TREE[1:]:
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, said = line.strip().partition(" ")
+        del folders[depth:]
+        found["".join([*folders, name])] = said.strip()
+        folders.append(name)
+    return found
+
+
+def test_the_tree_has_a_line_for_each_folder():
+    said = paths_in_tree()
+    folders = {file.parent for file in (ROOT / "lactchain").rglob("*.py")}
+    there = {f"{folder.relative_to(ROOT).as_posix()}/" for folder in folders}
+    assert {path for path in said if path.startswith("lactchain/")} == there
+    assert all(said.values())
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git knows which files are of the project")
+def test_everything_at_the_top_is_in_the_tree():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = listed.stdout.splitlines()
+    top = {f"{path.split('/')[0]}/" if "/" in path else path for path in paths}
+    shown = {*TREE[0].split(), *(path for path in paths_in_tree() if path.count("/") == 1)}
+    assert shown - {"runs/"} == {path for path in top if not path.startswith(".")}
+
+
+def test_the_readme_names_every_page_and_its_first_example_goes_as_it_says():
+    assert {page.path for page in MANUAL} <= {path for path, _ in README.links}
+    (example,) = (text for text in README.blocks("") if text.startswith("prompt"))
+    prompt, completion, reward = (line.split(maxsplit=1)[1] for line in example.splitlines())
     env = lactchain.make_language_env(EnvironmentConfig())
-    for number, chain in enumerate(["[]", json.dumps(["move forward"] * 3)]):
-        stage = folder / f"round_{number}" / "evaluation"
-        write_run(stage, {"environment": environment}, 1, start=1000 * number)
-        played = [play(env, lambda _, chain=chain: chain, 0, state) for state in states]
-        write_trajectories(stage / "trajectories" / "0.parquet", played)
-    return folder
+    state = {"x": 2, "y": 0, "orientation": 3, "goal_x": 3, "goal_y": 1}
+    observation, _ = env.reset(options={"state": state})
+    assert observation.replace("\n", " ") == prompt
+    assert env.step(completion)[1:3] == (float(reward), True)
 
 
-def test_the_picture_is_small_and_whole():
-    picture = (ROOT / "docs" / "quickstart.svg").read_bytes()
-    assert len(picture) < 150_000
-    assert ElementTree.fromstring(picture).tag.endswith("svg")
+def test_public_names_are_there_and_at_home_in_one_module():
+    assert len(set(lactchain.__all__)) == len(lactchain.__all__)
+    for name in lactchain.__all__:
+        assert getattr(lactchain, name).__module__.startswith("lactchain.")
+    assert {*lactchain.__all__} <= {*dir(lactchain)}
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = lactchain.nothing
 
 
-def load(path: str) -> types.ModuleType:
-    """A program beside the pages, as a module."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def test_importing_the_package_registers_environments_and_loads_nothing_heavy():
+    code = """
+import sys, lactchain
+loaded = {"torch", "transformers", "trl", "datasets", "pyarrow"} & sys.modules.keys()
+import gymnasium
+print(sorted(loaded), gymnasium.make("lactchain/GridWorld-v0").spec.id)
+"""
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert printed.stdout == "[] lactchain/GridWorld-v0\n"
+
+
+def test_the_citation_and_the_workflow_are_of_this_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    for key in ("version", "license", "keywords"):
+        assert citation[key] == project[key]
+    home = project["urls"]["Homepage"]
+    assert citation["url"] == citation["repository-code"] == home
+    for address in project["urls"].values():
+        path = address.removeprefix(home).split("/main/")[1:]
+        assert address.startswith(home) and all((ROOT / name).exists() for name in path)
+    (job,) = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())["jobs"].values()
+    assert {"run": ".ci/run"} in job["steps"] and os.access(ROOT / ".ci/run", os.X_OK)
+    supported = {c.split()[-1] for c in project["classifiers"] if "Python :: 3." in c}
+    assert {*job["strategy"]["matrix"]["python"]} <= supported

@@ -2,13 +2,21 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from engine_stand_in import serving
-from engine_words import SGLANG, VLLM, VLLM_DEFAULTS, amiss
+from engine_stand_in import Answer, Engine, answer, serving
+from engine_words import (
+    SGLANG,
+    SGLANG_LOAD,
+    VLLM,
+    VLLM_DEFAULTS,
+    VLLM_TOKENIZE,
+    VLLM_UNLOAD,
+    amiss,
+)
 from script_setups import GRID
 from serving_setups import GRAMMAR, STATE, asked_of, same
-from sglang_stand_in import SGLang
 
 from lactchain.config.settings import PlayerConfig
 from lactchain.data.episodes import sampled_episodes
@@ -24,6 +32,110 @@ from lactchain_extras.stages.doctor import examine
 ROW = Request("base", "lactchain-1", "hi", [1, 5, 6], 2**63 - 1, 0.5, 12, 2, "a|b")
 
 
+SGLANG_PATHS = {
+    "/generate": SGLANG,
+    "/load_lora_adapter": SGLANG_LOAD,
+    "/unload_lora_adapter": VLLM_UNLOAD,
+    "/tokenize": VLLM_TOKENIZE,
+}
+NOT_ENABLED = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
+SUCCESS = answer(200, {"success": True, "error_message": "", "loaded_adapters": {}})
+
+
+def unheard(words: str) -> Answer:
+    """What `/generate` refuses."""
+    return answer(400, {"error": {"message": words}})
+
+
+def failure(words: str) -> Answer:
+    """What the orders about adapters refuse."""
+    told = {"success": False, "error_message": words, "loaded_adapters": None}
+    return answer(400, told)
+
+
+class SGLang(Engine):
+    """As `Engine`; its base goes by the name of its folder."""
+
+    async def _route(self, path: str, body: bytes) -> Answer:
+        asked = json.loads(body) if body else {}
+        if wrong := path in SGLANG_PATHS and amiss(asked, SGLANG_PATHS[path]):
+            return unheard(wrong)
+        if path == "/generate":
+            return await self._generate(asked)
+        routes = {
+            "/v1/models": self._models,
+            "/load_lora_adapter": self._load_adapter,
+            "/unload_lora_adapter": self._unload_adapter,
+            "/server_info": self._server_info,
+            "/get_server_info": self._server_info,
+            "/tokenize": self._tokenize,
+        }
+        path, _, _ = path.partition("?")
+        return routes[path](asked) if path in routes else answer(404, {"detail": "Not Found"})
+
+    def _server_info(self, _: dict[str, Any]) -> Answer:
+        return answer(200, {"version": "0.5.stand-in", "internal_states": [{}]})
+
+    async def _generate(self, asked: dict[str, Any]) -> Answer:
+        adapter, sampling = asked.get("lora_path"), asked["sampling_params"]
+        if adapter is not None and adapter not in self.adapters:
+            loaded = f"All loaded adapters: {self.adapters.keys()}."
+            return unheard(f"Got LoRA adapter that has never been loaded: {adapter}\n{loaded}")
+        row = {
+            "model": adapter or "base",
+            "prompt": asked["input_ids"],
+            "seed": sampling["sampling_seed"],
+            "temperature": sampling["temperature"],
+            "max_tokens": sampling["max_new_tokens"],
+            "structured_outputs": {"regex": sampling.get("regex")},
+        }
+        status, more, content = await self._completion(row)
+        if status != 200:
+            return status, more, content
+        (choice,) = json.loads(content)["choices"]
+        return answer(200, self._told(choice, asked.get("return_prompt_token_ids", False)))
+
+    def _told(self, choice: dict[str, Any], with_prompt: bool) -> dict[str, Any]:
+        ended, ids = choice["finish_reason"], choice["token_ids"]
+        reason = {"type": ended} | ({"matched": ids[-1]} if ended == "stop" else {"length": 8})
+        pairs = zip(choice["logprobs"]["token_logprobs"], ids, strict=True)
+        told = {
+            "text": choice["text"],
+            "output_ids": ids,
+            "meta_info": {
+                "id": "a",
+                "finish_reason": reason,
+                "output_token_logprobs": [[value, token, None] for value, token in pairs],
+            },
+        }
+        return told | ({"prompt_token_ids": choice["prompt_token_ids"]} if with_prompt else {})
+
+    def _models(self, _: dict[str, Any]) -> Answer:
+        base = {"id": str(self.model), "root": str(self.model), "parent": None}
+        adapters = [{"id": n, "root": p, "parent": base["id"]} for n, p in self.adapters.items()]
+        return answer(200, {"object": "list", "data": [base, *adapters]})
+
+    def _load_adapter(self, asked: dict[str, Any]) -> Answer:
+        name = asked["lora_name"]
+        if not self.max_rank:
+            return failure(NOT_ENABLED)
+        if name in self.adapters:
+            return failure(f"Failed to load LoRA adapter {name} because it is already loaded")
+        status, _, content = super()._load_adapter(asked)
+        if status != 200:
+            return failure(json.loads(content)["error"]["message"])
+        return SUCCESS
+
+    def _unload_adapter(self, asked: dict[str, Any]) -> Answer:
+        name = asked["lora_name"]
+        if not self.max_rank:
+            return failure(NOT_ENABLED)
+        if name not in self.adapters:
+            return failure(f"LoRA with name {name} does not exist. Loaded LoRAs: ")
+        super()._unload_adapter(asked)
+        return SUCCESS
+
+
 @pytest.fixture(scope="module")
 def sglang(weights):
     with serving(SGLang(weights / "actor", GRAMMAR)) as engine:
@@ -37,9 +149,8 @@ def asked_sglang(engine, **changes):
 
 @pytest.mark.parametrize("row", [ROW, replace(ROW, adapter=None, pattern=None)])
 def test_each_field_of_a_request_is_one_that_the_engine_has(row):
-    vllm, sglang = (
-        json.loads(json.dumps(DIALECTS[name].write(row))) for name in ("vllm", "sglang")
-    )
+    dialects = DIALECTS["vllm"], DIALECTS["sglang"]
+    vllm, sglang = (json.loads(json.dumps(dialect.write(row))) for dialect in dialects)
     assert amiss(vllm, VLLM) == amiss(sglang, SGLANG) == ""
     defaults = VLLM_DEFAULTS & vllm.keys()
     assert defaults == VLLM_DEFAULTS and sglang["sampling_params"].keys() >= VLLM_DEFAULTS
@@ -91,24 +202,25 @@ def examined(engine):
     return list(examine(config, GRAMMAR, STATE))
 
 
-def test_a_stop_that_sglang_makes_up_after_a_nan_is_no_completion(sglang, monkeypatch):
-    """`schedule_batch.py` puts a stop token there, so that all else looks well."""
+MADE_UP = {"finish_reason": {"type": "stop", "matched": "NaN happened"}}
+STRANGE = {
+    # `schedule_batch.py` puts a stop token there after a nan, so that all else looks well.
+    "by 'NaN happened', which is no token": lambda body: body["meta_info"].update(MADE_UP),
+    # An older one does not show the prompt.
+    "completion .*'prompt_token_ids'": lambda body: body.pop("prompt_token_ids", None),
+}
+
+
+@pytest.mark.parametrize("words", STRANGE)
+def test_a_stop_that_is_made_up_and_an_older_sglang_are_refused(sglang, monkeypatch, words):
     actor = ServedActor.from_config(asked_sglang(sglang), GRAMMAR)
     told = SGLang._told
 
-    def made_up(engine, choice, with_prompt):
+    def strange(engine, choice, with_prompt):
         body = told(engine, choice, with_prompt)
-        body["meta_info"]["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
+        STRANGE[words](body)
         return body
 
-    monkeypatch.setattr(SGLang, "_told", made_up)
-    with pytest.raises(ServerError, match="stopped by 'NaN happened', which is no token"):
-        actor.act([STATE], [3])
-
-
-def test_an_older_sglang_that_does_not_show_the_prompt_is_refused(sglang, monkeypatch):
-    actor = ServedActor.from_config(asked_sglang(sglang), GRAMMAR)
-    told = SGLang._told
-    monkeypatch.setattr(SGLang, "_told", lambda engine, choice, _: told(engine, choice, False))
-    with pytest.raises(ServerError, match="expected a completion .*'prompt_token_ids'"):
+    monkeypatch.setattr(SGLang, "_told", strange)
+    with pytest.raises(ServerError, match=words):
         actor.act([STATE], [3])

@@ -1,6 +1,7 @@
 """An exported actor is the trained one, in one folder that knows nothing of adapters."""
 
 import json
+import shutil
 import sys
 import weakref
 from pathlib import Path
@@ -77,9 +78,8 @@ def test_in_float32_it_is_the_trained_model(base, adapter, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path):
-    config = ExportConfig(
-        RunConfig(str(tmp_path / "run")), ActorConfig(str(base), adapter=str(adapter)), dtype
-    )
+    actor = ActorConfig(str(base), adapter=str(adapter))
+    config = ExportConfig(RunConfig(str(tmp_path / "run")), actor, dtype)
     summary = export.main(config)
     share = summary["share_of_update_kept"]
     assert summary["least_share_kept"] <= share
@@ -126,15 +126,12 @@ def test_a_weight_is_let_go_of_before_the_next_but_one_is_made(tmp_path):
 
 
 def test_what_cannot_be_merged_is_refused(base, adapter, tmp_path):
-    settings = json.loads((adapter / "adapter_config.json").read_text())
-    other = tmp_path / "other"
-    model, _ = load_actor(ActorConfig(str(base), adapter=str(adapter)), trainable=True)
-    save_adapter(model, other)
+    other = shutil.copytree(adapter, tmp_path / "other")
+    settings = json.loads((other / "adapter_config.json").read_text())
     (other / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
-    with pytest.raises(DataError, match="sha256"):
-        export_actor(ActorConfig(str(base), adapter=str(other)), tmp_path / "a", "bfloat16")
-    with pytest.raises(DataError, match="no such folder"):
-        export_actor(ActorConfig(str(base), adapter=str(tmp_path / "b")), tmp_path / "c", "float32")
+    for folder, words in ((other, "sha256"), (tmp_path / "none", "no such folder")):
+        with pytest.raises(DataError, match=words):
+            export_actor(ActorConfig(str(base), adapter=str(folder)), tmp_path / "a", "bfloat16")
 
 
 def test_weights_too_large_for_the_type_are_refused(tmp_path):

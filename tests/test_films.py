@@ -19,6 +19,7 @@ from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
 from lactchain_extras.wordle.words import COLOURS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
+DRAWN_GRID = replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"})
 STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}
 DRAWN = [
     env_id
@@ -31,14 +32,6 @@ DRAWN = [
 def at(pixels, x, y):
     """The colour in a place that is told in cells."""
     return tuple(pixels[round(y * CELL), round(x * CELL)].tolist())
-
-
-def colour(name):
-    return ImageColor.getrgb(name)
-
-
-def test_the_worlds_that_are_shipped_draw_themselves():
-    assert {"lactchain/GridWorld-v0", "lactchain/Maze-v0", "lactchain/Wordle-v0"} <= set(DRAWN)
 
 
 @pytest.mark.parametrize("env_id", DRAWN)
@@ -56,37 +49,36 @@ def test_pixels_are_as_gymnasium_has_them_and_follow_the_state(env_id):
     assert not all(np.array_equal(frames[0], frame) for frame in frames)
 
 
-def test_a_grid_shows_its_agent_where_it_looks_its_goal_and_its_walls():
-    env = make_language_env(replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"}))
-    env.reset(options={"state": STATE})
-    pixels = env.env.render()
-    assert pixels.shape == (3 * CELL + 1, 3 * CELL + 1, 3)
-    assert at(pixels, 1.5, 0.5) == colour(WALL)
-    assert at(pixels, 0.5, 0.5) == at(pixels, 1.5, 1.5) == colour(PAPER)
-    assert at(pixels, 0.75, 1.5) == colour(AGENT) and at(pixels, 0.25, 1.5) == colour(PAPER)
-    assert at(pixels, 2.45, 2.35) == colour(FLAG)
-    env.reset(options={"state": STATE | {"orientation": 3}})
-    looks_back = env.env.render()
-    assert at(looks_back, 0.25, 1.5) == colour(AGENT) and at(looks_back, 0.75, 1.5) == colour(PAPER)
+BOARD = {"guesses": ["about", "zzz"], "feedback": ["gbbby", ""]}
+SHOWN = {
+    "a grid": (
+        GRID.id, GRID.kwargs, STATE,
+        {(1.5, 0.5): WALL, (0.5, 0.5): PAPER, (1.5, 1.5): PAPER, (0.75, 1.5): AGENT,
+         (0.25, 1.5): PAPER, (2.45, 2.35): FLAG},
+    ),
+    "a grid, looking back": (
+        GRID.id, GRID.kwargs, STATE | {"orientation": 3},
+        {(0.25, 1.5): AGENT, (0.75, 1.5): PAPER},
+    ),
+    "a maze": (
+        "lactchain/Maze-v0", {"layout": ["00", "10"], "goal": (0, 1)}, {"row": 1, "column": 1},
+        {(1.5, 1.5): AGENT, (0.5, 1.5): WALL, (0.5, 0.5): PAPER, (1.45, 0.35): FLAG},
+    ),
+    "a board": (
+        "lactchain/Wordle-v0", {}, BOARD,
+        {(n + 0.1, 0.1): COLOURS[mark] for n, mark in enumerate("gbbby")}
+        | {(0.5, 1.5): WALL, (0.5, 2.5): PAPER},
+    ),
+}  # fmt: skip
 
 
-def test_a_maze_shows_its_agent_and_its_walls():
-    env = gym.make("lactchain/Maze-v0", layout=["00", "10"], goal=(0, 1), render_mode="rgb_array")
-    env.reset(options={"state": {"row": 1, "column": 1}})
+@pytest.mark.parametrize(("env_id", "kwargs", "state", "colours"), SHOWN.values(), ids=SHOWN)
+def test_a_world_shows_what_is_in_its_places(env_id, kwargs, state, colours):
+    env = gym.make(env_id, render_mode="rgb_array", **kwargs)
+    env.reset(options={"state": state})
     pixels = env.render()
-    assert at(pixels, 1.5, 1.5) == colour(AGENT) and at(pixels, 0.5, 1.5) == colour(WALL)
-    assert at(pixels, 0.5, 0.5) == colour(PAPER) and at(pixels, 1.45, 0.35) == colour(FLAG)
-
-
-def test_a_board_shows_the_marks_of_each_letter():
-    env = gym.make("lactchain/Wordle-v0", render_mode="rgb_array")
-    turns = {"guesses": ["about", "zzz"], "feedback": ["gbbby", ""]}
-    env.reset(options={"state": turns})
-    pixels = env.render()
-    assert pixels.shape == (6 * CELL + 1, 5 * CELL + 1, 3)
-    corners = [at(pixels, place + 0.1, 0.1) for place in range(5)]
-    assert corners == [colour(COLOURS[mark]) for mark in "gbbby"]
-    assert at(pixels, 0.5, 1.5) == colour(WALL) and at(pixels, 0.5, 2.5) == colour(PAPER)
+    for place, name in colours.items():
+        assert at(pixels, *place) == ImageColor.getrgb(name), place
 
 
 def test_a_film_has_a_frame_for_the_start_and_for_each_action():
@@ -94,12 +86,9 @@ def test_a_film_has_a_frame_for_the_start_and_for_each_action():
     frames = film(GRID, Episode(0, STATE), completions)
     captions = ["start", "1: move forward", "1: turn left", "2: no chain", "3: turn left"]
     assert [frame.caption for frame in frames] == [*captions, "3: move forward"]
-    env = make_language_env(replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"}))
+    env = make_language_env(DRAWN_GRID)
     env.reset(seed=0, options={"state": STATE})
-    drawn = [env.env.render()]
-    for completion in completions:
-        env.step(completion)
-        drawn.append(env.env.render())
+    drawn = [env.env.render()] + [env.step(text) and env.env.render() for text in completions]
     for number, pixels in zip((0, 2, 3, 5), drawn, strict=True):
         assert np.array_equal(frames[number].pixels, pixels)
     assert np.array_equal(frames[3].pixels, frames[2].pixels)
@@ -117,18 +106,12 @@ def test_a_film_shows_what_an_episode_that_was_played_has_shown():
     assert info["success"] and len(frames) == 1 + count
     assert [frame.caption.endswith(" (solved)") for frame in frames] == [False] * count + [True]
     x, y, *_ = info["positions"][-1]
-    assert at(frames[-1].pixels, x + 0.5, y + 0.5) == colour(AGENT)
+    assert at(frames[-1].pixels, x + 0.5, y + 0.5) == ImageColor.getrgb(AGENT)
 
 
 def test_a_world_that_does_not_draw_itself_is_refused():
     with pytest.raises(ConfigError, match="expected a world that draws itself"):
         film(EnvironmentConfig("key_corridor:my/KeyCorridor-v0"), Episode(0), ())
-
-
-def test_a_world_that_is_registered_in_words_draws_itself_too():
-    words = film(EnvironmentConfig("lactchain/Language-v0"), Episode(1), ())
-    bare = film(EnvironmentConfig(), Episode(1), ())
-    assert np.array_equal(words[0].pixels, bare[0].pixels)
 
 
 def test_films_stand_side_by_side_and_the_shorter_one_waits(tmp_path):

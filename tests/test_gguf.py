@@ -14,7 +14,6 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_actor
 from lactchain.models.places import resolve_weights
 from lactchain.storage.manifests import MANIFEST, read_manifest
-from lactchain_extras.cards.model_cards import Base
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain_extras.weights.gguf import convert_gguf
 
@@ -82,23 +81,6 @@ def test_an_answer_ends_where_the_chat_template_ends_a_turn(file):
     assert (answer.token_ids, answer.text, answer.stop_reason) == ((end,), "", "stop")
 
 
-def test_the_same_command_again_changes_nothing_and_another_file_is_refused(file, caplog):
-    caplog.set_level("INFO", "lactchain")
-    folder = prepared(file)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    prepared(file)
-    assert "already there" in caplog.text
-    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    write_gguf(file, MODEL, TOKENIZER, quantised=True)
-    with pytest.raises(ConfigError, match="tiny: was made from other settings: .*sha256"):
-        prepared(file)
-
-
-def test_the_folder_knows_its_licence_and_is_no_tiny_model_of_ours(file):
-    base = Base.of(prepared(file))
-    assert base.licence == {"license": "apache-2.0"} and not base.is_tiny
-
-
 def test_what_is_not_kept_is_said(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "lactchain")
     file = tmp_path / "other.gguf"
@@ -109,14 +91,6 @@ def test_what_is_not_kept_is_said(tmp_path, caplog):
 
 
 # --- refused -------------------------------------------------------------------------------------
-
-
-def test_an_architecture_that_transformers_does_not_read_is_refused(tmp_path):
-    write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER, architecture="nobodys")
-    with pytest.raises(
-        DataError, match="tiny.gguf: transformers cannot read.*nobodys.*safetensors"
-    ):
-        prepared(tmp_path / "tiny.gguf")
 
 
 @pytest.mark.parametrize("share", [0.001, 0.05, 0.5, 0.999])
@@ -136,19 +110,29 @@ def test_what_is_no_gguf_is_refused(file):
         prepared(file)
 
 
-def test_a_file_without_tokenizer_is_refused(tmp_path):
-    write_gguf(tmp_path / "tiny.gguf", MODEL, None)
-    with pytest.raises(DataError, match="expected a GGUF file with its tokenizer, got none"):
-        prepared(tmp_path / "tiny.gguf")
+def test_another_file_of_the_same_name_is_refused(file):
+    prepared(file)
+    write_gguf(file, MODEL, TOKENIZER, quantised=True)
+    with pytest.raises(ConfigError, match="tiny: was made from other settings: .*sha256"):
+        prepared(file)
 
 
-def test_a_layer_without_weights_is_refused(tmp_path):
-    """As in the first of several files that a large model is split into."""
+def test_an_unknown_architecture_no_tokenizer_and_a_layer_without_weights_are_refused(file):
+    """The last as in the first of several files that a large model is split into."""
     model = tiny_llama(len(TOKENIZER))
     del model.model.layers[1].mlp.up_proj
-    write_gguf(tmp_path / "tiny.gguf", model, TOKENIZER)
-    with pytest.raises(DataError, match="weights of every layer, 1 are missing.*up_proj"):
-        prepared(tmp_path / "tiny.gguf")
+    for words, parts, options in (
+        (
+            "tiny.gguf: transformers cannot read.*nobodys",
+            (MODEL, TOKENIZER),
+            {"architecture": "nobodys"},
+        ),
+        ("expected a GGUF file with its tokenizer, got none", (MODEL, None), {}),
+        ("weights of every layer, 1 are missing.*up_proj", (model, TOKENIZER), {}),
+    ):
+        write_gguf(file, *parts, **options)
+        with pytest.raises(DataError, match=words):
+            prepared(file)
 
 
 def test_without_the_package_the_line_says_how_to_install_it(file, monkeypatch):

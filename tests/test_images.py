@@ -49,14 +49,14 @@ DQN_CONFIG = DQNConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("channels_last", [True, False])
-@pytest.mark.parametrize(("agent_class", "config"), [(PPO, PPO_CONFIG), (DQN, DQN_CONFIG)])
+@pytest.mark.parametrize(
+    ("agent_class", "config", "channels_last"), [(PPO, PPO_CONFIG, True), (DQN, DQN_CONFIG, False)]
+)
 def test_every_member_tells_bright_from_dark(agent_class, config, channels_last, env_id):
     envs = MemberEnvs(env_id, 2, config.num_envs, seed=0, channels_last=channels_last)
     agent = agent_class([config] * 2, envs.observation_space, envs.action_space, seed=0)
     while envs.num_env_steps < 2 * 1500:
         agent.advance(envs, envs.num_env_steps / 3000)
-    result = evaluate_members(
-        lambda x: agent.act(x, greedy=True), env_id, 2, 20, seed=9, channels_last=channels_last
-    )
+    options = {"seed": 9, "channels_last": channels_last}
+    result = evaluate_members(lambda x: agent.act(x, greedy=True), env_id, 2, 20, **options)
     assert result.returns.min() == 1

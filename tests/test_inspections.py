@@ -3,12 +3,11 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from script_setups import GRID, build_weights, config_of, run_here
+from script_setups import GRID, config_of, run_here
 from transformers import AutoTokenizer
 
 import lactchain
@@ -39,16 +38,10 @@ ROUNDS = 1, 2
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def pipeline(weights, tmp_path_factory):
+def pipeline(weights, finished):
     """The configuration of a run, and its folder."""
-    config = config_of("run_pipeline", weights, tmp_path_factory.mktemp("pipeline") / "run")
-    run_here("run_pipeline", config)
-    return config, config.run.run_dir
+    folder = str(finished("run_pipeline"))
+    return config_of("run_pipeline", weights, folder), folder
 
 
 def inspected(pipeline, number):
@@ -90,10 +83,8 @@ def test_before_the_first_round_there_is_no_critic_and_no_pair(pipeline):
     for name in ("value", "q", "advantage", "policy_value"):
         assert found.answers[name].null_count == found.answers.num_rows == 48
     assert found.candidates["score"].null_count == found.candidates.num_rows > 48
-    assert not any(
-        found.candidates["chosen"].to_pylist() + found.candidates["rejected"].to_pylist()
-    )
-    assert found.answers["optimal"].null_count == 0
+    paired = found.candidates["chosen"].to_pylist() + found.candidates["rejected"].to_pylist()
+    assert not any(paired) and found.answers["optimal"].null_count == 0
 
 
 def test_answers_are_what_the_rounds_actor_says_and_what_comes_of_it(pipeline):
@@ -125,30 +116,27 @@ def test_candidates_are_as_probable_as_the_actor_finds_them(pipeline):
     config, folder = pipeline
     found = inspected(pipeline, 2)
     actor = lactchain.load_policy(f"{folder}/round_2/simpo", decoding="free", temperature=1.0)
-    ids = {
-        sample.action.text: sample.action
-        for sample in read_samples(f"{folder}/round_2/evaluation/samples")
-    }
-    texts = dict(zip(*(found.answers[n].to_pylist() for n in ("state_id", "text")), strict=True))
-    sampled = [row for row in found.candidates.to_pylist() if row["count"]][:40]
-    for row in sampled:
-        exact = actor.log_probs([texts[row["state_id"]]], [ids[row["completion"]]]).item()
+    samples = read_samples(f"{folder}/round_2/evaluation/samples")
+    said, texts = {sample.action.text: sample.action for sample in samples}, texts_of(found)
+    for row in [row for row in found.candidates.to_pylist() if row["count"]][:40]:
+        exact = actor.log_probs([texts[row["state_id"]]], [said[row["completion"]]]).item()
         assert row["probability"] == pytest.approx(np.exp(exact), rel=1e-3)
         assert row["probability"] == pytest.approx(np.prod(row["probabilities"]), rel=1e-6)
     assert sum(found.candidates["count"].to_pylist()) == config.evaluation.num_samples
 
 
+def texts_of(found):
+    """The prompts of an inspection's states."""
+    return dict(zip(*(found.answers[n].to_pylist() for n in ("state_id", "text")), strict=True))
+
+
 @pytest.mark.parametrize("number", ROUNDS)
 def test_candidates_are_marked_as_in_the_rounds_pairs(pipeline, number):
     found = inspected(pipeline, number)
-    pairs = read_pairs(f"{pipeline[1]}/round_{number}/simpo/pairs")
-    texts = dict(zip(*(found.answers[n].to_pylist() for n in ("state_id", "text")), strict=True))
+    pairs, texts = read_pairs(f"{pipeline[1]}/round_{number}/simpo/pairs"), texts_of(found)
     for kind in ("chosen", "rejected"):
-        marked = {
-            (texts[row["state_id"]], row["completion"])
-            for row in found.candidates.to_pylist()
-            if row[kind]
-        }
+        rows = [row for row in found.candidates.to_pylist() if row[kind]]
+        marked = {(texts[row["state_id"]], row["completion"]) for row in rows}
         assert marked == {(pair.prompt, getattr(pair, kind)) for pair in pairs}
 
 
@@ -163,9 +151,7 @@ def test_exact_values_stand_where_they_are_known(pipeline):
     assert one_step and all(row["optimal"] == 1 for row in one_step)
 
 
-def test_of_an_unfinished_stage_the_rows_that_are_there_are_shown_and_of_a_finished_one_all(
-    pipeline, tmp_path
-):
+def test_unfinished_stages_show_the_rows_that_are_there_and_others_all(pipeline, tmp_path):
     run_dir = tmp_path / "run"
     shutil.copytree(pipeline[1], run_dir)
     stage = run_dir / "round_1/simpo"
@@ -204,34 +190,19 @@ def test_a_run_leaves_a_picture_of_a_start_state_before_and_after(pipeline):
         assert picture.width == 2 * 180 and 1 < picture.n_frames <= 48
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def test_a_run_that_was_killed_ends_with_the_same_inspections(pipeline, weights, tmp_path):
+    run = shutil.copytree(pipeline[1], tmp_path / "run", symlinks=True)
 
+    def inspections():
+        return {path: path.read_bytes() for path in run.glob("round_*/inspection/*")}
 
-def test_a_run_that_was_killed_ends_with_the_same_inspections(pipeline):
-    config, run = pipeline[0], Path(pipeline[1])
-    before = [contents(run / f"round_{number}/inspection") for number in range(3)]
+    before = inspections()
     (run / "summary.json").unlink()
     shutil.rmtree(run / "round_1/inspection")
     (run / "round_2/inspection/manifest.json").unlink()
     (run / "round_2/inspection/answers.parquet").write_bytes(b"half")
-    run_here("run_pipeline", config)
-    assert [contents(run / f"round_{number}/inspection") for number in range(3)] == before
-
-
-def test_a_run_of_a_version_that_kept_no_samples_goes_on(pipeline, tmp_path):
-    config, folder = pipeline
-    run = tmp_path / "run"
-    shutil.copytree(folder, run, symlinks=True)
-    for name in ("inspection", "evaluation/samples"):
-        for number in range(3):
-            shutil.rmtree(run / f"round_{number}" / name)
-    actor = replace(config.actor, model=f"{run}/base/actor")
-    recorder = Recorder(config, Run(run, "old", None))
-    recorder.record(1, actor, f"{run}/round_1/critic/critic")
-    found = read_inspection(run / "round_1/inspection")
-    assert found.answers.equals(inspected(pipeline, 1).answers)
-    assert found.candidates.num_rows and not sum(found.candidates["count"].to_pylist())
+    run_here("run_pipeline", config_of("run_pipeline", weights, run))
+    assert inspections() == before
 
 
 def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path, monkeypatch):
@@ -281,20 +252,17 @@ def record(weights, folder, world):
     return read_inspection(folder / "run/round_0/inspection")
 
 
+PARTIAL = {"extractor": "utterance", "max_chains": 3, "history": 4, "template": "{walls}\n"}
+
+
 @pytest.mark.parametrize(
     ("world", "known"),
     [
         (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), []),
-        (
-            EnvironmentConfig(
-                "lactchain/Maze-v0", extractor="utterance", max_chains=3, history=4,
-                template="{walls}\n",
-            ),
-            ["optimal", "shortest"],
-        ),
+        (EnvironmentConfig("lactchain/Maze-v0", **PARTIAL), ["optimal", "shortest"]),
     ],
     ids=["wordle", "partial maze"],
-)  # fmt: skip
+)
 def test_what_is_not_known_of_a_world_is_null(weights, tmp_path, world, known):
     answers = record(weights, tmp_path, world).answers
     nulls = {name for name in answers.column_names if answers[name].null_count}

@@ -1,11 +1,14 @@
 """Scripts: their exit codes, their errors in one line, and what a signal does to them."""
 
 import os
+import random
 import signal
 import sys
 import time
 
+import numpy as np
 import pytest
+import torch
 from run_setups import Config, start
 
 from lactchain.errors import (
@@ -40,20 +43,14 @@ def script(monkeypatch):
     os.environ.update(environment)
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (ConfigError("x"), 2),
-        (DataError("x"), 3),
-        (NonFiniteError("x"), 4),
-        (DiskError("x"), 5),
-        (EnvironmentFault("x"), 6),
-        (Interrupted(signal.SIGINT, "x"), 130),
-        (Interrupted(signal.SIGTERM, "x"), 143),
-        (KeyboardInterrupt(), 130),
-    ],
-    ids=repr,
-)
+ENDINGS = {
+    2: ConfigError("x"), 3: DataError("x"), 4: NonFiniteError("x"), 5: DiskError("x"),
+    6: EnvironmentFault("x"), 130: Interrupted(signal.SIGINT, "x"),
+    143: Interrupted(signal.SIGTERM, "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "error"), [*ENDINGS.items(), (130, KeyboardInterrupt())])
 def test_every_way_to_end_has_its_exit_code(script, error, code):
     def main(config):
         raise error
@@ -78,19 +75,13 @@ def test_an_error_is_one_plain_line(script, capsys):
     assert capsys.readouterr().err == "error: bad [red]file[/red] \\x1b[31m\\ud800\n"
 
 
-def test_a_script_gets_its_configuration(script):
+def test_a_script_gets_its_configuration_and_a_programming_error_is_not_hidden(script):
     seen = []
     assert script(seen.append, "--critic.gamma", "0.5") == 0
     assert seen[0].critic.gamma == 0.5
     assert script(seen.append, "--critic.gama", "0.5") == 2
-
-
-def test_a_programming_error_is_not_hidden(script):
-    def main(config):
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        script(main)
+        script(lambda config: 1 / 0)
 
 
 THREADS = """
@@ -117,11 +108,6 @@ def test_threads_that_an_environment_leaves_keep_no_process(code):
 
 
 def test_one_seed_repeats_all_random_streams():
-    import random
-
-    import numpy as np
-    import torch
-
     def draw() -> tuple:
         seed_everything(7, threads=1)
         return random.random(), np.random.rand(), torch.rand(1).item()
@@ -149,13 +135,12 @@ launch(main, Config)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_then_ends(number):
+def test_a_signal_saves_and_then_ends():
     with start(POLLING) as process:
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
-    assert (out, process.returncode) == ("saved\n", 128 + number)
+    assert (out, process.returncode) == ("saved\n", 130)
     assert err.endswith("\nstopped at step 3, saved in runs/x\n")
 
 
@@ -170,37 +155,47 @@ def test_a_second_signal_ends_at_once():
 
 
 STUCK = """
-import hashlib
+import hashlib, os, signal, time
 import lactchain.runs.process
 from run_setups import Config
 
+listen = signal.signal
+
+def listen_and_be_asked(number, handler):
+    listen(number, handler)
+    if number == signal.SIGTERM:
+        os.kill(os.getpid(), number)
+
 def main(config):
     print("ready", flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes outside Python, as a collective
+    WORK
 
 main.__module__ = "run_setups"
+BEFORE
 lactchain.runs.process.GRACE_SECONDS = 0.1
 lactchain.runs.process.launch(main, Config)
 """
 
 
-def test_one_of_several_processes_ends_though_it_hears_no_signal(monkeypatch):
+@pytest.mark.parametrize(
+    ("work", "before"),
+    [
+        ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', ""),  # minutes outside Python
+        ("time.sleep(1000)", ""),  # it hears the signal, and nothing looks for it before they meet
+        ("time.sleep(1000)", "signal.signal = listen_and_be_asked"),  # as it begins to listen
+    ],
+)
+def test_one_of_several_processes_ends_whatever_it_waits_for(monkeypatch, work, before):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with start(STUCK) as process:
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(1)  # until it is outside Python
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
-
-
-def test_one_of_several_processes_ends_though_it_waits_to_meet_the_others(monkeypatch):
-    """It hears the signal, and nothing looks for it before they have met."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    waits = STUCK.replace('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', "time.sleep(1000)")
-    with start(waits.replace("import hashlib", "import time")) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
+    with start(STUCK.replace("WORK", work).replace("BEFORE", before)) as process:
+        try:
+            if not before:
+                assert process.stdout.readline() == "ready\n"
+                time.sleep(1)  # until it is outside Python
+                process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 143
+        finally:
+            process.kill()
 
 
 ALARM = """
@@ -225,34 +220,3 @@ def test_a_signal_that_an_environment_sends_itself_ends_none_of_several_processe
     with start(ALARM) as process:
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n")
-
-
-AT_ONCE = """
-import os, signal, time
-import lactchain.runs.process
-from run_setups import Config
-
-listen = signal.signal
-
-def listen_and_be_asked(number, handler):
-    listen(number, handler)
-    if number == signal.SIGTERM:
-        os.kill(os.getpid(), number)
-
-def main(config):
-    time.sleep(1000)  # until it has met the others
-
-main.__module__ = "run_setups"
-signal.signal = listen_and_be_asked
-lactchain.runs.process.GRACE_SECONDS = 0.1
-lactchain.runs.process.launch(main, Config)
-"""
-
-
-def test_one_of_several_processes_ends_though_the_signal_came_as_it_began_to_listen(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with start(AT_ONCE) as process:
-        try:
-            assert process.wait(20) == 143
-        finally:
-            process.kill()

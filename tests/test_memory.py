@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_setups import CLASSES, GRID, LORA, build_weights, config_of, run_here
+from script_setups import CLASSES, GRID, LORA, config_of, run_here
 from transformers import MistralConfig, MistralForCausalLM
 
 from lactchain.config.settings import ActorConfig, ServedConfig, TrainingConfig
@@ -33,11 +33,6 @@ VALUING = BatchSettings("training.batch_size", "critic.max_length")
 LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
 # --- estimates -----------------------------------------------------------------------------------
 
 
@@ -46,22 +41,17 @@ def dry_run(monkeypatch):
     monkeypatch.setattr(process, "_dry_run", True)
 
 
-@pytest.mark.parametrize("script", LANGUAGE)
+@pytest.mark.parametrize("script", [*LANGUAGE, "search"])
 def test_a_dry_run_prints_the_parts_and_makes_nothing(script, weights, tmp_path, capsys, dry_run):
-    config = config_of(script, weights, tmp_path / "run")
-    if script == "run_pipeline":
+    config = config_of("train_simpo" if script == "search" else script, weights, tmp_path / "run")
+    if script == "search":
+        config = SearchConfig(language=LanguageConfig(train=config))
+    elif script == "run_pipeline":
         config = replace(config, tiny=None)
     assert run_here(script, config) == {}
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("GiB on cpu", "weights", "total", "available"))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_dry_run_of_a_search_is_that_of_a_member(weights, tmp_path, capsys, dry_run):
-    train = config_of("train_simpo", weights, tmp_path / "run")
-    assert run_here("search", SearchConfig(language=LanguageConfig(train=train))) == {}
-    printed = capsys.readouterr().out
-    assert "training.batch_size" in printed and "preferences.states_per_shard" in printed
 
 
 def test_what_is_too_much_is_said_with_what_helps(weights, tmp_path, capsys, dry_run, monkeypatch):
@@ -86,6 +76,8 @@ def test_what_lasts_is_counted_to_the_byte(lora, weights, tmp_path):
     learnt = sum(p.nbytes for p in critic.parameters() if p.requires_grad)
     assert found["gradients"] == learnt and found["logits"] == 0
     assert found["weights"] == sum(p.nbytes for p in critic.parameters())
+    frozen = replace(config, critic=replace(config.critic, frozen=True))
+    assert "gradients" not in memory_of(frozen, VALUING)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -142,13 +134,6 @@ def test_models_that_are_elsewhere_take_nothing_until_they_are_trained(weights, 
     assert memory_of(replace(config, actor=replace(config.actor, served=served.served)), CLONING)
 
 
-def test_what_is_frozen_has_no_gradients(weights, tmp_path):
-    config = config_of("train_critic", weights, tmp_path)
-    frozen = replace(config, critic=replace(config.critic, frozen=True))
-    assert "gradients" in memory_of(config, VALUING)
-    assert "gradients" not in memory_of(frozen, VALUING)
-
-
 def test_available_memory_is_a_part_of_this_computers(monkeypatch):
     whole = available_memory()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -170,22 +155,17 @@ def test_who_runs_out_of_memory_is_told_what_to_lower(fail, weights, tmp_path, m
         fail()
 
     monkeypatch.setattr(train_bc, "clone", clone)
-    line = (
-        "^Behaviour cloning: no memory is left on cpu; lower training.batch_size or actor.max_new"
-    )
+    line = "^Behaviour cloning: no memory is left on cpu; lower training.batch_size or actor.max_"
     with pytest.raises(ConfigError, match=line) as error:
         run_here("train_bc", config_of("train_bc", weights, tmp_path / "run"))
     assert "\n" not in str(error.value) and error.value.exit_code == 2
 
 
-def test_other_errors_are_left_as_they_are():
+def test_other_errors_are_left_as_they_are_and_files_are_not_blamed(tmp_path):
     for error in (RuntimeError("shape mismatch"), ValueError("no")):
         assert not is_out_of_memory(error)
         with pytest.raises(type(error)), enough_memory("SimPO", [CLONING]):
             raise error
-
-
-def test_files_are_not_blamed_for_a_lack_of_memory(tmp_path):
     with pytest.raises(RuntimeError, match="memory"), readable(tmp_path):
         more_than_there_is()
 

@@ -1,8 +1,15 @@
 """Model cards tell what weights are, how good, and how they are loaded; nothing leaves unasked."""
 
+import base64
+import hashlib
+import json
 import re
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import gymnasium as gym
@@ -10,9 +17,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from hub_stand_in import serving
-from huggingface_hub import ModelCard
-from script_setups import GRID, LORA, TRAINING, build_weights, config_of, run_here
+from huggingface_hub import ModelCard, constants
+from script_setups import GRID, LORA, TRAINING, config_of, run_here
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, PlayerConfig, RunConfig
@@ -29,7 +35,7 @@ from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import verify_manifest, write_manifest
 from lactchain_extras.cards import model_cards
-from lactchain_extras.cards.model_cards import Base, code, success_figures
+from lactchain_extras.cards.model_cards import Base, success_figures
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig, push
 
@@ -45,12 +51,10 @@ CARDS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
+def runs(weights, finished, tmp_path_factory) -> Path:
     """A run of every kind that leaves weights."""
     folder = tmp_path_factory.mktemp("runs")
-    weights = build_weights(folder / "weights")
-    config = config_of("run_pipeline", weights, folder / "pipeline", num_rounds=1)
-    run_here("run_pipeline", config)
+    (folder / "pipeline").symlink_to(finished("run_pipeline"))
     simpo = config_of("train_simpo", weights, folder / "simpo")
     run_here("train_simpo", replace(simpo, actor=replace(simpo.actor, lora=LORA)))
     values = TrainMCConfig(
@@ -77,13 +81,22 @@ def card_of(folder: Path) -> ModelCard:
 
 
 @pytest.mark.parametrize("name", CARDS.values(), ids=CARDS)
-def test_the_lines_that_load_weights_do(runs, name, capsys):
-    folder = runs / name
-    (lines,) = re.findall(r"^```python\n(.*?)^```", card_of(folder).text, re.MULTILINE | re.DOTALL)
+def test_the_lines_that_load_weights_do(runs, name):
+    run, place = name.split("/", 1)
+    folder = (runs / run).resolve() / place
+    text = card_of(folder).text
+    (lines,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert repr(str(folder)) in lines.replace(str(folder.resolve()), str(folder))
     defined: dict = {}
     exec(lines, defined)
     assert {"completion", "critic", "values", "model"} & defined.keys()
+
+
+def test_a_card_may_be_edited(runs, tmp_path):
+    folder = shutil.copytree((runs / "pipeline/actor").resolve(), tmp_path / "actor")
+    (folder / "README.md").write_text("mine")
+    files = verify_manifest(folder)["files"]
+    assert "README.md" not in files and load_policy(folder).act(["1 0 left 0 1"], [0])
 
 
 @pytest.mark.parametrize("name", CARDS.values(), ids=CARDS)
@@ -98,15 +111,19 @@ def test_a_card_says_base_training_figures_limits_and_licence(runs, name):
     assert "learning_rate: 0.001" in card.text and "lactchain/GridWorld-v0" in card.text
 
 
+def figures_on(folder: Path) -> dict:
+    """What a card says was measured, by its name."""
+    return {found.metric_type: found for found in card_of(folder).data.eval_results}
+
+
 def test_a_pipelines_actor_has_its_figures_exactly_or_with_intervals(runs):
-    summary = read_json(runs / "pipeline/summary.json")
-    figures = {
-        found.metric_type: found for found in card_of(runs / "pipeline/actor").data.eval_results
-    }
+    summary, figures = (
+        read_json(runs / "pipeline/summary.json"),
+        figures_on(runs / "pipeline/actor"),
+    )
     for name in ("success_rate_after", "success_within_2_chains"):
-        found = figures[name]
-        assert found.metric_value == summary[name]
-        assert found.metric_args == {"of": "all 48 start states, exactly"}
+        assert figures[name].metric_value == summary[name]
+        assert figures[name].metric_args == {"of": "all 48 start states, exactly"}
     assert figures["success_rate_before"].metric_value == summary["success_rate_before"]
     share, sampled = summary["invalid_rate_after"], figures["invalid_rate_after"]
     interval = list(share_interval(round(share * 100), 100))
@@ -131,8 +148,8 @@ def test_figures_of_a_world_with_dice_have_intervals_and_those_of_others_are_exa
     assert drawn["success_rate_after"] == (0.75, "4 episodes", share_interval(3, 4))
 
 
-def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all(runs, tmp_path):
-    config = config_of("run_pipeline", runs / "weights", runs / "pipeline", num_rounds=1)
+def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all(runs, weights):
+    config = config_of("run_pipeline", weights, (runs / "pipeline").resolve())
     sampled = replace(config, evaluation=replace(config.evaluation, num_starts=24))
     with Run.of(config) as run:
         found = model_cards._figures(sampled, run, "actor", run.summary)
@@ -142,10 +159,8 @@ def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all
 
 
 def test_a_critics_figures_lie_in_their_intervals(runs):
-    summary = read_json(runs / "pipeline/round_1/critic/summary.json")
-    figures = {
-        found.metric_type: found for found in card_of(runs / "pipeline/critic").data.eval_results
-    }
+    stage = runs / "pipeline/round_1/critic"
+    summary, figures = read_json(stage / "summary.json"), figures_on(stage / "critic")
     for name in ("eval_r2", "eval_r2_ceiling", "eval_rmse"):
         interval = figures[name].metric_args["interval_95"]
         assert interval == summary[f"{name}_interval"]
@@ -166,30 +181,21 @@ def test_an_export_keeps_the_figures_and_the_training_of_its_actor(runs):
 
 
 def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, monkeypatch):
-    hub = tmp_path / "weights/some/model"
-    hub.mkdir(parents=True)
-    (hub / "README.md").write_text(
-        "---\nlicense: cc-by-nc-4.0\nbase_model: other/model\n---\n# It\n"
-    )
-    write_manifest(hub, {"made_from": {"hub": "some/model"}})
+    card = "---\nlicense: cc-by-nc-4.0\nbase_model: {}\ntags: [{}]\n---\n# It\n"
+    texts = {
+        "weights/some/model": card.format("other/model", "text"),
+        "trained": card.format("some/model", "lactchain"),
+        "broken": "---\n[not yaml\n---\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "README.md").write_text(text)
+    write_manifest(tmp_path / "weights/some/model", {"made_from": {"hub": "some/model"}})
     monkeypatch.chdir(tmp_path)
-    base = Base.of("some/model")
-    assert (base.hub_id, base.licence) == ("some/model", {"license": "cc-by-nc-4.0"})
-    trained = tmp_path / "trained"
-    trained.mkdir()
-    (trained / "README.md").write_text(
-        "---\nlicense: cc-by-nc-4.0\nbase_model: some/model\ntags: [lactchain]\n---\n# It\n"
-    )
-    assert (Base.of(trained).hub_id, Base.of(trained).licence) == (base.hub_id, base.licence)
-    unknown = tmp_path / "unknown"
-    unknown.mkdir()
-    assert Base.of(unknown).licence == {}
-    (unknown / "README.md").write_text("---\n[not yaml\n---\n")
-    assert Base.of(unknown).licence == {}
-
-
-def test_code_stays_in_its_line_and_cell():
-    assert code("a `b`\n|c|") == "`a 'b' \\|c\\|`"
+    for base in (Base.of("some/model"), Base.of(tmp_path / "trained")):
+        assert (base.hub_id, base.licence) == ("some/model", {"license": "cc-by-nc-4.0"})
+    for name in ("weights", "broken"):
+        assert Base.of(tmp_path / name).licence == {}
 
 
 class Riddle(gym.Env):
@@ -213,24 +219,22 @@ def written(folder: Path, config: TrainBCConfig) -> str:
     return (folder / "actor/README.md").read_text()
 
 
-def test_the_card_of_a_world_that_takes_any_text_lists_no_actions(runs, tmp_path, monkeypatch):
+def test_the_card_of_a_world_that_takes_any_text_lists_no_actions(actor, tmp_path, monkeypatch):
     monkeypatch.setitem(gym.registry, "Riddle-v0", EnvSpec("Riddle-v0", Riddle))
     world = EnvironmentConfig("Riddle-v0", extractor="utterance")
-    text = written(tmp_path, TrainBCConfig(environment=world, actor=actor_of(runs)))
+    text = written(tmp_path, TrainBCConfig(environment=world, actor=actor))
     assert "| reads | texts such as `riddle` |" in text
     assert "| actions | any text; 1 at most in a list |" in text
 
 
-def test_a_secret_among_the_settings_is_not_on_the_card(runs, tmp_path, monkeypatch):
+def test_a_secret_among_the_settings_is_not_on_the_card(actor, tmp_path, monkeypatch):
     monkeypatch.setattr(model_cards, "make_language_env", lambda _: make_language_env(GRID))
     secret = replace(GRID, kwargs={"size": 2, "api_key": "hunter2"})
-    text = written(tmp_path, TrainBCConfig(environment=secret, actor=actor_of(runs)))
+    text = written(tmp_path, TrainBCConfig(environment=secret, actor=actor))
     assert "`{'size': 2, 'api_key': '<redacted>'}`" in text and "hunter2" not in text
 
 
-def test_a_licence_and_a_quantisation_that_are_known_are_told_and_else_that_they_are_not(
-    runs, tmp_path
-):
+def test_a_licence_and_a_quantisation_that_are_known_are_told_and_else_that_they_are_not(tmp_path):
     base = tmp_path / "base"
     base.mkdir()
     config = TrainBCConfig(environment=GRID, actor=ActorConfig(str(base)))
@@ -243,18 +247,9 @@ def test_a_licence_and_a_quantisation_that_are_known_are_told_and_else_that_they
     assert "Q4_K, dequantised; read as `auto`" in text
 
 
-def actor_of(runs: Path) -> ActorConfig:
-    return ActorConfig(str(runs / "weights/actor"))
-
-
-# --- cards and manifests -------------------------------------------------------------------------
-
-
-def test_a_card_may_be_edited(runs, tmp_path):
-    folder = shutil.copytree((runs / "pipeline/actor").resolve(), tmp_path / "actor")
-    (folder / "README.md").write_text("mine")
-    files = verify_manifest(folder)["files"]
-    assert "README.md" not in files and load_policy(folder).act(["1 0 left 0 1"], [0])
+@pytest.fixture
+def actor(weights) -> ActorConfig:
+    return ActorConfig(str(weights / "actor"))
 
 
 # --- intervals -----------------------------------------------------------------------------------
@@ -264,9 +259,8 @@ def test_a_shares_interval_is_wilsons():
     assert share_interval(8, 10) == pytest.approx((0.490162, 0.943318), abs=1e-6)
     assert share_interval(0, 48)[0] == 0 and share_interval(48, 48)[1] == 1
     for limit in share_interval(3, 20):  # the limits are those of the test that does not refuse .15
-        assert (0.15 - limit) ** 2 == pytest.approx(
-            1.959964**2 * limit * (1 - limit) / 20, rel=1e-6
-        )
+        variance = limit * (1 - limit) / 20
+        assert (0.15 - limit) ** 2 == pytest.approx(1.959964**2 * variance, rel=1e-6)
 
 
 def test_a_resampled_interval_is_that_of_a_loop_and_of_theory():
@@ -291,9 +285,118 @@ def test_scores_of_sums_are_those_of_the_values():
 # --- the hub -------------------------------------------------------------------------------------
 
 
-def test_an_export_is_published_on_request_and_the_token_is_written_nowhere(
-    runs, monkeypatch, caplog
-):
+COMMIT = "0" * 40
+REFUSAL = {"error": "Invalid username or password."}
+
+
+class Hub(ThreadingHTTPServer):
+    """Takes an upload as the hub takes one of small files; answers 401 to any other token.
+
+    Attributes:
+        requests: the paths that something was sent to, in their order.
+        private: whether its one repository is; None as long as there is none.
+        files: what lies in it.
+    """
+
+    def __init__(self, token: str) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.token, self.private = token, None
+        self.requests: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+        """Lets this process take it for the hub."""
+        files = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", self.address + files)
+        monkeypatch.setattr(constants, "ENDPOINT", self.address)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("HF_TOKEN", token)
+
+    def commit(self, lines: list[bytes]) -> None:
+        """Adds and deletes files."""
+        for line in map(json.loads, lines):
+            if line["key"] == "file":
+                content = base64.b64decode(line["value"]["content"])
+                self.files[line["value"]["path"]] = content
+            elif line["key"] == "deletedFile":
+                del self.files[line["value"]["path"]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:  # noqa: N802
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        hub = self.server
+        hub.requests.append(self.path)
+        if not self.has_token():
+            self.send(401, REFUSAL)
+        elif self.path.endswith("/preupload/main"):
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            files = [{"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in paths]
+            self.send(200, {"files": files})
+        elif "/commit/" in self.path:
+            hub.commit(body.splitlines())
+            commit = {"commitOid": COMMIT, "commitUrl": f"{hub.address}/me/grid/commit/0"}
+            self.send(200, commit | {"success": True, "hookOutput": ""})
+        elif self.path != "/api/repos/create":
+            self.send(200, {"warnings": [], "errors": []})
+        else:
+            is_there = hub.private is not None
+            if not is_there:
+                hub.private = json.loads(body)["visibility"] == "private"
+            about = {"url": f"{hub.address}/me/grid", "name": "me/grid"}
+            self.send(409 if is_there else 200, about)
+
+    def do_GET(self) -> None:  # noqa: N802
+        path, files = self.path.partition("?")[0], self.server.files
+        if not self.has_token():
+            self.send(401, REFUSAL)
+        elif path == "/api/models/me/grid":
+            siblings = [{"rfilename": name} for name in files]
+            about = {"id": "me/grid", "private": self.server.private, "siblings": siblings}
+            self.send(200, about)
+        elif path == "/api/models/me/grid/tree/main":
+            listed = [{"path": name, "size": len(content)} for name, content in files.items()]
+            self.send(200, [file | {"type": "file", "oid": "0"} for file in listed])
+        else:
+            content = files[path.removeprefix("/me/grid/resolve/main/")]
+            tag = f'"{hashlib.sha256(content).hexdigest()}"'
+            self.answer(200, content, {"ETag": tag, "X-Repo-Commit": COMMIT})
+
+    do_HEAD = do_GET
+
+    def has_token(self) -> bool:
+        return self.headers["Authorization"] == f"Bearer {self.server.token}"
+
+    def send(self, status: int, told: object) -> None:
+        self.answer(status, json.dumps(told).encode(), {"Content-Type": "application/json"})
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+@contextmanager
+def serving(token: str) -> Iterator[Hub]:
+    """A hub that serves until the end, and knows this one token."""
+    with Hub(token) as hub:
+        thread = threading.Thread(target=hub.serve_forever, args=[0.02])
+        thread.start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
+            thread.join()
+
+
+def test_an_export_is_published_on_request_and_the_token_nowhere(runs, monkeypatch, caplog):
     token, folder = "hf_" + "secret" * 5, runs / "export_all/model"
     caplog.set_level("INFO")
     config = ["--config", str(runs / "export_all/config.yaml")]
@@ -302,9 +405,8 @@ def test_an_export_is_published_on_request_and_the_token_is_written_nowhere(
         export.main(parse(ExportConfig, config))
         assert hub.requests == []
         export.main(parse(ExportConfig, [*config, "--push_to_hub", "me/grid"]))
-        paths = [request.path for request in hub.requests]
-        assert paths[0] == "/api/repos/create" and hub.private
-        assert paths[-1] == "/api/models/me/grid/commit/main"
+        assert hub.requests[0] == "/api/repos/create" and hub.private
+        assert hub.requests[-1] == "/api/models/me/grid/commit/main"
         assert hub.files == {file.name: file.read_bytes() for file in folder.iterdir()}
     assert f"{folder}: uploaded to {hub.address}/me/grid" in caplog.text
     assert not [f for f in runs.rglob("*") if f.is_file() and token.encode() in f.read_bytes()]
@@ -314,12 +416,10 @@ def test_an_export_is_published_on_request_and_the_token_is_written_nowhere(
 def test_what_a_hub_refuses_is_told_in_one_line(tmp_path, monkeypatch):
     with serving("hf_right") as hub:
         hub.stand_in(monkeypatch, "hf_wrong")
-        with pytest.raises(ConfigError) as refusal:
+        with pytest.raises(ConfigError, match="push_to_hub: .*me/grid, got: .*401") as refusal:
             push(tmp_path, "me/grid")
     (line,) = str(refusal.value).splitlines()
-    assert "push_to_hub: expected a hub that takes me/grid, got: Client error '401" in line
-    assert line.endswith("give the same command again; the model is whole")
-    assert "hf_wrong" not in line
+    assert "give the same command again" in line and "hf_wrong" not in line
 
 
 def exported(folder: Path, *names: str) -> Path:
@@ -331,9 +431,7 @@ def exported(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_who_can_read_an_upload_is_said_before_and_a_public_repository_is_asked_for(
-    tmp_path, monkeypatch, caplog
-):
+def test_who_reads_an_upload_is_said_and_a_public_one_is_asked_for(tmp_path, monkeypatch, caplog):
     folder = exported(tmp_path / "model", "weights")
     caplog.set_level("INFO", "lactchain")
     with serving("hf_right") as hub:
@@ -380,7 +478,5 @@ def test_a_dry_run_uploads_nothing(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", ["model", "user/a--b", "user/x.git", "user/-x", "a/b/c"])
 def test_a_name_that_the_hub_could_not_have_is_refused_before_all_work(name):
-    with pytest.raises(
-        ValueError, match="push_to_hub: expected a name such as user/model, or null"
-    ):
+    with pytest.raises(ValueError, match="push_to_hub: expected a name such as user/model"):
         ExportConfig(push_to_hub=name)

@@ -1,14 +1,18 @@
-"""The notebook runs on a run folder from top to bottom and answers what it asks."""
+"""The notebook answers what it asks; what a notebook needs takes a few lines, which are run."""
 
 import html
 import re
+import shutil
+from pathlib import Path
 
 import nbformat
 import pytest
 from explorer_runs import GridRun
 from nbclient import NotebookClient
+from pages import BY_PATH
 from run_folders import write_text_run
 
+import lactchain
 from lactchain.inspection.notebook import frames, open_run
 from lactchain_extras.explorer.notebook import explore
 
@@ -51,13 +55,6 @@ def test_the_notebook_answers_its_four_questions(root, tmp_path, monkeypatch):
     assert "no actor" in actor
 
 
-def test_the_notebook_is_kept_with_small_outputs(root):
-    path = root / "notebooks" / "inspect_rollouts.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
-    assert path.stat().st_size < 100_000 and sum(map(len, outputs)) >= 8
-
-
 def test_frames_are_the_tables_of_the_page(tmp_path):
     run = GridRun(tmp_path / "run")
     tables = frames(run.directory)
@@ -72,3 +69,63 @@ def test_a_run_displays_itself_in_a_frame(tmp_path):
         frame = shown._repr_html_()
         assert frame.startswith('<iframe srcdoc="') and 'sandbox="allow-scripts"' in frame
     assert "height: 400px" in frame
+
+
+# --- snippets ------------------------------------------------------------------------------------
+
+
+MOST_LINES = {
+    "An environment": 1,
+    "A policy of your own": 8,
+    "A reward of your own": 5,
+    "A chain from the trained quickstart": 2,
+    "Values of states": 2,
+    "What a run learnt and answered": 8,
+    "Episodes of any policy": 3,
+    "An evaluation of any policy": 2,
+    "Episodes as a frame": 2,
+    "Pairs from your own scores": 4,
+    "SimPO on your own data set": 6,
+    "A loss of your own": 15,
+    "Two runs side by side": 1,
+    "Look at a run": 1,
+}
+SNIPPETS = dict(zip(MOST_LINES, BY_PATH["docs/notebook.md"].blocks("python")[1:], strict=True))
+
+
+@pytest.fixture(scope="module")
+def notebook(weights, finished, tmp_path_factory):
+    """A folder with a finished pipeline in runs/quickstart, and what is in mine.jsonl."""
+    folder = tmp_path_factory.mktemp("notebook")
+    shutil.copytree(finished("run_pipeline"), folder / "runs/quickstart", symlinks=True)
+    row = '{"prompt": "0 0 up 1 1", "chosen": "[\\"turn left\\"]", "rejected": "no"}\n'
+    (folder / "mine.jsonl").write_text(row * 8)
+    data = [{"prompt": f"{x} 0", "chosen": "yes", "rejected": "no"} for x in range(8)]
+    return folder, {"WEIGHTS": str(weights / "actor"), "DATA": data}
+
+
+@pytest.fixture(scope="module")
+def names(notebook):
+    """What the snippets have in common, one after another, as in a notebook."""
+    return {"lactchain": lactchain} | notebook[1]
+
+
+@pytest.mark.parametrize("what", SNIPPETS)
+def test_it_takes_no_more_lines_than_promised(what, notebook, names, monkeypatch):
+    monkeypatch.chdir(notebook[0])
+    code = SNIPPETS[what]
+    assert what in BY_PATH["docs/notebook.md"].sections
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= MOST_LINES[what]
+    exec(compile(code, what, "exec"), names)
+
+
+def test_what_they_leave_is_what_they_say(names):
+    assert len(names["trajectories"]) == len(names["frame"]) == 20
+    assert 0 <= names["success_rate"] <= 1 and names["values"].shape == (2,)
+    assert [pair.chosen for pair in names["pairs"]] == ['["move forward"]']
+    assert [action.text for action in names["said"]] == names["changed"].completion.tolist()
+    assert names["worth"] == pytest.approx(names["changed"].value.to_numpy(), abs=1e-6)
+    assert len(names["solved"]) == 48 and names["widest"].margin > 0
+    assert Path(names["page"]).name == "report.html"
+    assert names["explorer"]._repr_html_().startswith("<iframe srcdoc=")
+    assert names["tuned"].act(["0 0 up 1 1"], [0])[0].text

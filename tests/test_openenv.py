@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from openenv_servers import FaultyGame, running
@@ -28,7 +27,7 @@ from lactchain.environments.chance import best_within, random_within
 from lactchain.environments.exact import all_chains, chain_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.environments.views import TextView, tabular_model
+from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import FunctionPolicy
 from lactchain_extras.ecosystems import free_text
@@ -93,24 +92,28 @@ def test_states_can_be_listed_and_set_so_that_evaluations_and_pairs_go_on_behind
 
 
 def test_what_counts_or_reads_otherwise_than_the_server_is_refused(grid):
-    for wrong in ({"extractor": "utterance"}, {"max_chain_length": 4}):
-        with pytest.raises(ConfigError, match=r"environment.extractor: expected completions as"):
+    for wrong, words in (
+        ({"extractor": "utterance"}, "environment.extractor: expected completions as"),
+        ({"max_chain_length": 4}, "environment.extractor: expected completions as"),
+        ({"invalid_penalty": -1.0}, "set them where it is served"),
+        ({"chain_cost": 0.1}, "set them where it is served"),
+    ):
+        with pytest.raises(ConfigError, match=words):
             make_language_env(there(grid, **wrong))
-    for wrong in ({"invalid_penalty": -1.0}, {"chain_cost": 0.1}):
-        with pytest.raises(ConfigError, match=r"set them where it is served"):
-            make_language_env(there(grid, **wrong))
+    env = make_language_env(WORDLE)  # its seeds are no tasks of a split
+    assert begin(env, {}, 3) == begin(env, {}, 3, "train")
+    with pytest.raises(ConfigError, match=r"split: expected one of \['train'\], got 'dev'"):
+        begin(env, {}, 3, "dev")
 
 
 def ask(url, *messages):
     """The replies of a new session to messages, one by one."""
-    return list(_ask(url, messages))
-
-
-def _ask(url, messages):
+    replies = []
     with connect(f"ws{url[4:]}/ws") as session:
         for message in messages:
             session.send(json.dumps(message) if isinstance(message, dict) else message)
-            yield json.loads(session.recv())
+            replies.append(json.loads(session.recv()))
+    return replies
 
 
 def reset(**data):
@@ -126,17 +129,15 @@ def test_sessions_of_one_task_or_seed_begin_alike_and_play_on_their_own(grid):
     for data in ({"index": 3, "split": "test"}, {"seed": 7}, {"index": 5}):
         starts = [ask(grid, reset(**data))[0]["data"]["observation"] for _ in range(8)]
         assert starts == [starts[0]] * 8
-    with connect(f"ws{grid[4:]}/ws") as one, connect(f"ws{grid[4:]}/ws") as two:
-        texts = []
-        for session in (one, two):
-            session.send(json.dumps(reset(index=3, split="test")))
-            texts.append(json.loads(session.recv())["data"])
-        one.send(json.dumps(step('["turn left"]')))
-        moved = json.loads(one.recv())["data"]
-        two.send('{"type": "state"}')
-        state = json.loads(two.recv())["data"]
+    begin_there = reset(index=3, split="test")
+    with connect(f"ws{grid[4:]}/ws") as other:
+        other.send(json.dumps(begin_there))
+        begun = json.loads(other.recv())["data"]
+        first, moved = (reply["data"] for reply in ask(grid, begin_there, step('["turn left"]')))
+        other.send('{"type": "state"}')
+        state = json.loads(other.recv())["data"]
     held_back = [s for s in env.start_states() if s in env.held_back]
-    assert texts[0] == texts[1] and state["state"] == held_back[3]
+    assert begun == first and state["state"] == held_back[3]
     assert moved["metadata"]["state"] != state["state"] and state["step_count"] == 0
 
 
@@ -184,40 +185,16 @@ def test_what_is_not_understood_is_an_error_in_words_and_the_session_goes_on(gri
     assert replies[-1]["type"] == "observation"
 
 
-class Broken(gym.Env):
-    """A world of somebody who made a mistake: its first step looks for what is not there."""
-
-    observation_space, action_space = free_text.SAID, free_text.HEARD
-
-    def reset(self, *, seed=None, options=None):
-        return "begun", {}
-
-    def step(self, action):
-        return [][0]
-
-    def text_view(self):
-        return TextView((), "{observation}", lambda env, text, info: {"observation": text})
-
-
-gym.register("my/Broken-v0", Broken)
-
-
-def test_a_fault_of_a_world_is_told_and_the_session_goes_on():
-    config = EnvironmentConfig("my/Broken-v0", extractor="utterance")
-    session = Session(make_language_env(config), {})
-    messages = (reset(seed=1), step("x"), reset(seed=1))
+def test_a_fault_of_a_world_is_told_and_the_session_goes_on(monkeypatch):
+    env = make_language_env(SLIPPERY)
+    monkeypatch.setattr(type(env.env.unwrapped), "step", lambda self, action: [][0])
+    messages = (reset(seed=1), step('["left"]'), reset(seed=1))
+    session = Session(env, {})
     replies = [json.loads(session.answer(json.dumps(message))) for message in messages]
     assert [reply["type"] for reply in replies] == ["observation", "error", "observation"]
     said = replies[1]["data"]["message"]
     assert "raised IndexError: list index out of range" in said
-    assert said.endswith("(seed 1, last action 'x')")
-
-
-def test_a_number_that_is_a_seed_belongs_to_no_split_but_train():
-    env = make_language_env(WORDLE)
-    assert begin(env, {}, 3) == begin(env, {}, 3, "train")
-    with pytest.raises(ConfigError, match=r"split: expected one of \['train'\], got 'dev'"):
-        begin(env, {}, 3, "dev")
+    assert said.endswith("(seed 1, last action 0)")
 
 
 def get(url, data=None):
@@ -243,6 +220,22 @@ def test_tasks_schema_and_manifest_are_told(grid):
     for path, data in (("task", {"split": "test", "index": 12}), ("tasks", {"split": "dev"})):
         with pytest.raises(urllib.error.HTTPError, match="400"):
             get(f"{grid}/GridWorld/{path}", data)
+
+
+def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of_its_url():
+    served = Served(GRID, max_sessions=1)
+    with running(served.app()) as url:
+        with (
+            connect(f"ws{url[4:]}/ws"),
+            pytest.raises(EnvironmentFault, match="1 sessions are taken"),
+        ):
+            make_language_env(there(url)).reset(seed=0)
+        assert make_language_env(there(url)).reset(seed=0)[0]
+        assert len(make_language_env(there(url)).start_states()) == 48
+        served.manifest["max_chains"] = 9
+        del served.tasks["train"][1:]
+        later = make_language_env(there(url))
+        assert later.max_chains == 9 and len(later.start_states()) == 13
 
 
 def test_floors_and_optimum_are_what_random_and_optimal_chains_earn():
@@ -271,16 +264,6 @@ def test_bounds_are_those_of_going_through_all_chains_one_by_one(config):
         drawn = np.where(model.terminal, 0, mean - 0.125)
     assert best_within(model, 2, longest, 0.125)[0] == pytest.approx(best[model.non_terminal])
     assert random_within(model, 2, longest, 0.125)[1] == pytest.approx(drawn[model.non_terminal])
-
-
-def test_one_session_more_than_there_is_room_for_is_told_so_and_gets_the_next_place():
-    with running(Served(GRID, max_sessions=1).app()) as url:
-        with (
-            connect(f"ws{url[4:]}/ws"),
-            pytest.raises(EnvironmentFault, match="1 sessions are taken"),
-        ):
-            make_language_env(there(url)).reset(seed=0)
-        assert make_language_env(there(url)).reset(seed=0)[0]
 
 
 # --- servers of others ---------------------------------------------------------------------------
@@ -319,47 +302,22 @@ def test_partial_pay_is_no_success_unless_you_say_so(faulty):
         assert terminated and info["rewards"] == [0.5] and info["success"] is success
 
 
-def test_a_list_of_texts_is_played_one_after_the_other(faulty):
-    _, config, _ = faulty
-    env = make_language_env(replace(config, extractor="json_list", max_chain_length=3))
-    env.reset(seed=0)
-    text, _, terminated, _, info = env.step('["x", "y"]')
-    assert (text, terminated, info["executed"]) == ("no", False, ["x", "y"])
-
-
-def test_errors_of_a_server_are_its_own_words_and_a_lost_line_between_episodes_is_made_anew(faulty):
+def test_errors_of_a_server_are_its_own_words_and_what_is_lost_or_late_is_made_anew(faulty):
     _, config, _ = faulty
     env = make_language_env(config)
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentFault, match="EXECUTION_ERROR: no digit"):
-        env.step("crash")
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentFault, match="expected a reply to step"):
-        env.step("hang up")
-    assert env.reset(seed=0)[0]
-
-
-def test_a_reply_that_comes_too_late_is_not_that_of_the_next_reset(faulty):
-    _, config, _ = faulty
-    env = make_language_env(config)
-    env.reset(seed=0)
-    env.env.unwrapped.timeout = 0.01
-    with pytest.raises(EnvironmentFault, match="expected a reply to step, got TimeoutError"):
-        env.step("hesitate")
+    for said, words in (
+        ("crash", "EXECUTION_ERROR: no digit"),
+        ("hang up", "expected a reply to step"),
+        ("hesitate", "expected a reply to step, got TimeoutError"),
+    ):
+        assert env.reset(seed=0)[0].startswith("A digit, not ")  # and not the late reply
+        env.env.unwrapped.timeout = 0.01 if said == "hesitate" else 60.0
+        with pytest.raises(EnvironmentFault, match=words):
+            env.step(said)
+        env.env.unwrapped.timeout = 60.0
     with pytest.raises(EnvironmentFault, match="expected a reset before step"):
         env.step("x")
-    env.env.unwrapped.timeout = 60.0
     assert env.reset(seed=0)[0].startswith("A digit, not ")
-
-
-def test_a_world_is_asked_anew_by_each_that_is_made_of_its_url():
-    served = Served(GRID)
-    with running(served.app()) as url:
-        assert len(make_language_env(there(url)).start_states()) == 48
-        served.manifest["max_chains"] = 9
-        del served.tasks["train"][1:]
-        later = make_language_env(there(url))
-        assert later.max_chains == 9 and len(later.start_states()) == 13
 
 
 def test_a_port_that_speaks_no_http_and_a_server_without_its_tasks_are_one_line():
@@ -403,62 +361,17 @@ def test_actions_of_two_required_fields_and_urls_of_something_else_are_refused(f
 
 
 def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
-    words = ("serve", "--config", "gridworld_tiny", "--port", "0")
-    command = [sys.executable, "-m", "lactchain", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
-        line = p.stdout.readline()
-        (url,) = re.findall(
-            r"lactchain/GridWorld-v0 at (\S+): 960 tasks, 64 sessions at most", line
-        )
+    words = ("serve", "--config", "gridworld_tiny", "--port")
+    command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
+    with subprocess.Popen([*command, "0"], **pipes, text=True) as process:
+        line = process.stdout.readline()
+        told = r"lactchain/GridWorld-v0 at (\S+): 960 tasks, 64 sessions at most"
+        (url,) = re.findall(told, line)
         (reply,) = ask(url, reset(seed=0))
-        taken = subprocess.run(
-            [*command[:-1], url.rpartition(":")[2]], capture_output=True, text=True
-        )
-        p.send_signal(signal.SIGINT)
-        out, err = p.communicate(timeout=20)
-    assert reply["data"]["observation"]["text"] and (p.returncode, out, err) == (0, "", "")
+        port = url.rpartition(":")[2]
+        taken = subprocess.run([*command, port], capture_output=True, text=True)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert reply["data"]["observation"]["text"]
+    assert (process.returncode, out, err) == (0, "", "")
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
-
-
-# --- OpenEnv's own -------------------------------------------------------------------------------
-
-
-def test_openenvs_own_client_plays_what_is_served(grid):
-    client_class = pytest.importorskip("openenv.core").GenericEnvClient
-    with client_class(base_url=grid).sync() as client:
-        begun = client.reset(index=0, split="train")
-        result = client.step({"text": '["turn left"]'})
-        assert client.state()["step_count"] == 1
-    assert begun.observation["text"] and result.reward == -0.125 and not result.done
-    assert result.observation["truncated"] is False
-
-
-def test_openenvs_own_server_is_played():
-    core = pytest.importorskip("openenv.core.env_server")
-    types = pytest.importorskip("openenv.core.env_server.types")
-
-    class Word(types.Action):
-        word: str
-
-    class Reply(types.Observation):
-        reply: str
-
-    class Echo(core.Environment):
-        SUPPORTS_CONCURRENT_SESSIONS = True
-
-        def reset(self, seed=None, episode_id=None, **kwargs):
-            return Reply(reply=f"say {seed}")
-
-        def step(self, action, timeout_s=None, **kwargs):
-            return Reply(reply=action.word, reward=1.0, done=True)
-
-        @property
-        def state(self):
-            return types.State()
-
-    app = core.create_fastapi_app(Echo, Word, Reply, max_concurrent_envs=4)
-    with running(app) as url:
-        env = make_language_env(EnvironmentConfig(f"openenv:{url}", extractor="utterance"))
-        assert env.reset(seed=8)[0] == "say 8"
-        text, reward, terminated, _, info = env.step("hello")
-    assert (text, reward, terminated, info["success"]) == ("hello", 1.0, True, True)

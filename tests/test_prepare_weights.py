@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from string import ascii_lowercase
 
 import huggingface_hub
 import numpy as np
@@ -21,7 +20,6 @@ from lactchain.config.settings import (
     TrainingConfig,
 )
 from lactchain.config.weights import TinyModelConfig
-from lactchain.data.base_models import corpus
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
 from lactchain.errors import ConfigError, DataError
@@ -30,8 +28,6 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import PromptTemplate
-from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.runs import process
 from lactchain.stages import train_bc
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 from lactchain.storage.manifests import verify_manifest
@@ -54,10 +50,8 @@ def config(tmp_path):
 def prepared(tmp_path_factory):
     """Made once, from the shipped configuration but for the size."""
     folder = tmp_path_factory.mktemp("weights")
-    shipped = parse(
-        PrepareWeightsConfig,
-        ["--config", str(ROOT / "configs/prepare_weights/gridworld_tiny.yaml")],
-    )
+    file = str(ROOT / "configs/prepare_weights/gridworld_tiny.yaml")
+    shipped = parse(PrepareWeightsConfig, ["--config", file])
     main(replace(shipped, folder=str(folder), tiny=SMALL, warm_start=BRIEF))
     return folder
 
@@ -66,28 +60,20 @@ def test_actor_and_encoder_load_by_the_code_for_all_models(prepared):
     model, tokenizer = load_actor(ActorConfig(model=str(prepared / "tiny-actor")))
     critic = EmbeddingCritic.from_config(CriticConfig(model=str(prepared / "tiny-encoder")))
     assert np.isfinite(critic.values(["2 3 up 1 0"])).all()
-    template = PromptTemplate(tokenizer)
-    assert len(template.encode("2 3 up 1 0")) == 8
+    prompt = PromptTemplate(tokenizer).encode("2 3 up 1 0")
     completion = tokenizer('["move forward", "turn left"]')["input_ids"]
-    assert len(completion) == 3
-    logits = model(torch.tensor([template.encode("2 3 up 1 0") + completion])).logits
-    assert logits.isfinite().all()
-
-
-def test_the_same_command_again_changes_nothing(config, caplog):
-    caplog.set_level("INFO", "lactchain")
-    main(config)
-    assert caplog.text.count("ready") == 2
-    files = {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
-    main(config)
-    assert caplog.text.count("already there") == 2
-    assert files == {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
+    assert (len(prompt), len(completion)) == (8, 3)
+    assert model(torch.tensor([prompt + completion])).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["tiny-base/model.safetensors", "tiny-encoder/config.json"])
-def test_a_damaged_model_is_made_again(config, caplog, name):
+def test_the_same_command_again_makes_but_damaged_models_again(config, caplog, name):
     caplog.set_level("INFO", "lactchain")
     main(config)
+    files = {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
+    main(config)
+    assert (caplog.text.count("ready"), caplog.text.count("already there")) == (2, 2)
+    assert files == {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
     file = Path(config.folder) / name
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -96,16 +82,9 @@ def test_a_damaged_model_is_made_again(config, caplog, name):
     assert file.read_bytes() == content
 
 
-def test_other_settings_do_not_overwrite_a_model(config):
-    main(config)
-    with pytest.raises(ConfigError, match=r"tiny-base: was made from other settings: .*seed"):
-        main(replace(config, seed=1))
-
-
 def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):
-    base, actor = (
-        load_file(prepared / f"tiny-{n}" / "model.safetensors") for n in ("base", "actor")
-    )
+    folders = prepared / "tiny-base", prepared / "tiny-actor"
+    base, actor = (load_file(folder / "model.safetensors") for folder in folders)
     trained = load_file(prepared / "tiny-warm-start" / "actor" / "model.safetensors")
     assert all(torch.equal(actor[name], trained[name]) for name in base)
     assert not all(torch.equal(actor[name], base[name]) for name in base)
@@ -115,15 +94,13 @@ def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):
 
 
 def test_a_warm_start_killed_anywhere_is_finished_by_the_same_command(config, monkeypatch):
-    """While it clones, and when it has cloned and not yet copied; another warm start is refused."""
+    """While it clones, and when it has cloned and not yet copied; other settings are refused."""
     config = replace(config, warm_start=BRIEF)
     actor = Path(config.folder) / "tiny-actor"
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train_bc, "main", interrupted)
-        main(config)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "copytree", interrupted)
-        main(config)
+    for place, name in ((train_bc, "main"), (shutil, "copytree")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(place, name, interrupted)
+            main(config)
     assert not (actor / "manifest.json").exists()
     main(config)
     weights = (actor / "model.safetensors").read_bytes()
@@ -131,8 +108,13 @@ def test_a_warm_start_killed_anywhere_is_finished_by_the_same_command(config, mo
     monkeypatch.setattr("lactchain.trainers.base.train", interrupted)  # it is not cloned again
     main(config)
     assert (actor / "model.safetensors").read_bytes() == weights
-    with pytest.raises(ConfigError, match="tiny-actor: was made from other settings: .*num_chains"):
-        main(replace(config, warm_start=replace(BRIEF, behavior=BehaviorConfig(num_chains=48))))
+    other = replace(BRIEF, behavior=BehaviorConfig(num_chains=48))
+    for changes, words in (
+        ({"seed": 1}, "base: .*seed"),
+        ({"warm_start": other}, "actor: .*num_chains"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            main(replace(config, **changes))
 
 
 def interrupted(*args, **kwargs):
@@ -146,21 +128,6 @@ def test_the_texts_of_an_environment_hold_all_that_it_says():
         assert any(said in text for text in texts)
     assert texts == list(random_play_texts(env, num_episodes=20))
     assert len({text for text in texts if text.startswith("[")}) > 50
-
-
-def test_words_and_squares_of_wordle_are_tokens():
-    config = parse(PrepareWeightsConfig, ["--config", "configs/prepare_weights/wordle_tiny.yaml"])
-    tokenizer = build_tiny_tokenizer(corpus(config.environment), config.tiny.vocab_size)
-    env = make_language_env(config.environment)
-    squares = [f"{letter}{place}" for letter in ascii_lowercase for place in range(1, 6)]
-    said = list(env.grammar.action_names)
-    said += [f" {text}" for square in squares for text in (square, square.upper())]
-    assert {len(ids) for ids in tokenizer(said)["input_ids"]} == {1}
-
-
-def test_something_has_to_be_prepared():
-    with pytest.raises(ValueError, match="download"):
-        PrepareWeightsConfig()
 
 
 # --- downloads -----------------------------------------------------------------------------------
@@ -187,7 +154,7 @@ def test_a_model_without_access_is_explained(tmp_path, monkeypatch, error_class,
         download(MISTRAL, tmp_path)
 
 
-def test_a_half_finished_download_does_not_count(config, tmp_path, monkeypatch):
+def test_a_half_finished_download_does_not_count(tmp_path, monkeypatch):
     """Without a network the hub's client returns any folder that is not empty."""
     folder = tmp_path / "some" / "model"
     folder.mkdir(parents=True)
@@ -209,9 +176,3 @@ def test_a_downloaded_model_is_found_by_its_hub_id(prepared, tmp_path, monkeypat
     main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
     assert resolve_weights("some/model") == tmp_path / "some/model"
     load_actor(ActorConfig(model="some/model"))
-
-
-def test_a_dry_run_makes_nothing(config, monkeypatch):
-    monkeypatch.setattr(process, "_dry_run", True)
-    main(config)
-    assert not Path(config.folder).exists()

@@ -1,7 +1,7 @@
 """Whatever a run reads back to go on is as it was written, and is its own, or is refused."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ import pytest
 from script_setups import build_weights, config_of
 
 from lactchain.baselines.transitions import read_transitions
-from lactchain.config.settings import RunConfig
+from lactchain.config.settings import CriticConfig, PlayerConfig, RunConfig
 from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
@@ -27,10 +27,18 @@ from lactchain.errors import DataError
 from lactchain.models.actor import POLICY_FILE, read_policy
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain.runs import process
+from lactchain.runs.folder import check_inputs, inputs_of
 from lactchain.runs.run import Run
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import sized
-from lactchain.storage.files import append_json_lines, read_json_lines, read_sealed_lines, seal
+from lactchain.stages.train_critic import TrainCriticConfig
+from lactchain.storage.files import (
+    append_json_lines,
+    read_json_lines,
+    read_sealed_lines,
+    read_versioned_json,
+    seal,
+)
 from lactchain.storage.manifests import RUN_FILE, read_run_file, write_manifest, write_run_file
 from lactchain_extras.explorer.report import write_report
 
@@ -80,7 +88,8 @@ def test_what_another_runs_evaluation_left_is_refused(name, tmp_path):
 
 def test_numbers_of_a_world_that_were_changed_are_refused(tmp_path):
     config = config_of("run_pipeline", tmp_path, tmp_path / "run")
-    config = replace(config, simpo=replace(config.simpo, preferences=nulls(config)))
+    unsized = replace(config.simpo.preferences, num_states=None)
+    config = replace(config, simpo=replace(config.simpo, preferences=unsized))
     with Run.of(config) as run:
         given = sized(config, run)
         assert sized(config, run) == given
@@ -90,18 +99,6 @@ def test_numbers_of_a_world_that_were_changed_are_refused(tmp_path):
         assert path.read_text() != text
         with pytest.raises(DataError, match=r"sizes.json: damaged; remove it .* measure the world"):
             sized(config, run)
-
-
-def nulls(config):
-    return replace(config.simpo.preferences, num_states=None)
-
-
-def test_sealed_lines_of_another_run_are_refused(tmp_path):
-    path = tmp_path / "trials.jsonl"
-    append_json_lines(path, [seal({"trial": 0}, 0, "one")])
-    assert read_sealed_lines(path, "one") == [{"trial": 0}]
-    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
-        read_sealed_lines(path, "other")
 
 
 @pytest.mark.parametrize("name, read", [
@@ -183,12 +180,10 @@ def test_what_a_finished_run_tells_of_itself_is_as_it_was_at_its_end(name, tmp_p
         run.finish({"loss": 0.5})
         assert run.summary == {"loss": 0.5}
     path = tmp_path / "run" / name
-    path.write_text(path.read_text().replace("0.5", "0.7"))
-    with pytest.raises(DataError, match=f"{name}: missing or damaged since the run ended"):
-        _ = run.summary
-    path.unlink()
-    with pytest.raises(DataError, match=f"{name}: missing or damaged since the run ended"):
-        _ = run.summary
+    for damage in (lambda: path.write_text(path.read_text().replace("0.5", "0.7")), path.unlink):
+        damage()
+        with pytest.raises(DataError, match=f"{name}: missing or damaged since the run ended"):
+            _ = run.summary
 
 
 def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
@@ -205,6 +200,9 @@ def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
         except DataError:
             continue
         assert found["run_id"] == run.id
+    path.write_bytes(content.replace(b"seal", b"seam"))
+    with pytest.raises(DataError, match="environment.json: damaged"):
+        read_run_file(path.parent)
 
 
 @pytest.mark.parametrize("kind, version, read", [
@@ -226,18 +224,38 @@ def test_lines_of_which_a_loss_of_power_left_zeros_are_cut(tmp_path):
     assert read_json_lines(path) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_seal_whose_own_name_is_damaged_is_one(tmp_path):
+def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):
+    path = tmp_path / "config.json"
+    for version, words in (
+        (2, "expected schema version 1, got 2"),
+        (1, r"\['gamma'\] are missing"),
+    ):
+        path.write_text(f'{{"schema_version": {version}, "discount": 0.9}}', "utf-8")
+        with pytest.raises(DataError, match=words):
+            read_versioned_json(path, 1, names=["gamma"])
+
+
+def test_no_byte_of_sealed_lines_changes_unnoticed_and_each_has_its_place_and_run(tmp_path):
     path = tmp_path / "trials.jsonl"
-    append_json_lines(path, [seal({"trial": 1}, 0, "run")])
-    path.write_text(path.read_text().replace("seal", "seam").replace("1", "2", 1))
-    with pytest.raises(DataError, match="line 1 is damaged"):
-        read_sealed_lines(path, "run")
-    with Run.open(tmp_path / "run", RunConfig()) as run:
-        run.log({"loss": 1.0}, 1)
-    file = run.directory / RUN_FILE
-    file.write_text(file.read_text().replace("seal", "seam"))
-    with pytest.raises(DataError, match="environment.json: damaged"):
-        read_run_file(run.directory)
+    records = [{"trial": i, "fitness": i / 3, "config": {"gamma": [0.9, None]}} for i in range(3)]
+    append_json_lines(path, (seal(record, n, "one") for n, record in enumerate(records)))
+    assert read_sealed_lines(path, "one") == records
+    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
+        read_sealed_lines(path, "other")
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        if place == len(whole) - 1:
+            assert read_sealed_lines(path, "one") == records[:2]  # as if a crash had cut the line
+        else:
+            with pytest.raises(DataError, match=r"trials.jsonl: line \d"):
+                read_sealed_lines(path, "one")
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(lines[1] + lines[0] + lines[2])
+    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
+        read_sealed_lines(path, "one")
+    path.write_bytes(b"".join(lines[:2]))
+    assert read_sealed_lines(path, "one") == records[:2]
 
 
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "environment.json"])
@@ -261,3 +279,67 @@ def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(tmp_path
     with run, pytest.raises(DataError, match="round_0/evaluation/episodes.json: damaged; remove"):
         RoundResults.gather(SimpleNamespace(run=run), 0)
     assert not (run.directory / "episodes_before.json").exists()
+
+
+# --- what a run reads from elsewhere -------------------------------------------------------------
+
+
+MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors", "original/params.json")
+
+
+@dataclass(frozen=True)
+class Trained:
+    model: str
+    trajectories: str | None = None
+
+
+@pytest.fixture
+def config(tmp_path):
+    for name in MODEL_FILES:
+        file = tmp_path / "model" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/00000-of-00001.parquet").write_text("rows")
+    return Trained(str(tmp_path / "model"), str(tmp_path / "data"))
+
+
+def check(recorded, config):
+    check_inputs(recorded, inputs_of(config), Path("run"))
+
+
+@pytest.mark.parametrize("key, name", [
+    ("trajectories", "more.parquet"), ("trajectories", "train/more.parquet"),
+    ("model", "adapter_config.json"), ("model", "chat_template.jinja"),
+    ("model", "model-00002-of-00002.safetensors"),
+])  # fmt: skip
+def test_a_file_that_would_be_read_as_well_is_refused(key, name, config):
+    recorded = inputs_of(config)
+    file = Path(getattr(config, key)) / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("new")
+    with pytest.raises(DataError, match=f"{name} of {key} is not as it was when this run began"):
+        check(recorded, config)
+
+
+@pytest.mark.parametrize("name", MODEL_FILES)
+def test_what_was_changed_or_is_missing_is_refused_but_no_card(name, config):
+    recorded, file = inputs_of(config), Path(config.model) / name
+    for other in ("README.md", ".DS_Store"):
+        file.with_name(other).write_text("new")
+    check(recorded, config)
+    for change in (lambda: file.write_text("x" * len(name)), file.unlink):
+        change()
+        with pytest.raises(DataError, match=f"{name} of model is not as it was"):
+            check(recorded, config)
+
+
+def test_models_that_are_never_read_are_not_held_against_anything(config):
+    model = config.model
+    critic = CriticConfig(model=model, checkpoint=str(config.trajectories))
+    played = TrainCriticConfig(actor=PlayerConfig(model=model), critic=critic)
+    assert {"actor.model", "critic.checkpoint"} <= inputs_of(played).keys()
+    assert "critic.model" not in inputs_of(played)
+    assert "critic.model" in inputs_of(replace(played, critic=replace(critic, checkpoint=None)))
+    read = replace(played, trajectories=config.trajectories)
+    assert "actor.model" not in inputs_of(read)

@@ -134,7 +134,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("generating", "training", "where", "gpus"), CASES.values(), ids=CASES)
-def test_servers_and_training_share_the_gpus_and_end_together(
+def test_servers_and_training_share_the_gpus(
     recipe, generating, training, where, gpus, monkeypatch
 ):
     """The code of the recipe is that of training: here 4."""
@@ -212,17 +212,13 @@ def test_what_cannot_be_started_is_one_line(recipe, arguments, variables, words)
     assert line.startswith("recipes/served.sh: ") and words in line
 
 
-def test_gpus_are_those_that_were_given(recipe):
-    assert recipe("1", "2", CUDA_VISIBLE_DEVICES="7,GPU-5,3").wait(30) == 4
+def test_gpus_are_those_that_were_given_and_so_are_requests_in_flight(recipe):
+    words = ("1", "2", "--actor.served.in_flight", "7")
+    assert recipe(*words, CUDA_VISIBLE_DEVICES="7,GPU-5,3").wait(30) == 4
     (_, server), _, (_, trainer) = noted(recipe)
     assert server["CUDA_VISIBLE_DEVICES"] == "7"
     assert trainer["CUDA_VISIBLE_DEVICES"] == "GPU-5,3"
-
-
-def test_requests_in_flight_that_are_given_stay(recipe):
-    assert recipe("2", "1", "--actor.served.in_flight", "7").wait(30) == 4
-    arguments = noted(recipe)[-1][1]["args"]
-    assert arguments.count("--actor.served.in_flight") == 1
+    assert trainer["args"].count("--actor.served.in_flight") == 1
 
 
 @pytest.mark.parametrize("nodes", [NODES[0], " ".join(NODES)])

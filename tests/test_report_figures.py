@@ -39,16 +39,9 @@ def test_completions_have_values_and_advantages_by_hand():
     worth = Worth(StateValues((start, middle), (0.25, 0.75), None, gamma=0.5))
     # unparsable: −0.5 + ½·0.25 − 0.25; first step: ½·0.75 − 0.25; last: 1 − 0.75
     assert worth.of(trajectory) == [(0.25, -0.625), (0.25, 0.125), (0.75, 0.25)]
+    half = Worth(StateValues((start,), (0.25,), None, gamma=0.5))  # not asked about the middle
+    assert half.of(trajectory) == [(0.25, -0.625), (0.25, None), (None, None)]
     assert Worth().of(trajectory) == [(None, None)] * 3
-
-
-def test_advantage_is_unknown_where_the_critic_was_not_asked():
-    env = make_language_env(EnvironmentConfig(kwargs={"size": 3}))
-    start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
-    completions = iter(['["move forward"]', '["move forward"]'])
-    trajectory = play(env, lambda _: next(completions), 0, start)
-    worth = Worth(StateValues((start,), (0.25,), None, gamma=0.5))
-    assert worth.of(trajectory) == [(0.25, None), (None, None)]
 
 
 def test_success_by_distance_by_hand(tmp_path):
@@ -73,14 +66,8 @@ def test_success_by_distance_by_hand(tmp_path):
     ("actor", "sentence"),
     [
         ({"temperature": 0.0}, "The one start state was played once, greedily."),
-        (
-            {"temperature": 0.25},
-            "1 episode from 1 start state, sampled at temperature 0.25: that",
-        ),
-        (
-            {"temperature": 1.0, "decoding": "scored", "values": "runs/ilql/values"},
-            "The one start state was played once, by the completion of the highest value.",
-        ),
+        ({"temperature": 0.25}, "1 episode from 1 start state, sampled at temperature 0.25: that"),
+        ({"decoding": "scored", "values": "x"}, "The one .*, by the completion of the highest "),
         ({}, "The one start state was played once."),
     ],
 )
@@ -93,7 +80,7 @@ def test_the_first_screen_says_how_the_last_evaluation_was_played(tmp_path, acto
     for folder in ("run/round_1/evaluation", "alone"):
         write_episodes(tmp_path / folder / "episodes.json", results)
     for name in ("run", "alone"):
-        assert summarise(open_run(tmp_path / name)).sentences[-1].startswith(sentence)
+        assert re.match(sentence, summarise(open_run(tmp_path / name)).sentences[-1])
 
 
 def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_path):
@@ -132,6 +119,8 @@ def test_values_come_back_equal(tmp_path, exact):
     values = StateValues(({"x": 1}, {"x": "\ud800"}), (0.25, 1e-300), exact, 0.9, "chain")
     write_values(tmp_path / "values.json", values)
     assert read_values(tmp_path / "values.json") == values
+    with pytest.raises(ValueError, match="exact: expected a value for each of 1 states, got 2"):
+        StateValues(({},), (0.0,), (0.0, 1.0), 0.9)
 
 
 def test_completion_values_come_back_equal(tmp_path):
@@ -143,11 +132,6 @@ def test_completion_values_come_back_equal(tmp_path):
     (tmp_path / "other.json").write_text('{"schema_version": 1}')
     with pytest.raises(DataError, match="other.json: not of schema version 1"):
         read_values(tmp_path / "other.json", CompletionValues)
-
-
-def test_values_that_do_not_fit_the_states_are_refused():
-    with pytest.raises(ValueError, match="exact: expected a value for each of 1 states, got 2"):
-        StateValues(({},), (0.0,), (0.0, 1.0), 0.9)
 
 
 def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,44 +12,30 @@ from pathlib import Path
 
 import pytest
 from script_setups import (
-    CLASSES,
     COLLECT,
     RESULTS,
-    build_weights,
     config_of,
     contents,
     figures_of,
-    finished_runs,
     run_here,
     start,
     start_two,
 )
 from training_setups import exit_codes, logs
 
-from lactchain.config.parsing import dump, parse
-from lactchain.config.settings import RunConfig
+from lactchain.config.parsing import dump
 from lactchain.runs.run import Run, read_metrics
 
 TRAINERS = ["train_critic", "train_simpo"]
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def finished(weights, tmp_path_factory):
-    return finished_runs(weights, tmp_path_factory.mktemp)
-
-
-def test_a_signal_in_a_rollout_saves_and_the_same_command_ends_as_if_there_was_none(
-    weights, tmp_path
-):
-    many = replace(COLLECT, num_episodes=640)
-    config = config_of("collect_rollouts", weights, tmp_path / "run", collect=many)
-    process = start("collect_rollouts", config)
-    wait_for(tmp_path / "run/trajectories/00002-of-00040.parquet", process)
+def test_a_signal_in_a_rollout_saves_and_the_same_command_goes_on(weights, tmp_path):
+    many, script = replace(COLLECT, num_episodes=640), "collect_rollouts"
+    config = config_of(script, weights, tmp_path / "run", collect=many)
+    process = start(script, config)
+    while not (tmp_path / "run/trajectories/00002-of-00040.parquet").exists():
+        assert process.is_alive(), logs(tmp_path / "run")
+        time.sleep(0.005)
     os.kill(process.pid, signal.SIGTERM)
     began = time.perf_counter()
     process.join()
@@ -58,18 +43,10 @@ def test_a_signal_in_a_rollout_saves_and_the_same_command_ends_as_if_there_was_n
     assert "give the same command to go on" in logs(tmp_path / "run")
     kept = len(list((tmp_path / "run/trajectories").glob("*.parquet")))
     assert 3 <= kept < 40 and not (tmp_path / "run/summary.json").exists()
-    resumed = run_here("collect_rollouts", config)
-    whole = config_of("collect_rollouts", weights, tmp_path / "whole", collect=many)
-    assert figures_of(resumed) == figures_of(run_here("collect_rollouts", whole))
-    assert contents(tmp_path / "run", "collect_rollouts") == contents(
-        tmp_path / "whole", "collect_rollouts"
-    )
-
-
-def wait_for(path: Path, process) -> None:
-    while not path.exists():
-        assert process.is_alive(), logs(path.parent.parent)
-        time.sleep(0.005)
+    resumed = run_here(script, config)
+    whole = run_here(script, config_of(script, weights, tmp_path / "whole", collect=many))
+    assert figures_of(resumed) == figures_of(whole)
+    assert contents(tmp_path / "run", script) == contents(tmp_path / "whole", script)
 
 
 def kill_and_repeat(script, config, num_kills, seed) -> int:
@@ -94,24 +71,10 @@ def test_killed_at_random_times_a_script_ends_with_the_same_bits(finished, weigh
     assert contents(tmp_path / "run", script) == contents(finished(script), script)
 
 
-@pytest.mark.parametrize("script", TRAINERS)
-def test_killed_before_its_summary_a_script_repeats_no_record(script, finished, tmp_path):
-    run_dir = tmp_path / "run"
-    shutil.copytree(finished(script), run_dir)
-    (run_dir / "summary.json").unlink()
-    records = read_metrics(run_dir)
-    file = run_dir / "config.yaml"
-    config = replace(parse(CLASSES[script], ["--config", str(file)]), run=RunConfig(str(run_dir)))
-    run_here(script, config)
-    assert read_metrics(run_dir) == records and (run_dir / "summary.json").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("script", TRAINERS)
-def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
-    script, finished, weights, tmp_path
-):
+def test_killed_twenty_times_scripts_end_with_the_same_bits(script, finished, weights, tmp_path):
     """A run that ends before the kill is checked, and the next one begins in a new folder."""
     rng, kills, runs = random.Random(1), 0, 0
     while kills < 20:
@@ -122,11 +85,6 @@ def test_killed_at_twenty_random_times_scripts_end_with_the_same_bits(
 
 
 # --- on two processes ----------------------------------------------------------------------------
-
-
-def policy_files(run_dir: Path) -> dict[str, bytes]:
-    """What enumerating the actor's completions has left, in the runs that do so."""
-    return {path.name: path.read_bytes() for path in (run_dir / "policy").glob("*.parquet")}
 
 
 def test_both_processes_end_when_the_folder_is_refused(weights, tmp_path):
@@ -151,17 +109,21 @@ def test_processes_that_do_not_share_a_folder_are_told_so(weights, tmp_path):
 
 @pytest.mark.parametrize("script", TRAINERS)
 def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished, weights, tmp_path):
-    config = config_of(script, weights, tmp_path / "run")
-    assert exit_codes(start_two(script, config)) == [0, 0], logs(tmp_path / "run")
-    alone, together = contents(finished(script), script), contents(tmp_path / "run", script)
-    data = RESULTS[script][0]
+    run_dir, data = tmp_path / "run", RESULTS[script][0]
+    ended = exit_codes(start_two(script, config_of(script, weights, run_dir)))
+    assert ended == [0, 0], logs(run_dir)
+    alone, together = contents(finished(script), script), contents(run_dir, script)
     assert together[data] == alone[data]
-    assert policy_files(tmp_path / "run") == policy_files(finished(script))
+    policies = [  # what enumerating the actor's completions has left, in the runs that do so
+        {path.name: path.read_bytes() for path in (folder / "policy").glob("*.parquet")}
+        for folder in (run_dir, finished(script))
+    ]
+    assert policies[0] == policies[1]
     assert together["summary"].keys() == alone["summary"].keys()
     assert (tmp_path / "run-1.log").read_text() == ""
     assert "│" in (tmp_path / "run-0.log").read_text()
-    records = read_metrics(tmp_path / "run")
-    assert [r["step"] for r in records] == sorted(r["step"] for r in records)
+    steps = [record["step"] for record in read_metrics(run_dir)]
+    assert steps == sorted(steps)
 
 
 @pytest.mark.slow

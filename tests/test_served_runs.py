@@ -1,21 +1,18 @@
 """Runs behind servers end as those with the actor here, and load nothing that they do not use."""
 
-import json
 import shutil
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from engine_stand_in import Engine, Script, Silent, answer, serving
-from script_setups import COLLECT, SHAPE, config_of, run_here, start, start_two
-from serving_setups import GRAMMAR, adapter_weights, pipeline, same
+from script_setups import SHAPE, config_of, run_here, start, start_two
+from serving_setups import GRAMMAR, adapter_weights, pipeline
 from training_setups import exit_codes, logs
 
-from lactchain.config.settings import GuidedActorConfig, LoraSettings, RunConfig, ServedConfig
+from lactchain.config.settings import GuidedActorConfig, LoraSettings, ServedConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.errors import ServerError
 from lactchain.runs.run import read_metrics
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_bc import WarmStartConfig
@@ -25,9 +22,8 @@ from lactchain_extras.serving.servers import adapter_name
 def test_an_evaluation_behind_servers_needs_no_weights_here(weights, tmp_path):
     reply = {"choices": [{"text": "hello", "finish_reason": "stop"}]}
     with serving(Script([answer(200, reply)])) as server:
-        actor = GuidedActorConfig(
-            str(weights / "actor"), served=ServedConfig([server.url], dialect="text")
-        )
+        served = ServedConfig([server.url], dialect="text")
+        actor = GuidedActorConfig(str(weights / "actor"), served=served)
         few = EvaluationConfig(num_envs=48, num_samples=0)
         stage = config_of("evaluate", weights, tmp_path, actor=actor, evaluation=few)
         assert run_here("evaluate", stage)["invalid_rate"] == 1.0
@@ -38,9 +34,8 @@ def test_a_signal_ends_a_script_whose_server_does_not_answer(weights, tmp_path, 
     with serving(Silent([])) as server:
         served = ServedConfig([server.url if silent else "http://127.0.0.1:1"])
         config = config_of("collect_rollouts", weights, tmp_path / "run")
-        process = start(
-            "collect_rollouts", replace(config, actor=replace(config.actor, served=served))
-        )
+        config = replace(config, actor=replace(config.actor, served=served))
+        process = start("collect_rollouts", config)
         while not (server.asked or (tmp_path / "run/config.yaml").exists()):
             time.sleep(0.05)
         time.sleep(1.0)
@@ -74,45 +69,10 @@ def test_processes_that_do_not_train_the_actor_load_no_weights_of_it(weights, tm
             assert exit_codes(ranks) == [0, 0], logs(tmp_path / script)
 
 
-def test_a_run_whose_servers_die_goes_on_at_another_address(weights, tmp_path):
-    """The second of three files of episodes is under way; the first one is kept as it is."""
-    few = replace(COLLECT, num_episodes=48)
-    stage = partial(config_of, "collect_rollouts", weights, tmp_path / "run", collect=few)
-    run_here("collect_rollouts", replace(stage(), run=RunConfig(str(tmp_path / "here"))))
-
-    def at(url, seconds):
-        served = ServedConfig([url], in_flight=4, timeout_seconds=seconds)
-        return stage(actor=replace(stage().actor, served=served))
-
-    with (
-        serving(Mortal(weights / "actor", GRAMMAR)) as engine,
-        pytest.raises(ServerError, match="no answer for .* what is finished is kept"),
-    ):
-        run_here("collect_rollouts", at(engine.url, 1.0))
-    finished = {p: p.stat().st_mtime_ns for p in (tmp_path / "run/trajectories").glob("*.parquet")}
-    assert len(finished) == 1
-    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
-        run_here("collect_rollouts", at(engine.url, 30.0))
-    assert finished == {path: path.stat().st_mtime_ns for path in finished}
-    same(*(read_trajectories(tmp_path / name / "trajectories") for name in ("run", "here")))
-    assert len(json.loads((tmp_path / "run/environment.json").read_text())["servers"]) == 2
-
-
 class Upgraded(Engine):
     """Comes back with another flag as soon as it has an adapter."""
 
     flags = property(lambda self: {"dtype": "float16" if self.log else "float32"}, lambda *_: None)
-
-
-class Mortal(Engine):
-    """Breaks every connection after so many completions."""
-
-    lives = 80
-
-    async def answer(self, path, headers, body):
-        if path == "/v1/completions" and self.answered[path] >= self.lives:
-            return None
-        return await super().answer(path, headers, body)
 
 
 @pytest.mark.slow

@@ -33,60 +33,52 @@ class Changing(Engine):
         return self.instead
 
 
-class Retokenised(Changing):
-    """Its tokenizer has two of its tokens the other way round."""
+def turned(**changes):
+    """Each choice has these parts instead of its own."""
+    return type("Turned", (Turned,), {"parts": changes})
 
+
+class Turned(Changing):
     async def changed(self, path, headers, body):
         status, more, content = await super(Changing, self).answer(path, headers, body)
         told = json.loads(content)
-        (choice,) = told["choices"]
-        tokenizer = self._actor(None, None, 1.0, 8).tokenizer
-        chains = ['["move forward"]', '["turn left"]']
-        pair = [ids[-1] for ids in tokenizer(chains, add_special_tokens=False)["input_ids"]]
-        swap = dict(zip(pair, reversed(pair), strict=True))
-        choice["text"] = tokenizer.decode([swap.get(i, i) for i in choice["token_ids"]][:-1])
+        self.turn(told["choices"][0])
         return status, more, json.dumps(told).encode()
 
-
-def turned(**changes):
-    """Each choice has these parts instead of its own."""
-
-    class Turned(Changing):
-        async def changed(self, path, headers, body):
-            status, more, content = await super(Changing, self).answer(path, headers, body)
-            told = json.loads(content)
-            told["choices"][0] |= changes
-            return status, more, json.dumps(told).encode()
-
-    return Turned
+    def turn(self, choice):
+        choice |= self.parts
 
 
 def becoming(instead):
     return type("Becoming", (Changing,), {"instead": instead})
 
 
+class Retokenised(Turned):
+    """Its tokenizer has two of its tokens the other way round."""
+
+    def turn(self, choice):
+        tokenizer = self._actor(None, None, 1.0, 8).tokenizer
+        chains = ['["move forward"]', '["turn left"]']
+        pair = [ids[-1] for ids in tokenizer(chains, add_special_tokens=False)["input_ids"]]
+        swap = dict(zip(pair, reversed(pair), strict=True))
+        choice["text"] = tokenizer.decode([swap.get(i, i) for i in choice["token_ids"]][:-1])
+
+
+NAN = {"token_logprobs": [float("nan")] * 9}
+ELSEWHERE = "http://127.0.0.1:1/elsewhere"
 CHANGES = {
-    "a page": (
-        becoming(answer(200, "<html>Welcome to nginx!</html>")),
-        "expected JSON, got '<html>",
-    ),
+    "a page": (becoming(answer(200, "<html>Welcome!</html>")), "expected JSON, got '<html>"),
+    "nothing": (becoming(None), "no answer for .* what is finished is kept"),
     "another place": (
-        becoming(answer(302, "", Location="http://127.0.0.1:1/elsewhere")),
-        "refused, with 302 http://127.0.0.1:1/elsewhere",
+        becoming(answer(302, "", Location=ELSEWHERE)), f"refused, with 302 {ELSEWHERE}"
     ),
     "another key": (becoming(refusal(401, "wrong key")), "refused, with 401 "),
-    "another model": (
-        becoming(refusal(404, "The model `base` does not exist.")),
-        "The model `base` does not exist",
-    ),
-    "other flags": (
-        becoming(refusal(400, "maximum context length is 8")),
-        "maximum context length is 8",
-    ),
+    "another model": (becoming(refusal(404, "no model `base`")), "no model `base`"),
+    "other flags": (becoming(refusal(400, "longest is 8")), "longest is 8"),
     "other tokens": (Retokenised, "the completion's text: expected"),
     "no tokens": (turned(token_ids=None), "expected a completion with its tokens"),
-    "no numbers": (turned(logprobs={"token_logprobs": [float("nan")] * 9}), "log-probability nan"),
-}
+    "no numbers": (turned(logprobs=NAN), "log-probability nan"),
+}  # fmt: skip
 
 
 def test_a_run_whose_server_turns_into_each_other_thing_loses_nothing(weights, tmp_path):
@@ -95,24 +87,26 @@ def test_a_run_whose_server_turns_into_each_other_thing_loses_nothing(weights, t
     stage = partial(config_of, "collect_rollouts", weights, tmp_path / "run", collect=few)
     run_here("collect_rollouts", replace(stage(), run=RunConfig(str(tmp_path / "here"))))
 
-    def at(engine):
-        served = ServedConfig([engine.url], in_flight=4, timeout_seconds=10.0)
+    def at(engine, seconds):
+        served = ServedConfig([engine.url], in_flight=4, timeout_seconds=seconds)
         return stage(actor=replace(stage().actor, served=served))
 
     finished = {}
-    for kind, words in CHANGES.values():
+    for case, (kind, words) in CHANGES.items():
         with serving(kind(weights / "actor", GRAMMAR)) as engine:
             engine.lives = 20 if finished else 70
-            with pytest.raises(LactChainError) as error:
-                run_here("collect_rollouts", at(engine))
-            assert words in str(error.value) and "\n" not in str(error.value)
+            with pytest.raises(LactChainError, match=words) as error:
+                run_here("collect_rollouts", at(engine, 1.0 if case == "nothing" else 10.0))
+            assert "\n" not in str(error.value)
         files = (tmp_path / "run/trajectories").glob("*.parquet")
         now = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
         assert now and finished.items() <= now.items()
         finished = now
     with serving(Engine(weights / "actor", GRAMMAR)) as engine:
-        run_here("collect_rollouts", at(engine))
+        run_here("collect_rollouts", at(engine, 10.0))
     same(*(read_trajectories(tmp_path / name / "trajectories") for name in ("run", "here")))
+    told = json.loads((tmp_path / "run/environment.json").read_text())
+    assert len(told["servers"]) == len(CHANGES) + 1
 
 
 class Talkative(Engine):
@@ -188,13 +182,7 @@ def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adap
         assert list(engine.adapters) == [actor.adapter] and actor.act([STATE], [3]) == before
         engine.adapters.clear()
         assert ServedActor.from_config(second, GRAMMAR).adapter in engine.adapters
-
-
-def test_an_engine_started_again_without_adapters_is_one_line(weights, adapters):
-    with serving(Engine(weights / "actor", GRAMMAR)) as engine:
-        actor = ServedActor.from_config(asked_of(engine, adapter=str(adapters[0])), GRAMMAR)
-        engine.adapters.clear()
-        engine.max_rank = 0
+        engine.max_rank = 0  # it was started again, without adapters
         with pytest.raises(ServerError, match="load_lora_adapter: refused, with 404 .*Not Found"):
             actor.act([STATE], [3])
 

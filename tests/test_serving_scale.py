@@ -43,10 +43,7 @@ def test_one_engine_whose_trainer_costs_nothing_gives_its_own_rate():
     [
         ({"train": 0.01}, 40),  # four slots of .1 s
         ({"train": 0.05}, 20),  # .05 s a row
-        (
-            {"train": 0.05, "overhead": 0.4},
-            8 / (0.4 + 0.4),
-        ),  # an update of 8 rows, and its own .4 s
+        ({"train": 0.05, "overhead": 0.4}, 10),  # 8 rows .4 s, and the update's own .4 s
         ({"train": 0.01, "requests": 5.0}, 5),  # what a client asks
         ({"train": 0.01, "requests": 5.0, "clients": 3}, 15),
     ],

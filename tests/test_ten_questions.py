@@ -80,9 +80,8 @@ class Visitor:
 
     def map(self) -> dict[str, float]:
         """What the cells of the map say: the number of each start state."""
-        told = self.page.locator(CELL).evaluate_all(
-            "cells => cells.map(cell => cell.getAttribute('aria-label'))"
-        )
+        labels = "cells => cells.map(cell => cell.getAttribute('aria-label'))"
+        told = self.page.locator(CELL).evaluate_all(labels)
         found = (hint.partition(": ") for hint in told)
         return {state: number_of(last.rpartition(" ")[2]) for state, _, last in found}
 
@@ -171,15 +170,17 @@ def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
 def how_many_pairs_were_dropped_and_why(visitor, run, _):
     visitor.click("#tab-pairs")
     rows = (row.split("\t") for row in visitor.texts("#dropped tbody tr"))
-    told = {
-        name: [*map(number_of, counts)] for name, *counts in rows if name in DROP_REASONS.values()
-    }
+    reasons = DROP_REASONS.values()
+    told = {name: [*map(number_of, counts)] for name, *counts in rows if name in reasons}
     figures = [read_json(run.stage(n, "simpo/summary.json")) for n in (1, 2)]
     counts = {
         words: [figure.get(f"pairs/dropped_{reason}", 0) for figure in figures]
         for reason, words in DROP_REASONS.items()
     }
     assert told == {words: count for words, count in counts.items() if any(count)} != {}
+    for number, dropped in zip((1, 2), map(sum, zip(*counts.values(), strict=True)), strict=True):
+        share = 100 * dropped / (dropped + len(read_pairs(run.stage(number, "simpo/pairs"))))
+        assert f"{dropped} ({share:.1f} %)" in visitor.text("#dropped")
 
 
 def where_the_last_critic_is_most_wrong(visitor, run, _):
@@ -188,9 +189,8 @@ def where_the_last_critic_is_most_wrong(visitor, run, _):
     worst = sorted(errors, key=lambda state: -abs(errors[state]))[:5]
     rows = [row.split("\t") for row in visitor.texts("#worst tbody tr")][:5]
     assert [row[0] for row in rows] == worst
-    assert [number_of(row[3]) for row in rows] == pytest.approx(
-        [errors[state] for state in worst], rel=1e-3
-    )
+    expected = pytest.approx([errors[state] for state in worst], rel=1e-3)
+    assert [number_of(row[3]) for row in rows] == expected
     visitor.click("#worst button >> nth=0")
     visitor.page.wait_for_selector(f"{CELL}[aria-label^='{worst[0]}']")
     assert visitor.map()[worst[0]] == pytest.approx(errors[worst[0]], rel=1e-3)

@@ -1,11 +1,8 @@
 """Requests to servers: what is tried again, what is an error, and who hears a signal."""
 
-import gc
 import os
 import signal
-import socket
 import time
-from contextlib import ExitStack
 
 import pytest
 from engine_stand_in import Script, Silent, answer, refusal, serving
@@ -26,16 +23,6 @@ def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
         assert server.asked == 6 and time.monotonic() - start > 0.4
 
 
-def test_what_will_not_pass_is_one_line_in_the_servers_words_without_the_key(monkeypatch):
-    monkeypatch.setenv(KEY, "sk-12345")
-    with (
-        serving(Script([refusal(401, "wrong key: Bearer sk-12345\nask your admin")])) as server,
-        pytest.raises(ServerError, match="refused, with 401 .*wrong key: Bearer <key>") as error,
-    ):
-        ask(server)
-    assert server.asked == 1 and "\n" not in str(error.value) and error.value.exit_code == 8
-
-
 ECHO = "Bearer sk-12345-67890"
 
 
@@ -45,23 +32,26 @@ ECHO = "Bearer sk-12345-67890"
         answer(200, f"<html>{ECHO}</html>"),
         answer(200, f"<html>{'.' * 34} {ECHO}</html>"),  # cut in the middle of the key
         answer(200, {"echo": ECHO}),
-        answer(404, {"echo": ECHO}),
+        refusal(401, f"wrong key: {ECHO}\nask your admin"),
     ],
 )
-def test_no_error_has_the_key_whatever_a_server_repeats(monkeypatch, reply):
+def test_what_will_not_pass_is_one_line_without_the_key(monkeypatch, reply):
+    def read(body):
+        raise ServerError(f"expected something else, got {body}")
+
     monkeypatch.setenv(KEY, "sk-12345-67890\n")
     with serving(Script([reply])) as server, asking(server) as transport:
-        for ask_it in (
-            lambda: transport.post("/v1/completions", {}, refuse).result(),
-            lambda: models_at(transport, server.url),
+        for number, ask_it in enumerate(
+            (
+                lambda: transport.post("/v1/completions", {}, read).result(),
+                lambda: models_at(transport, server.url),
+            )
         ):
             with pytest.raises(ServerError) as error:
                 ask_it()
-            assert "<key>" in str(error.value) and "sk-12345" not in str(error.value)
-
-
-def refuse(body):
-    raise ServerError(f"expected something else, got {body}")
+            said = str(error.value)
+            assert "<key>" in said and "sk-12345" not in said and "\n" not in said
+            assert server.asked == number + 1 and error.value.exit_code == 8
 
 
 @pytest.mark.parametrize("key", ["sk-1\nsk-2", "schlüssel", "sk 12345"])
@@ -70,41 +60,6 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch, key):
     with pytest.raises(ConfigError, match=f"^{KEY}: expected letters") as error:
         Transport(["http://127.0.0.1:1"])
     assert key not in str(error.value)
-
-
-def test_a_page_in_the_place_of_json_is_an_error_at_once():
-    with serving(Script([answer(200, "<html>Welcome to nginx!</html>")])) as server:
-        with pytest.raises(ServerError, match="expected JSON, got '<html>Welcome to nginx!"):
-            ask(server)
-        assert server.asked == 1
-
-
-def test_a_server_that_is_gone_ends_the_wait():
-    with serving(Script([])) as server:
-        pass
-    with pytest.raises(ServerError, match=r"no answer for \d+ s, in the end ConnectError"):
-        ask(server, timeout_seconds=0.2)
-
-
-class Occupied(Script):
-    """Accepts nothing while it answers."""
-
-    async def answer(self, path, headers, body):
-        self.asked += 1
-        time.sleep(0.2)
-
-
-def test_a_stand_in_that_stops_closes_the_connections_that_have_just_come():
-    """A socket that it had left unclosed would be a warning, and so a failure, of this test."""
-    with ExitStack() as clients, serving(Occupied([])) as server:
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        first = clients.enter_context(socket.create_connection(address))
-        first.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        while not server.asked:
-            time.sleep(0.001)
-        for _ in range(5):
-            clients.enter_context(socket.create_connection(address))
-    gc.collect()
 
 
 def test_a_server_that_puts_off_beyond_the_time_out_is_given_up_at_once():
@@ -147,7 +102,6 @@ def test_a_request_is_not_given_up_while_others_are_answered():
         "ftp://node1",
         "http://me:secret@node1",
         "me:secret@node1:8000",
-        "ftp://me:secret@node1",
         "https://me:sec#secret@node1",
     ],
 )

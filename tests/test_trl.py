@@ -84,13 +84,10 @@ def with_adapter(model):
 
 
 @pytest.mark.parametrize("prepared", [copy.deepcopy, with_adapter])
-def test_a_rollout_is_a_conversation_whose_tokens_have_the_probabilities_of_the_model(
-    mistral, prepared
-):
+def test_a_rollout_is_a_conversation_with_the_models_own_probabilities(mistral, prepared):
     torch.manual_seed(0)
-    model, tokenizer = prepared(mistral[0]), mistral[1]
-    rows = played((model, tokenizer), tasks(GRID)[:24])
-    several = 0
+    model = prepared(mistral[0])
+    rows, several = played((model, mistral[1]), tasks(GRID)[:24]), 0
     for n, (prompt, ids) in enumerate(zip(rows["prompt_ids"], rows["completion_ids"], strict=True)):
         mask, logprobs = rows["env_mask"][n], rows["logprobs"][n]
         assert len(ids) == len(mask) == len(logprobs)
@@ -104,9 +101,8 @@ def test_a_rollout_is_a_conversation_whose_tokens_have_the_probabilities_of_the_
 
 
 def test_what_the_world_says_is_masked_and_stands_where_the_chat_template_has_it(mistral):
-    _, tokenizer = mistral
     torch.manual_seed(0)
-    rows = played(mistral, tasks(GRID)[:24])
+    tokenizer, rows = mistral[1], played(mistral, tasks(GRID)[:24])
     first, said, told = max(
         zip(rows["prompt_ids"], rows["completion_ids"], rows["env_mask"], strict=True),
         key=lambda row: row[2].count(0),
@@ -215,21 +211,16 @@ def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
         assert {*texts} == {env.reset(options={"state": env.start_states()[task[0]]})[0]}
 
 
-def qwen_trainer(folder, **changes):
-    """Twenty updates of a tiny Qwen 3 that has learnt to call the tool, and to call it badly."""
-    model, tokenizer = cloned_qwen(num_steps=600)  # with fewer, an update makes it forget the calls
-    longest = {"max_steps": 20, "max_completion_length": 120}
-    return GRPOTrainer(
-        model, args=settings(folder, **longest | changes),
-        train_dataset=Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
-        environment_factory=environment(GRID),
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_twenty_updates_by_tool_calls_make_a_tiny_qwen_better(tmp_path):
-    trainer = qwen_trainer(tmp_path)
+    """It has learnt to call the tool, and to call it badly; after fewer steps it forgets calls."""
+    model, tokenizer = cloned_qwen(num_steps=600)
+    trainer = GRPOTrainer(
+        model, args=settings(tmp_path, max_steps=20, max_completion_length=120),
+        train_dataset=Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
+        environment_factory=environment(GRID),
+    )  # fmt: skip
     rewards = trained(trainer)
     calls = [r["tools/call_frequency"] for r in trainer.state.log_history if "reward" in r]
     assert len(rewards) == 20 and sum(rewards[10:]) > sum(rewards[:10])

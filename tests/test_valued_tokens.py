@@ -157,9 +157,10 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
     rows = read_valued_tokens(tmp_path / "token_values").decisions.to_pylist()
     assert len(whole) > len(rows) == sum(min(3, len(one)) for one in telling(episodes).trajectories)
+    assert len(whole) > len(rows) == sum(min(3, len(one)) for one in shown.trajectories)
+    q_of = {(row["episode"], row["decision"]): row["q"] for row in whole}
     for row in rows:
-        same = next(w for w in whole if (w["episode"], w["decision"]) == key_of(row))
-        assert row["q"] == pytest.approx(same["q"], abs=1e-5)
+        assert row["q"] == pytest.approx(q_of[row["episode"], row["decision"]], abs=1e-5)
 
 
 def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkeypatch):
@@ -171,10 +172,6 @@ def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkey
     with pytest.raises(Interrupted):
         record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
     assert not (tmp_path / "token_values").exists()
-
-
-def key_of(row):
-    return row["episode"], row["decision"]
 
 
 def test_the_page_shows_of_each_token_the_models_own_values(trained, folder):

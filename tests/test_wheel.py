@@ -22,9 +22,8 @@ OUTSIDE = {name: value for name, value in os.environ.items() if name != "PYTHONP
 
 def run(*words: str | Path, cwd: Path, **variables: str) -> str:
     """What a command prints; it has to end well."""
-    done = subprocess.run(
-        words, cwd=cwd, env=OUTSIDE | variables, capture_output=True, text=True, timeout=1500
-    )
+    options = {"capture_output": True, "text": True, "timeout": 1500}
+    done = subprocess.run(words, cwd=cwd, env=OUTSIDE | variables, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -61,18 +60,15 @@ def test_the_wheel_has_every_script_and_configuration(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     shipped = [*ROOT.glob("configs/*/*.yaml"), *ROOT.glob("scripts/*.py")]
     assert {f"lactchain/{file.relative_to(ROOT)}" for file in shipped} <= packed
-    listed = subprocess.run(
-        ["git", "ls-files", "lactchain"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = ["git", "ls-files", "lactchain"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert {*listed.stdout.split()} <= packed
     assert not [name for name in packed if "__pycache__" in name or name.startswith("tests")]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_quickstarts_first_round_runs_in_an_empty_folder_away_from_the_clone(
-    programs, tmp_path
-):
+def test_the_quickstarts_first_round_runs_away_from_the_clone(programs, tmp_path):
     lactchain, empty = programs / "lactchain", tmp_path / "empty"
     empty.mkdir()
     code = "import lactchain; print(lactchain.__file__)"

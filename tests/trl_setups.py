@@ -24,13 +24,9 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain_extras.trl import OVER, environment
 
 GRID = EnvironmentConfig(
-    kwargs={"size": 2},
-    template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}",
-    max_chain_length=3,
-    max_chains=3,
-    invalid_penalty=-0.5,
-    chain_cost=0.125,
-)
+    kwargs={"size": 2}, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}",
+    max_chain_length=3, max_chains=3, invalid_penalty=-0.5, chain_cost=0.125,
+)  # fmt: skip
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
 CALL = '{"name": "play", "arguments": {"chain": '
 RESPONSE = (
@@ -39,14 +35,13 @@ RESPONSE = (
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
-def lessons(env, optimal=0.5, count=128):
-    """States and completions; the first share of them is the best."""
+def lessons(env, count=128):
+    """States and completions; every other eight of them are the best."""
     best, drawn = OptimalChains(env), RandomChains(env.grammar)
     states = env.start_states()
     for number in range(count):
         text, _ = env.reset(options={"state": states[number % len(states)]})
-        policy = best if number % 16 < 16 * optimal else drawn
-        yield text, policy.complete(text, number)
+        yield text, (best if number % 16 < 8 else drawn).complete(text, number)
 
 
 def clone(model, rows, num_steps, batch_size=16, learning_rate=3e-3):
@@ -69,16 +64,11 @@ def clone(model, rows, num_steps, batch_size=16, learning_rate=3e-3):
 def cloned_mistral(folder, num_steps=60):
     """Model and tokenizer of a tiny actor that says chains, good ones and random ones."""
     prepare_tiny_actor(folder, replace(SHAPE, hidden_size=32), GRID)
-    model, tokenizer = (
-        MistralForCausalLM.from_pretrained(folder),
-        load_tokenizer(Path(folder), padding_side="left"),
-    )
-    template = PromptTemplate(tokenizer)
+    model = MistralForCausalLM.from_pretrained(folder)
+    tokenizer = load_tokenizer(Path(folder), padding_side="left")
+    template, end = PromptTemplate(tokenizer), [tokenizer.eos_token_id]
     rows = [
-        (
-            template.encode(text),
-            [*tokenizer(said, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id],
-        )
+        (template.encode(text), tokenizer(said, add_special_tokens=False)["input_ids"] + end)
         for text, said in lessons(make_language_env(GRID))
     ]
     clone(model.train(), rows, num_steps)
@@ -131,15 +121,13 @@ def conversations(env, first):
 def cloned_qwen(num_steps=150):
     """Model and tokenizer of a tiny Qwen 3 that calls the tool with chains."""
     env = make_language_env(GRID)
-    plain = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(BPE()), chat_template=TEMPLATE.read_text()
-    )
+    template = TEMPLATE.read_text()
+    plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), chat_template=template)
 
     def first(text):
         messages, tools = [{"role": "user", "content": text}], [environment(GRID)().play]
-        return plain.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, tokenize=False
-        )
+        options = {"add_generation_prompt": True, "tokenize": False}
+        return plain.apply_chat_template(messages, tools=tools, **options)
 
     rows = list(conversations(env, first))
     system = first("").split("<|im_start|>")[1].removesuffix("<|im_end|>\n")
