@@ -157,7 +157,6 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
     rows = read_valued_tokens(tmp_path / "token_values").decisions.to_pylist()
     assert len(whole) > len(rows) == sum(min(3, len(one)) for one in telling(episodes).trajectories)
-    assert len(whole) > len(rows) == sum(min(3, len(one)) for one in shown.trajectories)
     q_of = {(row["episode"], row["decision"]): row["q"] for row in whole}
     for row in rows:
         assert row["q"] == pytest.approx(q_of[row["episode"], row["decision"]], abs=1e-5)
