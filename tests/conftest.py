@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import runpy
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,17 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny actor and encoder."""
+def built_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny actor and encoder, built once."""
     from script_setups import build_weights
 
-    return build_weights(tmp_path_factory.mktemp("weights"))
+    return build_weights(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def weights(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of them for the tests of a file."""
+    return shutil.copytree(built_weights, tmp_path_factory.mktemp("weights"), dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="session")

@@ -71,8 +71,5 @@ def lottery(**kwargs):
     return LanguageEnv(Lottery(**kwargs), max_chain_length=1)
 
 
-def register():
-    """The ids that configurations name."""
-    for name, kwargs in {"Lottery-v0": {}, "NoLottery-v0": {"dice": False}}.items():
-        if name not in gym.registry:
-            gym.register(name, partial(Lottery, **kwargs))
+gym.register("Lottery-v0", Lottery)
+gym.register("NoLottery-v0", partial(Lottery, dice=False))

@@ -1,4 +1,4 @@
-"""Alarms: which figures set them off, and which courses of figures end a run."""
+"""Alarms: the figures of a stuck policy, what sets alarms off, and which courses end a run."""
 
 import pytest
 
@@ -12,7 +12,9 @@ from lactchain.data.alarms import (
     no_pairs,
     warn,
 )
+from lactchain.data.figures import endless_rate, movement_metrics
 from lactchain.errors import CollapseError, DataError, NoPairsError
+from lactchain.types import Action, Trajectory
 
 
 def check_collapse(evaluations) -> None:
@@ -20,18 +22,15 @@ def check_collapse(evaluations) -> None:
         raise error
 
 
-LEARNING = {
+LEARNING = dict.fromkeys(
+    ("rollout/single_rate", "endless_rate", "bump_rate", "revisit_rate", "loop_rate",
+     "pairs/no_spread_rate", "success_lost"),
+    0.1,
+) | {
     "sampled_invalid_rate": 0.01,
     "rollout/invalid_rate": 0.9,  # of the round before: the newer figure counts
-    "rollout/single_rate": 0.2,
-    "endless_rate": 0.1,
-    "bump_rate": 0.1,
-    "revisit_rate": 0.1,
-    "loop_rate": 0.1,
-    "pairs/no_spread_rate": 0.1,
     "retrieval_skill": 0.6,
-    "success_lost": 0.1,
-}
+}  # fmt: skip
 ALARMING = {
     "silence": {"sampled_invalid_rate": 0.31},
     "single_actions": {"rollout/single_rate": 0.91},
@@ -64,10 +63,15 @@ def test_each_alarm_has_its_figure_and_says_what_helps(name, caplog):
 
 def test_a_figure_that_was_not_measured_sets_off_nothing():
     assert fired({}) == {}
-    assert fired({"loop_rate": 1.0, "bump_rate": float("nan"), "revisit_rate": None}) == {
-        "loops": True
-    }
+    unknown = {"loop_rate": 1.0, "bump_rate": float("nan"), "revisit_rate": None}
+    assert fired(unknown) == {"loops": True}
     assert fired({"rollout/invalid_rate": 0.9}) == {"silence": True}
+
+
+def test_the_first_round_of_each_alarm_is_named():
+    rounds = [[], ["loops"], ["silence"], ["loops", "silence"]]
+    assert first_rounds(rounds) == {"loops": 1, "silence": 2}
+    assert first_rounds([]) == {}
 
 
 def test_before_the_first_round_form_and_reading_alone_are_judged(caplog):
@@ -87,20 +91,15 @@ def test_a_fall_of_one_round_is_told_if_it_is_not_luck():
     assert loss(rounds, few) == {"success_lost": 0.0}
 
 
-def test_sampled_play_has_to_be_lost_too():
+def test_a_run_that_forgets_for_two_rounds_stops_unless_sampled_play_is_as_good():
     rounds = course((0.1, -9, 0), (0.6, -2, 0), (0.2, -8, 0), (0.1, -8, 0))
+    check_collapse(rounds[:3])
+    stopped(rounds, r"rule forgetting: success went 0\.100, 0\.600, 0\.2")
     for figures, sampled in zip(rounds, (0.2, 0.5, 0.6, 0.6), strict=True):
         figures["selection/sampled/success_rate"] = sampled
     check_collapse(rounds)
     rounds[2]["selection/sampled/success_rate"] = rounds[3]["selection/sampled/success_rate"] = 0.4
-    with pytest.raises(CollapseError, match="rule forgetting"):
-        check_collapse(rounds)
-
-
-def test_the_first_round_of_each_alarm_is_named():
-    rounds = [[], ["loops"], ["silence"], ["loops", "silence"]]
-    assert first_rounds(rounds) == {"loops": 1, "silence": 2}
-    assert first_rounds([]) == {}
+    stopped(rounds, "rule forgetting")
 
 
 def course(*rounds, num_episodes=100):
@@ -110,17 +109,24 @@ def course(*rounds, num_episodes=100):
     return [dict(zip(names, figures, strict=True)) | other for figures in rounds]
 
 
+def stopped(rounds, match):
+    """The line with which a run of such rounds ends."""
+    with pytest.raises(CollapseError, match=match) as stop:
+        check_collapse(rounds)
+    assert stop.value.exit_code == 7
+    return str(stop.value)
+
+
 def test_a_run_that_falls_silent_stops_and_says_where_it_was_best():
     rounds = course((0.1, -9, 0.12), (0.3, -5, 0.37), (0.2, -1, 0.90), (0.0, 0, 1.00))
     check_collapse(rounds[:1])
     check_collapse(rounds[:2])
-    with pytest.raises(CollapseError) as stop:
-        check_collapse(rounds[:3])
-    line = str(stop.value)
-    assert line.startswith("round 2: the run ends, by the rule silence")
+    line = stopped(rounds[:3], "^round 2: the run ends, by the rule silence")
     assert "went 0.12, 0.37, 0.90; lower simpo.training.learning_rate" in line
     assert "The best actor is that of round 1, with a success of 0.300" in line
-    assert stop.value.exit_code == 7 and "\n" not in line
+    assert "\n" not in line
+    greedy = [{"success_rate": 0.0, "invalid_rate": rate} for rate in (0.1, 0.9)]
+    stopped(greedy, r"went 0\.10, 0\.90")  # where there are no samples
 
 
 @pytest.mark.parametrize(
@@ -130,19 +136,6 @@ def test_a_run_that_falls_silent_stops_and_says_where_it_was_best():
 )
 def test_silence_that_does_not_grow_is_no_collapse(silence):
     check_collapse(course(*((0.1, -1.0, share) for share in silence)))
-
-
-def test_without_samples_the_greedy_completions_are_judged():
-    rounds = [{"success_rate": 0.0, "invalid_rate": rate} for rate in (0.1, 0.9)]
-    with pytest.raises(CollapseError, match=r"went 0\.10, 0\.90"):
-        check_collapse(rounds)
-
-
-def test_a_run_that_forgets_for_two_rounds_stops():
-    rounds = course((0.1, -9, 0), (0.6, -2, 0), (0.2, -8, 0), (0.1, -8, 0))
-    check_collapse(rounds[:3])
-    with pytest.raises(CollapseError, match=r"rule forgetting: success went 0\.100, 0\.600, 0\.2"):
-        check_collapse(rounds)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +154,7 @@ def test_a_fall_that_may_be_none_is_no_collapse(rounds):
 
 def practised_course(*rounds):
     """The same of practised states; of all states success rises, and nothing is said."""
-    of_all = {"success_rate": 0.0, "episode_return": 0.0, "invalid_rate": 0.0, "num_episodes": 200}
+    of_all = {"episode_return": 0.0, "num_episodes": 200}
     return [
         of_all
         | {"success_rate": 0.2 * number, "invalid_rate": 0.4 * number}
@@ -173,8 +166,7 @@ def practised_course(*rounds):
 def test_where_states_are_held_back_the_practised_ones_decide():
     rounds = practised_course((0.1, -9, 0), (0.6, -2, 0), (0.2, -8, 0), (0.1, -8, 0))
     assert best_round(rounds) == 1
-    with pytest.raises(CollapseError, match=r"went 0\.100, 0\.600, 0\.2.* success of 0\.600"):
-        check_collapse(rounds)
+    stopped(rounds, r"went 0\.100, 0\.600, 0\.2.* success of 0\.600")
     check_collapse(practised_course((0.1, -9, 0), (0.6, -2, 0), (0.5, -2, 0)))
     assert fired({"loop_rate": 0.9, "practised/loop_rate": 0.1}) == {"loops": False}
 
@@ -185,3 +177,62 @@ def test_a_round_without_pairs_ends_with_the_reasons_and_the_best_round():
     assert isinstance(nothing, DataError) and nothing.exit_code == 3
     assert str(end).startswith("round 2: the run ends, by the rule no_pairs")
     assert "all 8 were dropped" in str(end) and "round 1, with a success of 0.400" in str(end)
+
+
+# --- movement -------------------------------------------------------------------------------------
+
+
+def walk(places, completions, bumps=None, state=True):
+    """An episode through places, one action per completion; a completion "?" is no action."""
+    infos = [{"state": {"at": place} if state else None, "bumped": []} for place in places]
+    for info, completion, bump in zip(
+        infos[1:], completions, bumps or [False] * len(completions), strict=True
+    ):
+        info["bumped"] = [] if completion == "?" else [bump]
+    texts = tuple(f"at {place}" for place in places)
+    return Trajectory(
+        "test/Walk-v0", 0, texts, tuple(map(Action, completions)), (-1.0,) * len(completions),
+        tuple(infos), False, True,
+    )  # fmt: skip
+
+
+def test_a_straight_walk_is_not_stuck():
+    assert set(movement_metrics([walk("abcd", "rrr")]).values()) == {0.0}
+    assert set(movement_metrics([]).values()) == {0.0}
+    assert set(movement_metrics([walk("a", "")]).values()) == {0.0}
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_each_way_to_be_stuck_has_its_figure(state):
+    nonsense = walk("aab", "?r", state=state)
+    wall = walk("aab", "lr", [True, False], state=state)
+    back = walk("abab", "rlr", state=state)
+    metrics = movement_metrics([nonsense, wall, back])
+    assert metrics["bump_rate"] == 1 / 6
+    assert metrics["revisit_rate"] == 2 / 7  # of `back` the second and the third completion
+    assert metrics["loop_rate"] == 0
+
+
+def played(lengths, success=False):
+    """An episode of chains of that many actions; -1 is no chain."""
+    trajectory = walk("a" * (len(lengths) + 1), "x" * len(lengths))
+    for info, length in zip(trajectory.infos[1:], lengths, strict=True):
+        info |= {"executed": ["x"] * max(0, length), "invalid_action": length < 0, "success": False}
+    trajectory.infos[-1]["success"] = success
+    return trajectory
+
+
+def test_an_endless_episode_fails_on_chains_of_full_length_alone():
+    assert endless_rate([played([4, 4, 4]), played([4, -1, 4])], 4) == 1.0
+    fine = [played([4, 4, 2]), played([4, 4], success=True), played([-1, -1])]
+    assert endless_rate([*fine, played([4])], 4) == 0.25
+    assert endless_rate([played([1, 1])], 1) == 0.0
+
+
+def test_a_loop_is_the_same_completion_to_the_same_state_three_times():
+    def rate(*walks):
+        return movement_metrics(list(walks))["loop_rate"]
+
+    assert rate(walk("abababa", "rlrlrl")) == 1
+    assert rate(walk("abababa", "rlrlru")) == 1  # r in a, three times
+    assert rate(walk("ababa", "rlrl"), walk("aaaa", "uuu", [True] * 3)) == 0.5

@@ -1,4 +1,4 @@
-"""Training of all weights: in float32 as a default, saved whole, or refused by name."""
+"""Training in 16 and in 32 bits: what is chosen, what is saved, and what was learnt answers."""
 
 import sys
 from dataclasses import replace
@@ -7,22 +7,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from script_setups import LORA, build_weights
+from script_setups import COLLECT, LORA, PREFERENCES, build_weights, config_of, start
+from test_tiny_models import SMALL, corpus
 from torch import nn
+from training_setups import exit_codes
 
-from lactchain.config.settings import ActorConfig, CriticConfig
+from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
 from lactchain.models import loading
+from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
+from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
+from lactchain.storage.manifests import verify_manifest
+from lactchain.types import ChainGrammar
 from lactchain_extras.weights.merging import export_actor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import family_models  # noqa: E402
 
 STATES = ["1 1 up 0 0", "0 1 left 0 0", "0 0 down 1 1"]
+GRAMMAR = ChainGrammar(("move forward", "turn left"), 3)
+ADAPTER = LoraSettings(r=2, alpha=4)
+TEXTS = ["1 2 up", "0 3 left"]
 
 
 @pytest.fixture(scope="module")
@@ -55,23 +64,17 @@ def test_auto_is_float32_for_weights_that_are_all_trained(weights, auto_as_on_a_
     assert adapted.get_base_model().dtype == torch.bfloat16
     model, tokenizer = load_actor(actor, trainable=True)
     assert model.dtype == torch.float32
+    # What has been learnt answers as it was learnt.
     model.save_pretrained(tmp_path / "trained")
     tokenizer.save_pretrained(tmp_path / "trained")
-    # What has been learnt answers as it was learnt.
-    trained = ActorConfig(str(tmp_path / "trained"))
-    assert load_actor(trained)[0].dtype == torch.float32
-
-
-def test_a_critic_of_all_weights_is_trained_and_loaded_in_float32(
-    weights, auto_as_on_a_gpu, tmp_path
-):
+    assert load_actor(ActorConfig(str(tmp_path / "trained")))[0].dtype == torch.float32
     config = CriticConfig(str(weights / "actor16"))
     assert EmbeddingCritic.from_config(config).base.dtype == torch.bfloat16
     critic = EmbeddingCritic.from_config(config, trainable=True)
     assert critic.base.dtype == torch.float32
-    critic.save(tmp_path)
-    assert EmbeddingCritic.load(tmp_path).base.dtype == torch.float32
-    again = replace(config, checkpoint=str(tmp_path))
+    critic.save(tmp_path / "critic")
+    assert EmbeddingCritic.load(tmp_path / "critic").base.dtype == torch.float32
+    again = replace(config, checkpoint=str(tmp_path / "critic"))
     assert EmbeddingCritic.from_config(again, trainable=True).base.dtype == torch.float32
 
 
@@ -147,3 +150,100 @@ def test_a_target_network_in_float32_follows_weights_of_16_bits(weights):
     assert all(torch.equal(model.target[n], tensor) for n, tensor in before.items())
     assert torch.equal(online.float() - start, way)
     assert float((gone * way).sum() / way.square().sum()) == pytest.approx(1 - 0.995**600, abs=1e-3)
+
+
+# --- adapters beside 16 bits ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    build_tiny_actor(folder / "actor", corpus(), SMALL)
+    return folder
+
+
+def nudge(model: torch.nn.Module, size: float) -> None:
+    """Gives an adapter an update of that size."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(0, size)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def actor(request, small, tmp_path) -> ActorConfig:
+    """An actor whose adapter has learnt a little; less than a bit of most of its weights."""
+    config = ActorConfig(model=str(small / "actor"), dtype=request.param)
+    torch.manual_seed(0)
+    model, _ = load_actor(replace(config, lora=ADAPTER), trainable=True)
+    nudge(model, 5e-4)
+    save_adapter(model, tmp_path / "adapter")
+    return replace(config, adapter=str(tmp_path / "adapter"))
+
+
+def logprobs(model: torch.nn.Module, ids: torch.Tensor) -> np.ndarray:
+    with torch.inference_mode():
+        scores = model(ids).logits[:, :-1].float().log_softmax(-1)
+    return scores.gather(-1, ids[:, 1:, None]).double().numpy().ravel()
+
+
+def test_what_answers_is_what_was_trained(actor):
+    """The shift of the acting model on that of the trained one has slope 1.
+
+    Merged into 16 bits, hardly any of this update would be left.
+    """
+    ids = torch.randint(5, 280, (20, 51), generator=torch.manual_seed(2))
+    base, _ = load_actor(replace(actor, adapter=None))
+    trained, _ = load_actor(actor)
+    acting = LanguageActor.from_config(actor, GRAMMAR).decoder.model
+    before, learnt = logprobs(base, ids), logprobs(trained, ids)
+    shift = learnt - before
+    assert np.abs(shift).max() > 1e-3
+    slope = shift @ (logprobs(acting, ids) - before) / (shift @ shift)
+    assert slope == pytest.approx(1, abs=0.05)
+    if actor.dtype == "float32":
+        np.testing.assert_allclose(logprobs(acting, ids), learnt, atol=1e-5)
+
+
+def test_the_decoder_is_no_further_from_the_trained_model_than_from_the_base(actor):
+    """Rounding alone tells the cascade's log-probabilities from those of a plain forward pass."""
+    errors = []
+    for config in (replace(actor, adapter=None), actor):
+        policy = LanguageActor.from_config(config, GRAMMAR)
+        plain, _ = load_actor(config)
+        prompts = policy.template.encode_batch(TEXTS)
+        found = []
+        for prompt, action in zip(prompts, policy.act(TEXTS, [3, 4]), strict=True):
+            ids = torch.tensor([[*prompt, *action.token_ids]])
+            expected = logprobs(plain, ids)[-len(action.token_ids) :]
+            found.append(np.abs(expected - np.array(action.logprobs)))
+        errors.append(np.concatenate(found).max())
+    noise, error = errors
+    assert error <= (2 * noise if actor.dtype == "bfloat16" else 1e-5)
+
+
+def test_an_update_smaller_than_a_number_of_16_bits_is_still_an_adapter(small, tmp_path):
+    config = ActorConfig(model=str(small / "actor"), dtype="bfloat16")
+    model, _ = load_actor(replace(config, lora=ADAPTER), trainable=True)
+    nudge(model, 1e-6)
+    save_adapter(model, tmp_path)
+    load_actor(replace(config, adapter=str(tmp_path)))  # not refused as doing nothing
+
+
+def test_the_recipe_runs_with_adapters_on_both_models(tmp_path):
+    """As on a GPU: weights in bfloat16, trained in mixed precision, and rolled out in between."""
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run")
+    critic = replace(config.critic.config, lora=LORA, dtype="bfloat16")
+    config = replace(
+        config,
+        actor=replace(config.actor, lora=LORA, dtype="bfloat16"),
+        critic=replace(config.critic, config=critic, collect=replace(COLLECT, num_episodes=16)),
+        simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=24)),
+        evaluation=replace(config.evaluation, num_samples=16),
+    )
+    process = start("run_pipeline", config, ACCELERATE_MIXED_PRECISION="bf16")
+    assert exit_codes([process]) == [0], (tmp_path / "run-0.log").read_text()[-2000:]
+    for result in ("round_2/critic/critic", "round_2/simpo/actor"):
+        files = verify_manifest(tmp_path / "run" / result)["files"]
+        assert {"adapter_model.safetensors"} == {n for n in files if n.endswith(".safetensors")}

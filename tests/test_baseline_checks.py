@@ -101,11 +101,6 @@ def test_our_agents_pass(agent):
     assert examine(learn, **kwargs) == {}
 
 
-def caught(learn, *names, **kwargs):
-    """The checks among these that fail."""
-    return {*examine(learn, names, **kwargs)}
-
-
 # --- planted faults ------------------------------------------------------------------------------
 
 
@@ -127,55 +122,29 @@ class ReplayThatReadsTheNextRow(ReplayBuffer):
         return replace(batch, next_observations=super().rows((places + 1) % self.size).observations)
 
 
-def dqn_with(buffer_class, monkeypatch):
-    monkeypatch.setattr("lactchain.baselines.population.ReplayBuffer", buffer_class)
-    return LEARN["dqn"][0]
-
-
-def test_a_time_limit_taken_for_an_ending_is_caught(monkeypatch):
-    learn = dqn_with(ReplayThatTakesCutsForEnds, monkeypatch)
-    assert caught(learn, "truncation", "termination") == {"truncation"}
-
-
-def test_a_terminal_state_with_a_value_is_caught(monkeypatch):
-    learn = dqn_with(ReplayThatIgnoresEnds, monkeypatch)
-    assert caught(learn, "truncation", "termination") == {"termination"}
-
-
-def test_a_successor_from_the_next_row_is_caught(monkeypatch):
-    learn = dqn_with(ReplayThatReadsTheNextRow, monkeypatch)
-    assert "successor" in caught(learn, "successor")
-
-
 class LateReset(MemberEnvs):
     """Copies that reset one step late, whose dummy rows are learnt from."""
 
     def __init__(self, id, num_members, num_envs, seed=0, **kwargs):
         super().__init__(id, num_members, num_envs, seed, **kwargs)
-        self.envs = SyncVectorEnv(
-            [lambda: gym.make(id, **kwargs)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP
-        )
+        late = AutoresetMode.NEXT_STEP
+        self.envs = SyncVectorEnv([lambda: gym.make(id, **kwargs)] * num_envs, autoreset_mode=late)
         self.observations = self._members(self.envs.reset(seed=seed)[0])
 
     def step(self, actions):
-        after, rewards, terminated, truncated, _ = self.envs.step(actions.ravel())
-        step = member_envs.Transition(
-            observations=self.observations,
-            actions=actions,
-            rewards=self._members(rewards),
-            terminated=self._members(terminated),
-            truncated=self._members(truncated),
-            next_observations=self._members(after),
+        before = self.observations
+        *told, _ = self.envs.step(actions.ravel())
+        self.observations, rewards, terminated, truncated = map(self._members, told)
+        self._count(rewards, terminated | truncated)
+        return member_envs.Transition(
+            before, actions, rewards, terminated, self.observations, truncated
         )
-        self.observations = self._members(after)
-        self._count(step.rewards, step.terminated | step.truncated)
-        return step
 
 
-def test_rows_on_which_an_environment_resets_are_caught(monkeypatch):
+@pytest.mark.parametrize("agent", ["dqn", "ppo"])
+def test_rows_on_which_an_environment_resets_are_caught(agent, monkeypatch):
     monkeypatch.setitem(globals(), "MemberEnvs", LateReset)
-    for agent in ("dqn", "ppo"):
-        assert caught(LEARN[agent][0], "autoreset") == {"autoreset"}
+    assert {*examine(LEARN[agent][0], ["autoreset"])} == {"autoreset"}
 
 
 class PPOThatValuesTheNextStart(PPO):
@@ -192,49 +161,56 @@ class PPOWithLateMask(PPO):
         return super().advantages(replace(rollout, terminated=rollout.terminated.roll(-1, 0)))
 
 
-def test_ppo_that_values_the_next_start_is_caught():
-    learn = learn_by(PPOThatValuesTheNextStart, PPO_TABLE, 2000)
-    assert caught(learn, "successor", "termination") == {"successor"}
+FAULTS = [
+    (ReplayThatTakesCutsForEnds, ["truncation", "termination"], {"truncation"}),
+    (ReplayThatIgnoresEnds, ["truncation", "termination"], {"termination"}),
+    (ReplayThatReadsTheNextRow, ["successor"], {"successor"}),
+    (PPOThatValuesTheNextStart, ["successor", "termination"], {"successor"}),
+    (PPOWithLateMask, ["credit"], {"credit"}),
+]
 
 
-def test_ppo_with_the_mask_of_another_step_is_caught():
-    assert caught(learn_by(PPOWithLateMask, PPO_TABLE, 2000), "credit") == {"credit"}
+@pytest.mark.parametrize(
+    ("fault", "checks", "caught"), FAULTS, ids=[f.__name__ for f, *_ in FAULTS]
+)
+def test_a_planted_fault_is_caught_by_the_check_named_for_it(fault, checks, caught, monkeypatch):
+    if issubclass(fault, PPO):
+        learn = learn_by(fault, PPO_TABLE, 2000)
+    else:
+        monkeypatch.setattr("lactchain.baselines.population.ReplayBuffer", fault)
+        learn = LEARN["dqn"][0]
+    assert {*examine(learn, checks)} == caught
 
 
 # --- pieces --------------------------------------------------------------------------------------
 
 
-def ours(rewards, values, next_values, terminated, truncated, gamma, lambda_):
-    tensors = [torch.from_numpy(a) for a in (rewards, gamma * (1.0 - terminated), values)]
-    return generalized_advantages(
-        *tensors, torch.from_numpy(next_values), lambda_, torch.from_numpy(truncated)
-    )
+def advantages(flags):
+    """Ours, of what `flags` makes of the steps that are terminal and those that are cut."""
+
+    def estimate(rewards, values, next_values, terminated, truncated, gamma, lambda_):
+        terminated, truncated = flags(terminated, truncated)
+        arrays = rewards, gamma * (1.0 - terminated), values, next_values
+        cut = torch.from_numpy(truncated)
+        return generalized_advantages(*map(torch.from_numpy, arrays), lambda_, cut)
+
+    return estimate
 
 
-def with_mask_of_next_step(rewards, values, next_values, terminated, truncated, gamma, lambda_):
-    shifted = [np.append(flags[1:], False) for flags in (terminated, truncated)]
-    return ours(rewards, values, next_values, *shifted, gamma, lambda_)
-
-
-def with_cuts_for_ends(rewards, values, next_values, terminated, truncated, gamma, lambda_):
-    ended = terminated | truncated
-    return ours(rewards, values, next_values, ended, truncated, gamma, lambda_)
-
-
-def without_cuts(rewards, values, next_values, terminated, truncated, gamma, lambda_):
-    return ours(rewards, values, next_values, terminated, truncated & False, gamma, lambda_)
+def test_advantages_are_judged():
+    check_advantages(advantages(lambda ended, cut: (ended, cut)))
+    for fault in (
+        lambda ended, cut: (np.append(ended[1:], False), np.append(cut[1:], False)),
+        lambda ended, cut: (ended | cut, cut),
+        lambda ended, cut: (ended, cut & False),
+    ):
+        assert "masked at the wrong step" in refused(check_advantages, advantages(fault))
 
 
 def refused(check, *args):
     with pytest.raises(AssertionError) as error:
         check(*args)
     return str(error.value)
-
-
-def test_advantages_are_judged():
-    check_advantages(ours)
-    for fault in (with_mask_of_next_step, with_cuts_for_ends, without_cuts):
-        assert "masked at the wrong step" in refused(check_advantages, fault)
 
 
 def test_double_q_is_judged():
@@ -262,15 +238,14 @@ def test_conservatism_is_judged():
 
 
 class Adapter:
-    def __init__(self, buffer):
-        self.buffer = buffer
+    def __init__(self, buffer_class, capacity):
+        space = spaces.Box(-1e9, 1e9, (1,))
+        self.buffer = buffer_class(1, capacity, space, spaces.Discrete(2))
 
     def add(self, observation, reward, next_observation, end):
         row = [np.array([[value]], np.float32) for value in (observation, reward, next_observation)]
-        self.buffer.add(
-            Minibatch(row[0][..., None], np.zeros((1, 1), int), row[1], np.array([[end]]),
-                  row[2][..., None])
-        )  # fmt: skip
+        action, end = np.zeros((1, 1), int), np.array([[end]])
+        self.buffer.add(Minibatch(row[0][..., None], action, row[1], end, row[2][..., None]))
 
     def everything(self):
         held = self.buffer.rows(np.arange(self.buffer.size)[None])
@@ -280,14 +255,10 @@ class Adapter:
 
 @pytest.mark.parametrize("capacity", [1, 2, 5, 8])
 def test_replay_is_judged(capacity):
-    space = spaces.Box(-1e9, 1e9, (1,))
-    for buffer_class in (ReplayBuffer, ReplayThatReadsTheNextRow):
-        buffer = buffer_class(1, capacity, space, spaces.Discrete(2))
-        adapter = Adapter(buffer)
-        if buffer_class is ReplayBuffer:
-            check_replay(adapter.add, adapter.everything, capacity)
-        else:
-            refused(check_replay, adapter.add, adapter.everything, capacity)
+    ours = Adapter(ReplayBuffer, capacity)
+    check_replay(ours.add, ours.everything, capacity)
+    faulty = Adapter(ReplayThatReadsTheNextRow, capacity)
+    refused(check_replay, faulty.add, faulty.everything, capacity)
 
 
 def test_a_buffer_may_hold_arrays_of_one_element():

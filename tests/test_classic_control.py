@@ -69,7 +69,6 @@ def test_continuous_actions_are_declared_and_rescaled_to_one():
 @pytest.mark.parametrize(
     ("env_id", "kwargs"),
     [
-        ("CartPole-v1", {}),
         ("Pendulum-v1", {}),
         ("lactchain/GridWorld-v0", {"max_steps": 10}),
         ("FrozenLake-v1", {"is_slippery": True}),

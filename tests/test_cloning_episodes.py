@@ -1,10 +1,11 @@
 """Cloning recorded episodes: which ones, which tokens, and what cannot be cloned."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
-from script_setups import GRID, TRAINING, build_weights, run_here
+from script_setups import GRID, TRAINING, run_here
 from test_trajectory_files import episode
 
 from lactchain.config.settings import ActorConfig, RunConfig
@@ -18,11 +19,6 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.stages.train_bc import TrainBCConfig, chosen_episodes
 from lactchain.trainers.behavior_cloning import decision_rows
 from lactchain.types import Action
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 @pytest.fixture(scope="module")
@@ -71,43 +67,33 @@ def test_the_best_are_the_successes_and_the_highest_returns_in_their_order():
 
 def test_exactly_the_agents_tokens_are_learnt(played, tokenizer):
     template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
-    rows = decision_rows(played, template, tokenizer)
     decisions = [d for t in played for d in zip(t.observations, t.actions, strict=False)]
-    assert len(rows) == len(decisions)
-    for row, (observation, action) in zip(rows, decisions, strict=True):
-        learnt = [label for label in row["labels"] if label != -100]
-        assert tokenizer.decode(learnt) == action.text + tokenizer.eos_token
-        prompt = row["input_ids"][: -len(learnt)]
-        assert tokenizer.decode(prompt) == template.render(observation)
-        assert row["input_ids"] == prompt + learnt
-
-
-def test_of_each_episode_its_last_completion_may_be_learnt_alone(played, tokenizer):
-    template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
-    rows = decision_rows(played, template, tokenizer, only_final=True)
-    texts = [tokenizer.decode([i for i in row["labels"] if i != -100]) for row in rows]
-    assert texts == [t.actions[-1].text + tokenizer.eos_token for t in played]
-    prompts = [tokenizer.decode(row["input_ids"]) for row in rows]
-    assert all(map(str.startswith, prompts, [template.render(t.observations[-2]) for t in played]))
-    assert max(map(len, played)) > 1
+    last = [(t.observations[-2], t.actions[-1]) for t in played]
+    assert len(decisions) > len(last)
+    for said, only_final in ((decisions, False), (last, True)):
+        rows = decision_rows(played, template, tokenizer, only_final=only_final)
+        for row, (observation, action) in zip(rows, said, strict=True):
+            learnt = [label for label in row["labels"] if label != -100]
+            assert tokenizer.decode(learnt) == action.text + tokenizer.eos_token
+            prompt = row["input_ids"][: -len(learnt)]
+            assert tokenizer.decode(prompt) == template.render(observation)
+            assert row["input_ids"] == prompt + learnt
 
 
 def test_the_script_clones_all_completions_or_the_best(played, weights, tmp_path):
     write_trajectories(tmp_path / "data.parquet", played)
-    config = config_of(weights, tmp_path, tmp_path / "data.parquet")
-    assert run_here("train_bc", config) == {"num_examples": sum(map(len, played)), "num_dropped": 0}
-    best = replace(
-        config,
-        run=RunConfig(run_dir=str(tmp_path / "best")),
-        only_successes=True,
-        best_fraction=0.5,
-    )
+
+    def num_examples(name, **changes):
+        config = config_of(weights, tmp_path / name, tmp_path / "data.parquet", **changes)
+        figures = run_here("train_bc", config)
+        assert figures["num_dropped"] == 0
+        return figures["num_examples"]
+
+    best = {"only_successes": True, "best_fraction": 0.5}
     kept = chosen_episodes(played, True, 0.5)
-    assert run_here("train_bc", best)["num_examples"] == sum(map(len, kept)) < 48 * 4
-    final = replace(
-        best, run=RunConfig(run_dir=str(tmp_path / "final")), only_final_completions=True
-    )
-    assert run_here("train_bc", final)["num_examples"] == len(kept)
+    assert num_examples("all") == sum(map(len, played))
+    assert num_examples("best", **best) == sum(map(len, kept)) < 48 * 4
+    assert num_examples("final", **best, only_final_completions=True) == len(kept)
 
 
 def test_tokens_of_another_tokenizer_are_refused(played, weights, tmp_path):
@@ -119,14 +105,10 @@ def test_tokens_of_another_tokenizer_are_refused(played, weights, tmp_path):
 
 
 def test_a_decision_longer_than_the_models_context_is_named(played, weights, tmp_path):
-    file = weights / "actor/config.json"
-    settings = json.loads(file.read_text())
-    short = tmp_path / "short"
-    short.mkdir()
-    for path in (weights / "actor").iterdir():
-        if path.name not in ("config.json", "manifest.json"):
-            (short / path.name).write_bytes(path.read_bytes())
-    (short / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 8}))
+    short = shutil.copytree(weights / "actor", tmp_path / "short")
+    (short / "manifest.json").unlink()
+    settings = json.loads((short / "config.json").read_text()) | {"max_position_embeddings": 8}
+    (short / "config.json").write_text(json.dumps(settings))
     write_trajectories(tmp_path / "data.parquet", played)
     config = config_of(weights, tmp_path, tmp_path / "data.parquet")
     with pytest.raises(DataError, match=r"episode \d+, decision \d+: .* the model reads 8"):

@@ -158,12 +158,10 @@ def test_the_ceiling_is_the_share_of_the_variance_between_groups():
     # within: (4 · 1) / (4 - 2) = 2; total: (9 + 1 + 1 + 9) / 4 = 5
     assert explained_share(values, groups, np.arange(4)) == pytest.approx(1 - 2 / 5)
     assert np.isnan(explained_share(values, np.arange(4), np.arange(4)))
-
-
-def test_two_values_of_one_episode_do_not_pass_for_agreement():
-    values, groups, units = np.array([1.0, 1.0, 3.0, 5.0]), np.zeros(4, int), np.array([0, 0, 1, 1])
-    # pairs across: 1-3, 1-5, twice each: half of the mean square is (4 + 16) / 2 / 2 = 5
-    assert explained_share(values, groups, units) == pytest.approx(1 - 5 / np.var(values))
+    # two values of one episode do not pass for agreement; pairs across: 1-3, 1-5, twice each: half
+    # of the mean square is (4 + 16) / 2 / 2 = 5
+    values, units = np.array([1.0, 1.0, 3.0, 5.0]), np.array([0, 0, 1, 1])
+    assert explained_share(values, np.zeros(4, int), units) == pytest.approx(1 - 5 / np.var(values))
 
 
 def test_the_interval_of_the_ceiling_holds_the_truth_of_single_decisions_and_of_none():

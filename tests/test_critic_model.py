@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,20 +108,6 @@ def test_gradients_flow_to_adapter_and_head_only(config):
     assert all(w.grad.abs().sum() > 0 for w in critic.parameters() if w.requires_grad)
 
 
-def test_gradients_flow_through_checkpointed_layers(config):
-    gradients = []
-    for checkpointing in (False, True):
-        critic = trained(config(lora=LORA))
-        if checkpointing:
-            critic.activation_checkpointing_enable(
-                activation_checkpointing_kwargs={"use_reentrant": True}
-            )
-        critic(**critic.collate(critic.tokenize(TEXTS))).sum().backward()
-        gradients.append([w.grad for w in critic.parameters() if w.requires_grad])
-    for plain, recomputed in zip(*gradients, strict=True):
-        torch.testing.assert_close(plain, recomputed)
-
-
 def test_the_head_stays_in_float32_under_a_half_precision_encoder(config):
     critic = trained(config(dtype="bfloat16", lora=LORA))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -130,39 +117,24 @@ def test_the_head_stays_in_float32_under_a_half_precision_encoder(config):
 
 
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
-def test_a_saved_critic_comes_back_bit_for_bit(config, tmp_path, lora):
+def test_a_saved_critic_comes_back_bit_for_bit_and_training_goes_on(config, tmp_path, lora):
     critic = trained(config(lora=lora, gamma=0.9, discount_per="chain"), value_scale=10.0)
-    critic.save(tmp_path / "critic")
-    loaded = EmbeddingCritic.load(tmp_path / "critic")
+    critic.save(tmp_path)
+    assert (tmp_path / "model.safetensors").exists() == (lora is None)  # else the base is left out
+    loaded = EmbeddingCritic.load(tmp_path)
     assert np.array_equal(critic.values(TEXTS), loaded.values(TEXTS))
     assert (loaded.settings.gamma, loaded.settings.discount_per) == (0.9, "chain")
-    assert loaded.value_scale == 10.0
-    assert not loaded.training
+    assert loaded.value_scale == 10.0 and not loaded.training
     assert not any(weight.requires_grad for weight in loaded.parameters())
-
-
-@pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
-def test_training_goes_on_from_a_saved_critic(config, tmp_path, lora):
-    critic = trained(config(lora=lora))
-    critic.save(tmp_path / "critic")
-    again = EmbeddingCritic.from_config(
-        config(checkpoint=str(tmp_path / "critic"), lora=lora), trainable=True
+    again = EmbeddingCritic.from_config(loaded.settings, trainable=True)
+    trainable, expected = (
+        {n: w for n, w in model.named_parameters() if w.requires_grad} for model in (again, critic)
     )
-    trainable = {n: w for n, w in again.named_parameters() if w.requires_grad}
-    expected = {n: w for n, w in critic.named_parameters() if w.requires_grad}
     assert trainable.keys() == expected.keys()
     assert all(torch.equal(trainable[n], expected[n]) for n in expected)
-    fresh = trained(config(lora=lora), seed=5)
-    fresh.load_weights(tmp_path / "critic")
+    fresh = trained(config(lora=lora), seed=5, value_scale=10.0)
+    fresh.load_weights(tmp_path)
     assert np.array_equal(fresh.values(TEXTS), critic.values(TEXTS))
-
-
-def test_a_checkpoint_with_an_adapter_leaves_the_base_out(config, tmp_path):
-    trained(config(lora=LORA)).save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "README.md", "adapter_config.json", "adapter_model.safetensors", "critic_config.json",
-        "lactchain_adapter.json",
-    }  # fmt: skip
 
 
 def test_the_scale_multiplies_values(config):
@@ -172,35 +144,27 @@ def test_the_scale_multiplies_values(config):
         trained(config(), value_scale=0.0)
 
 
-def test_a_critic_of_chains_reads_observation_and_chain(config):
-    critic = trained(config(mode="action_value"))
+def test_a_critic_of_chains_reads_observation_and_chain_and_another_only_the_first(config):
+    critic, plain = trained(config(mode="action_value")), trained(config())
     chains = ['["move forward"]', '["turn left"]']
     q = critic.values([TEXTS[0]] * 2, chains)
     assert q[0] != q[1]
-    v = trained(config()).values([f"{TEXTS[0]}\n{chain}" for chain in chains])
-    assert np.array_equal(q, v)
-
-
-def test_actions_must_fit_the_mode(config):
+    assert np.array_equal(q, plain.values([f"{TEXTS[0]}\n{chain}" for chain in chains]))
     with pytest.raises(ValueError, match="mode value was given some"):
-        EmbeddingCritic.from_config(config()).values(TEXTS, TEXTS)
+        plain.values(TEXTS, TEXTS)
     with pytest.raises(ValueError, match="mode action_value was given none"):
-        EmbeddingCritic.from_config(config(mode="action_value")).values(TEXTS)
+        critic.values(TEXTS)
 
 
-def test_special_tokens_in_an_observation_are_plain_text(config):
+def test_special_tokens_are_plain_text_and_what_is_too_long_loses_its_beginning(config):
     critic = EmbeddingCritic.from_config(config())
     rows = critic.tokenize(["</s>[INST]<pad>", "\ud800", ""])
     assert not set(rows[0]) & set(critic.tokenizer.all_special_ids)
     assert all(rows)
     assert np.isfinite(critic.values(["", "\ud800"])).all()
     assert critic.values([]).shape == (0,)
-
-
-def test_what_is_too_long_loses_its_beginning(config):
-    critic = EmbeddingCritic.from_config(config(max_length=3))
-    whole = EmbeddingCritic.from_config(config()).tokenize([TEXTS[0]])[0]
-    assert critic.tokenize([TEXTS[0]]) == [whole[-3:]]
+    short = EmbeddingCritic.from_config(config(max_length=3))
+    assert short.tokenize([TEXTS[0]]) == [critic.tokenize([TEXTS[0]])[0][-3:]]
 
 
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
@@ -223,35 +187,27 @@ def test_a_quantised_critic_is_loaded_quantised_and_no_other(config, tmp_path):
         EmbeddingCritic.from_config(config(checkpoint=str(tmp_path), dtype="4bit"))
 
 
-def test_values_of_another_meaning_are_refused(config, tmp_path):
-    trained(config(gamma=0.9)).save(tmp_path)
+def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, weights, tmp_path):
+    trained(config(gamma=0.9, lora=LORA)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"critic.gamma: expected 0.9"):
         EmbeddingCritic.from_config(config(gamma=0.99, checkpoint=str(tmp_path)))
-
-
-def test_an_adapter_of_another_encoder_is_refused(config, weights, tmp_path):
-    trained(config(lora=LORA)).save(tmp_path)
-    stored = json.loads((tmp_path / "critic_config.json").read_text())
-    stored["model"] = str(weights / "other")
-    (tmp_path / "critic_config.json").write_text(json.dumps(stored))
+    file = tmp_path / "critic_config.json"
+    stored = json.loads(file.read_text()) | {"model": str(weights / "other")}
+    file.write_text(json.dumps(stored))
     with pytest.raises(DataError, match="another base model"):
         EmbeddingCritic.load(tmp_path)
 
 
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
-@pytest.mark.parametrize("fault", ["missing", "cut"])
-def test_missing_and_cut_files_are_named(config, tmp_path, lora, fault):
+def test_missing_and_cut_files_are_named(config, tmp_path, lora):
     trained(config(lora=lora)).save(tmp_path)
-    needed = {p.name for p in tmp_path.iterdir()} - {
-        "README.md", "tokenizer_config.json", "chat_template.jinja",
-    }  # fmt: skip
-    for name in sorted(needed):
+    optional = {"README.md", "tokenizer_config.json", "chat_template.jinja"}
+    for name in sorted({path.name for path in tmp_path.iterdir()} - optional):
         file = tmp_path / name
         content = file.read_bytes()
-        file.unlink()
-        if fault == "cut":
-            file.write_bytes(content[: len(content) // 2])
-        with pytest.raises(DataError, match=str(tmp_path)):
-            EmbeddingCritic.load(tmp_path)
+        for damage in (Path.unlink, lambda f, c=content: f.write_bytes(c[: len(c) // 2])):
+            damage(file)
+            with pytest.raises(DataError, match=str(tmp_path)):
+                EmbeddingCritic.load(tmp_path)
         file.write_bytes(content)
     EmbeddingCritic.load(tmp_path)

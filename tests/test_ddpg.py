@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -25,25 +26,19 @@ def constant_critic(agent, value):
     agent.target_critics.views["q0"][1].data.fill_(value)
 
 
-def one(reward=1.0, terminated=False):
-    return Minibatch(
-        np.full((1, 1, 1), 2.0, np.float32), np.full((1, 1, 1), 0.5, np.float32),
-        np.full((1, 1), reward, np.float32), np.full((1, 1), terminated),
-        np.full((1, 1, 1), 3.0, np.float32),
-    )  # fmt: skip
+def one(terminated=False):
+    """A batch of one row: a step from 2 by 0.5 to 3, for a reward of 1."""
+    row = np.ones((1, 1, 1), np.float32)
+    reward, end = np.ones((1, 1), np.float32), np.full((1, 1), terminated)
+    return Minibatch(2 * row, 0.5 * row, reward, end, 3 * row)
 
 
 def test_targets_by_hand():
-    agent = DDPG([LINEAR], LINE, BOX)
-    constant_critic(agent, 8.0)
-    assert agent.targets(one()).item() == 1 + 0.5 * 8
-    assert agent.targets(one(terminated=True)).item() == 1
-
-
-def test_rewards_are_scaled_where_they_are_learnt_from():
-    agent = DDPG([replace(LINEAR, reward_scale=0.1)], LINE, BOX)
-    constant_critic(agent, 8.0)
-    assert agent.targets(one(reward=10.0)).item() == pytest.approx(0.1 * 10 + 0.5 * 8)
+    for scale in (1.0, 0.25):
+        agent = DDPG([replace(LINEAR, reward_scale=scale)], LINE, BOX)
+        constant_critic(agent, 8.0)
+        assert agent.targets(one()).item() == scale * 1 + 0.5 * 8
+        assert agent.targets(one(terminated=True)).item() == scale * 1
 
 
 def test_the_actor_climbs_the_online_critic_and_not_the_target():
@@ -77,27 +72,20 @@ def test_noise_is_each_copys_own_and_all_actions_are_within_bounds():
     assert np.unique(agent.act(x, greedy=True)).size == 1
 
 
-def test_discrete_actions_are_refused():
+class Unbounded(gym.Env):
+    observation_space, action_space = LINE, spaces.Box(-np.inf, np.inf, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+
+def test_discrete_and_unbounded_actions_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="DDPG: expected Box actions, got Discrete"):
         DDPG([LINEAR], LINE, spaces.Discrete(2))
-
-
-def test_unbounded_actions_are_refused():
-    import gymnasium as gym
-
-    class Unbounded(gym.Env):
-        observation_space, action_space = LINE, spaces.Box(-np.inf, np.inf, (1,))
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return np.zeros(1, np.float32), {}
-
-    gym.register("test/Unbounded-v0", Unbounded)
-    try:
-        with pytest.raises(ConfigError, match="expected actions with finite bounds"):
-            MemberEnvs("test/Unbounded-v0", 1, 1)
-    finally:
-        del gym.registry["test/Unbounded-v0"]
+    spec = gym.envs.registration.EnvSpec("test/Unbounded-v0", Unbounded)
+    monkeypatch.setitem(gym.registry, "test/Unbounded-v0", spec)
+    with pytest.raises(ConfigError, match="expected actions with finite bounds"):
+        MemberEnvs("test/Unbounded-v0", 1, 1)
 
 
 @pytest.mark.slow

@@ -1,31 +1,117 @@
-"""Decoding: the model's own distribution, whatever is shared, cut off, branched or merged."""
+"""Decoding: the model's own distribution, whatever is shared, cut off, branched or constrained."""
 
+import functools
+import itertools
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from decoding_setups import (
-    ACTIONS,
-    PREFIX,
-    PROMPTS,
-    constrained,
-    logprobs_of,
-    make_model,
-    shared_model,
-)
+from test_all_weights import nudge
 from test_tiny_models import TOKENIZER
-from transformers import MistralForCausalLM
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, LoraSettings
-from lactchain.errors import ConfigError, NonFiniteError
+from lactchain.environments.extractors import Chain, make_extractor
+from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.functional.random_streams import draw, uniform
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
 from lactchain.models.generation import cascade
-from lactchain.models.generation.cascade import COLUMNS, RowCache, prefix_keys_values
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.generation.cascade import COLUMNS, RowCache
 from lactchain.models.generation.decoding import Decoder
+from lactchain.models.generation.enumeration import chain_tree, token_tree
 from lactchain.types import ChainGrammar
+
+ACTIONS = ("move forward", "turn left", "turn right")
+PREFIX = (1, 3, 40, 41, 42, 43, 44)
+PROMPTS = [[*PREFIX, *range(50 + n, 50 + 2 * n)] for n in (3, 1, 6, 4, 9)]
+
+
+def with_words(words: list[str], **kwargs) -> Tokenizer:
+    """BPE that knows these words, earlier ones first, and all bytes."""
+    merges = [(word[:i], word[i]) for word in words for i in range(1, len(word))]
+    letters = sorted({letter for word in words for letter in word} | {"▁"})
+    vocab = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *letters]
+    pieces = dict.fromkeys([*vocab, *(left + right for left, right in merges)])
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    return Tokenizer(
+        models.BPE(ids, list(dict.fromkeys(merges)), unk_token="<unk>", byte_fallback=True)
+    )
+
+
+def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def mistral_like() -> PreTrainedTokenizerFast:
+    """As Mistral-7B's: a space is written ▁ and put before a text, and `",` is one token."""
+    tokenizer = with_words(
+        ['▁["', '▁{"', '▁"', '["', '",', '"]', '":', '""', '"}', '"]}',
+         "move", "▁forward", "turn", "▁left", "▁right", "explain", "moves"]
+    )  # fmt: skip
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return wrapped(tokenizer)
+
+
+TOKENIZERS = {"tiny": TOKENIZER, "mistral": mistral_like()}
+
+
+def make_model(vocab_size: int = len(TOKENIZER), **kwargs) -> MistralForCausalLM:
+    """An untrained model with opinions: its weights are large enough to make choices differ."""
+    config = MistralConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48, vocab_size=vocab_size, initializer_range=0.1, sliding_window=None,
+        eos_token_id=TOKENIZER.eos_token_id, **kwargs,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MistralForCausalLM(config).eval()
+
+
+@functools.cache
+def shared_model() -> MistralForCausalLM:
+    return make_model(max(map(len, TOKENIZERS.values()))).requires_grad_(False)
+
+
+def logprobs_of(model, prompt, completion, temperature=1.0):
+    """Log-probabilities (L, V) at every token of a completion, by a plain forward."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *completion]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits.float() / temperature, dim=-1)
+
+
+def constrained(tokenizer_name="tiny", extractor="json_list", max_chain_length=3, **kwargs):
+    """A constrained decoder, and the extractor whose grammar it speaks."""
+    tokenizer = TOKENIZERS[tokenizer_name]
+    reader = make_extractor(extractor, ACTIONS, max_chain_length)
+    automaton = build_automaton(reader.grammar, tokenizer)
+    eos = tokenizer.eos_token_id
+    return Decoder(shared_model(), eos, PREFIX, automaton=automaton, **kwargs), reader
+
+
+def legal_completions(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
+    """The tokens of every legal completion, by the tokenizer itself."""
+    chains = itertools.chain.from_iterable(
+        itertools.product(range(len(grammar.action_names)), repeat=length)
+        for length in range(1, grammar.max_chain_length + 1)
+    )
+    texts = [grammar.render(chain) for chain in chains]
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return [(*ids, tokenizer.eos_token_id) for ids in encoded]
+
+
+# --- free -----------------------------------------------------------------------------------------
 
 
 def generated(model, prompt, num_tokens, eos=None):
@@ -63,9 +149,8 @@ def test_logprobs_are_those_of_a_plain_forward(prefix, temperature):
     decoder = Decoder(shared_model(), -1, prefix, max_new_tokens=12, temperature=temperature)
     rows = decoder.sample(PROMPTS, range(len(PROMPTS)))
     for prompt, row in zip(PROMPTS, rows, strict=True):
-        completion = list(row.token_ids)
-        plain = logprobs_of(shared_model(), prompt, completion, temperature)
-        expected = plain[range(len(completion)), completion]
+        plain = logprobs_of(shared_model(), prompt, row.token_ids, temperature)
+        expected = plain[range(12), row.token_ids]
         torch.testing.assert_close(torch.tensor(row.logprobs), expected, atol=2e-6, rtol=0)
 
 
@@ -86,33 +171,24 @@ def test_log_probs_of_given_completions_are_those_of_the_model(temperature):
     found = decoder.log_probs(PROMPTS[:2], completions)
     for prompt, row in zip(PROMPTS, found, strict=False):
         for completion, log_prob in zip(completions, row, strict=True):
-            logits = shared_model()(torch.tensor([[*prompt, *completion]])).logits[0]
-            said = (logits / temperature).log_softmax(-1)[len(prompt) - 1 : -1]
-            expected = said[range(len(completion)), list(completion)].sum().item()
+            plain = logprobs_of(shared_model(), prompt, completion, temperature)
+            expected = plain[range(len(completion)), completion].sum().item()
             assert log_prob == pytest.approx(expected, abs=1e-4)
     with pytest.raises(ValueError, match="expected a free decoder"):
         constrained()[0].log_probs(PROMPTS[:1], completions)
 
 
-@pytest.mark.parametrize("make", [
-    lambda: Decoder(shared_model(), 2, PREFIX, max_new_tokens=10),
-    lambda: constrained("mistral")[0],
-], ids=["free", "constrained"])  # fmt: skip
-def test_equal_seeds_give_equal_tokens_in_any_batch(make):
-    decoder = make()
+@pytest.mark.parametrize("kind", ["free", "constrained"])
+def test_equal_seeds_give_equal_tokens_in_any_batch(kind):
+    free = Decoder(shared_model(), 2, PREFIX, max_new_tokens=10)
+    decoder = free if kind == "free" else constrained("mistral")[0]
     prompts, seeds = PROMPTS * 4, list(range(7, 27))
     rows = decoder.sample(prompts, seeds)
-    assert len({row.token_ids for row in rows}) > 5
+    assert len({row.token_ids for row in rows}) > 5 and decoder.sample(prompts, seeds) == rows
     order = np.random.default_rng(0).permutation(len(prompts))
-    shuffled = decoder.sample([prompts[i] for i in order], [seeds[i] for i in order])
-    assert [row.token_ids for row in shuffled] == [rows[i].token_ids for i in order]
-    in_threes = [
-        row
-        for start in range(0, len(prompts), 3)
-        for row in decoder.sample(prompts[start : start + 3], seeds[start : start + 3])
-    ]
-    assert [row.token_ids for row in in_threes] == [row.token_ids for row in rows]
-    assert make().sample(prompts, seeds) == rows
+    for batch in (order, *order.reshape(-1, 4)):
+        found = decoder.sample([prompts[i] for i in batch], [seeds[i] for i in batch])
+        assert [row.token_ids for row in found] == [rows[i].token_ids for i in batch]
 
 
 def test_random_numbers_are_uniform_and_depend_on_seed_and_step_alone():
@@ -131,17 +207,15 @@ def test_random_numbers_are_uniform_and_depend_on_seed_and_step_alone():
 def test_samples_of_one_prompt_share_one_reading_of_it():
     model, fed = make_model(), []
     decoder = Decoder(model, -1, PREFIX, max_new_tokens=3)
+    prompts = [PROMPTS[0]] * 6 + [PROMPTS[1]] * 2
 
     def note(module, args, kwargs):
         fed.append(tuple(kwargs["input_ids"].shape))
 
     model.model.register_forward_pre_hook(note, with_kwargs=True)
-    rows = decoder.sample([PROMPTS[0]] * 6 + [PROMPTS[1]] * 2, range(8))
+    rows = decoder.sample(prompts, range(8))
     assert fed == [(2, 3), (8, 1), (8, 1)]
-    alone = [
-        decoder.sample([prompt], [seed])[0]
-        for seed, prompt in enumerate([PROMPTS[0]] * 6 + [PROMPTS[1]] * 2)
-    ]
+    alone = [decoder.sample([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]
     assert [row.token_ids for row in rows] == [row.token_ids for row in alone]
 
 
@@ -153,52 +227,9 @@ def test_reading_prompts_in_parts_changes_nothing(monkeypatch):
     assert [row.token_ids for row in parts] == [row.token_ids for row in whole]
 
 
-def test_the_cache_of_rows_grows_and_branches():
-    prefix = prefix_keys_values(shared_model(), PREFIX)
-    assert prefix.shape == (2, 2, 2, len(PREFIX), 8)
-    cache = RowCache.allocate(2, COLUMNS, prefix)
-    blocks = torch.randn(2, 2, 2, COLUMNS + 3, 8)  # B, K and V, Hkv, Q, D
-    valid = torch.ones(2, COLUMNS + 3, dtype=torch.bool)
-    valid[1, :2] = False
-    for part in (slice(0, COLUMNS), slice(COLUMNS, COLUMNS + 3)):
-        visible = cache.append(valid[:, part])
-        for layer in range(2):
-            keys, values = cache.update(blocks[:, 0, :, part], blocks[:, 1, :, part], layer)
-    assert visible.shape == (2, 3, 2 * COLUMNS)
-    assert (visible.sum(dim=-1) - COLUMNS).tolist() == [[1, 2, 3], [-1, 0, 1]]
-    assert torch.equal(keys[:, :, : cache.length], blocks[:, 0].transpose(0, 1))
-    assert torch.equal(values[:, :, : cache.length], blocks[:, 1].transpose(0, 1))
-    assert not keys[:, :, cache.length :].any()
-
-    rows = cache.select(torch.tensor([1, 0, 1]))
-    assert torch.equal(rows.columns[0, 0, :, 1, : cache.length], blocks[0, 0])
-    assert torch.equal(rows.valid[:, : cache.length], valid[[1, 0, 1]])
-
-
-def test_a_part_of_the_rows_is_written_in_place():
-    cache = RowCache.allocate(3, COLUMNS, prefix_keys_values(shared_model(), PREFIX))
-    part = cache.part(1, 3)
-    block = torch.randn(2, 2, 1, 8)
-    part.append(torch.ones(2, 1, dtype=torch.bool))
-    part.update(block, block, 0)
-    assert torch.equal(cache.columns[0, 0, :, 1:, 0], block[:, :, 0].transpose(0, 1))
-    assert not cache.columns[:, :, :, 0].any()
-    assert cache.valid[:, 0].tolist() == [False, True, True]
-
-
-def with_lora() -> torch.nn.Module:
-    """A model with an adapter that changes what it says."""
-    lora = attach_lora(make_model(), LoraSettings(r=4, alpha=32), "CAUSAL_LM")
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        for name, parameter in lora.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.2)
-    return lora
-
-
 def test_an_adapter_speaks_the_same_merged_and_as_it_is():
-    lora = with_lora()
+    lora = attach_lora(make_model(), LoraSettings(r=4, alpha=32), "CAUSAL_LM")
+    nudge(lora, 0.2)  # it changes what the model says
     settings = {"prefix_ids": PREFIX, "max_new_tokens": 8, "temperature": 0}
     as_it_is = Decoder(lora, -1, **settings).sample(PROMPTS, range(5))
     expected = [generated(lora, prompt, 8) for prompt in PROMPTS]
@@ -210,49 +241,27 @@ def test_an_adapter_speaks_the_same_merged_and_as_it_is():
     assert [row.token_ids for row in base] != [row.token_ids for row in whole]
 
 
-def test_a_model_in_training_is_put_back_as_it_was():
-    model = make_model(attn_implementation="eager").train()
+def test_a_model_in_training_is_put_back_as_it_was_also_when_sampling_fails():
+    model, plain = make_model(attn_implementation="eager").train(), make_model()
     model.activation_checkpointing_enable()
-    before = model.config._attn_implementation
     decoder = Decoder(model, -1, PREFIX, max_new_tokens=6, temperature=0)
     rows = decoder.sample(PROMPTS, range(5))
-    assert model.training and model.config._attn_implementation == before == "eager"
-    assert [list(row.token_ids) for row in rows] == [
-        generated(shared_model_like(model), prompt, 6) for prompt in PROMPTS
-    ]
-    assert model(torch.tensor([PROMPTS[0]])).logits.requires_grad
-
-
-def shared_model_like(model) -> MistralForCausalLM:
-    """The same weights in a model that nothing was done to."""
-    other = make_model()
-    other.load_state_dict(model.state_dict())
-    return other
-
-
-def test_a_model_is_put_back_also_when_sampling_fails():
-    model = make_model().train()
-    decoder = Decoder(model, -1, PREFIX)
-    before = model.config._attn_implementation
+    assert [list(row.token_ids) for row in rows] == [generated(plain, p, 6) for p in PROMPTS]
     with pytest.raises(IndexError):
         decoder.sample([[*PREFIX, 10**6]], [0])
-    assert model.training and model.config._attn_implementation == before
+    assert model.training and model.config._attn_implementation == "eager"
+    assert model(torch.tensor([PROMPTS[0]])).logits.requires_grad
 
 
 def test_completions_are_cut_at_the_longest_and_say_so():
     decoder = Decoder(shared_model(), -1, PREFIX, max_new_tokens=5)
-    rows = decoder.sample(PROMPTS, range(5))
-    assert {(len(row.token_ids), len(row.logprobs), row.stop_reason) for row in rows} == {
-        (5, 5, "length")
-    }
-    eos = rows[0].token_ids[1]
+    first, *rest = decoder.sample(PROMPTS, range(5))
+    for row in (first, *rest):
+        assert (len(row.token_ids), len(row.logprobs), row.stop_reason) == (5, 5, "length")
+    eos = first.token_ids[1]
     ended = Decoder(shared_model(), eos, PREFIX, max_new_tokens=5).sample(PROMPTS[:1], [0])[0]
-    assert ended.token_ids == rows[0].token_ids[: rows[0].token_ids.index(eos) + 1]
+    assert ended.token_ids == first.token_ids[: first.token_ids.index(eos) + 1]
     assert ended.stop_reason == "stop"
-
-
-def test_no_prompts_get_no_completions():
-    assert Decoder(shared_model(), 2).sample([], []) == []
 
 
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
@@ -289,6 +298,7 @@ def test_a_copy_with_another_config_ranks_by_the_same_scorer():
 
 def test_misuse_is_refused():
     free = Decoder(shared_model(), 2, PREFIX)
+    assert free.sample([], []) == []
     with pytest.raises(ValueError, match="constrained"):
         free.enumerate(PROMPTS)
     for prompt in ([9, 9, 9], list(PREFIX), [*PREFIX[:-1], 9, 9]):
@@ -304,3 +314,180 @@ def test_a_model_that_is_not_finite_is_an_error_and_not_a_completion(value):
         model.model.norm.weight[3] = value
     with pytest.raises(NonFiniteError, match="weights"):
         decoder.sample(PROMPTS, range(5))
+
+
+# --- constrained ----------------------------------------------------------------------------------
+
+
+def masked_logprob(model, prompt, completion, completions, temperature=1.0):
+    """Log-probability of a completion when only what continues one of `completions` may be said."""
+    logprobs = logprobs_of(model, prompt, completion, temperature)
+    total = 0.0
+    for place, token in enumerate(completion):
+        allowed = sorted({a[place] for a in completions if a[:place] == completion[:place]})
+        row = logprobs[place, allowed].log_softmax(-1)
+        total += float(row[allowed.index(token)])
+    return total
+
+
+@pytest.mark.parametrize("extractor", ["json_list", "json_object"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_constrained_samples_are_legal_chains(tokenizer, extractor):
+    decoder, reader = constrained(tokenizer, extractor, max_chain_length=4)
+    rows = decoder.sample(PROMPTS * 40, range(5 * 40))
+    eos = TOKENIZERS[tokenizer].eos_token_id
+    chains = set()
+    for row in rows:
+        chain = reader.parse(TOKENIZERS[tokenizer].decode(row.token_ids[:-1]))
+        assert isinstance(chain, Chain)
+        assert row.token_ids[-1] == eos and row.stop_reason == "stop"
+        chains.add(chain.actions)
+    assert {len(chain) for chain in chains} == {1, 2, 3, 4}
+    assert {action for chain in chains for action in chain} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("extractor", ["json_list", "json_object"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extractor, temperature):
+    decoder, reader = constrained(tokenizer, extractor, temperature=temperature)
+    completions, probabilities = decoder.enumerate(PROMPTS[:3])
+    expected = legal_completions(reader.grammar, TOKENIZERS[tokenizer])
+    assert sorted(completions) == sorted(expected)
+    assert decoder.automaton.longest == max(map(len, expected))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
+    for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
+        for place in range(0, len(completions), 5):
+            logprob = masked_logprob(
+                shared_model(), prompt, completions[place], expected, temperature
+            )
+            assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
+
+
+def test_constrained_samples_follow_the_enumerated_distribution():
+    decoder, _ = constrained("mistral", max_chain_length=2)
+    completions, (probabilities,) = decoder.enumerate(PROMPTS[:1])
+    count = 20_000
+    rows = decoder.sample(PROMPTS[:1] * count, range(count))
+    place = {completion: i for i, completion in enumerate(completions)}
+    counts = np.bincount([place[row.token_ids] for row in rows], minlength=len(completions))
+    error = np.abs(counts / count - probabilities)
+    assert (error < 4 * np.sqrt(probabilities / count) + 2e-4).all()
+    for row in rows[:50]:
+        assert np.exp(sum(row.logprobs)) == pytest.approx(probabilities[place[row.token_ids]])
+
+
+def peak_bytes(monkeypatch, work):
+    """Most bytes of keys and values that lived at the same time while `work` was done."""
+    living, totals = [], [0]
+
+    def note(cache):
+        living.append(weakref.ref(cache.columns))
+        columns = [tensor for ref in living if (tensor := ref()) is not None]
+        totals.append(sum(c.numel() * c.element_size() for c in columns))
+        return cache
+
+    allocate, branch = RowCache.allocate, RowCache.branch
+    with monkeypatch.context() as patch:
+        patch.setattr(RowCache, "allocate", lambda *args: note(allocate(*args)))
+        patch.setattr(RowCache, "branch", lambda *args: note(branch(*args)))
+        result = work()
+    return max(totals), result
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, monkeypatch):
+    """363 completions to three prompts, whose caches take more than 2 MB at once."""
+    decoder, _ = constrained(tokenizer, max_chain_length=5)
+    peak, (completions, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
+    assert len(completions) == 363 and peak > 2e6
+    for budget in (300_000, 1_000_000):
+        work = functools.partial(decoder.enumerate, PROMPTS[:3], budget)
+        peak, (same_completions, found) = peak_bytes(monkeypatch, work)
+        assert budget / 8 < peak <= budget
+        assert completions == same_completions
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_enumerating_prompts_together_is_enumerating_them_one_by_one():
+    decoder, _ = constrained()
+    completions, together = decoder.enumerate(PROMPTS)
+    for prompt, row in zip(PROMPTS, together, strict=True):
+        same_completions, (alone,) = decoder.enumerate([prompt])
+        assert same_completions == completions
+        np.testing.assert_allclose(alone, row, atol=1e-6)
+    narrow = decoder.enumerate(PROMPTS, budget=1)[1]  # one row is held where none fits
+    np.testing.assert_allclose(narrow, together, atol=1e-6)
+
+
+def test_each_completion_of_a_list_is_a_path_through_its_tree():
+    completions, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
+    tree = token_tree(completions, tokens)
+    assert tree.targets.shape == (4, 4)  # the beginnings: none, 4, 4 5, and 6
+    for number, completion in enumerate(completions):
+        node = 0
+        for token in completion:
+            node = tree.targets[node, tokens.index(token)]
+        assert ~node == number
+    assert tree.room() == (1, 2)  # only the first token has two ways on; the next level has one
+    with pytest.raises(ValueError, match="none that begins another"):
+        token_tree([(4,), (4, 5)], [4, 5])
+
+
+@pytest.mark.parametrize("max_chain_length", [1, 2])
+def test_the_shortest_chains_can_be_enumerated_without_any_prompt(max_chain_length):
+    decoder, reader = constrained(max_chain_length=max_chain_length)
+    completions, probabilities = decoder.enumerate([])
+    assert sorted(completions) == sorted(legal_completions(reader.grammar, TOKENIZER))
+    assert probabilities.shape == (0, len(completions))
+
+
+def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
+    model, fed = make_model(), []
+    automaton = build_automaton(ChainGrammar(ACTIONS, max_chain_length=4), TOKENIZER)
+    decoder = Decoder(model, TOKENIZER.eos_token_id, PREFIX, automaton=automaton)
+    model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    decoder.enumerate(PROMPTS, budget=200_000)
+    assert sum(fed) == len(PROMPTS) * len(chain_tree(automaton).states) and len(fed) > 20
+
+
+def test_forced_tokens_are_fed_together():
+    model, fed = make_model(len(TOKENIZERS["mistral"])), []
+    grammar = ChainGrammar(ACTIONS[:2], max_chain_length=2)
+    automaton = build_automaton(grammar, TOKENIZERS["mistral"])
+    decoder = Decoder(model, 2, PREFIX, automaton=automaton)
+    model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    (row,) = decoder.sample(PROMPTS[1:2], [0])
+    draws = sum(logprob != 0 for logprob in row.logprobs)
+    assert len(fed) <= draws < len(row.token_ids)
+    # The prompt with `["`; then `move forward`, `", "`, ...: two tokens each time.
+    assert fed[0] == (1, 2) and set(fed[1:]) <= {(1, 2)}
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
+    names = ("turn", "turn left")
+    grammar = ChainGrammar(names, max_chain_length=2)
+    tokenizer = TOKENIZERS[tokenizer]
+    automaton = build_automaton(grammar, tokenizer)
+    decoder = Decoder(shared_model(), tokenizer.eos_token_id, PREFIX, automaton=automaton)
+    completions, _ = decoder.enumerate(PROMPTS[:1])
+    assert sorted(completions) == sorted(legal_completions(grammar, tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("names", "token", "said"),
+    [
+        # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
+        (("a", "ab"), '", "a', "begin another's"),
+        (("ab", "a"), '", "a', "begin another's"),
+        (("a", "b"), 'a", "b', "straddle"),
+    ],
+)
+def test_a_tokenizer_that_does_not_tell_actions_apart_is_refused(names, token, said):
+    with pytest.raises(DataError, match=said):
+        build_automaton(ChainGrammar(names), wrapped(with_words([token])))

@@ -3,9 +3,14 @@
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
 from lactchain.errors import ConfigError
 from lactchain.runs import distributed
@@ -46,14 +51,11 @@ def worker(tmp_path, root, monkeypatch):
     return path
 
 
-def accelerate_launch(*arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "accelerate.commands.launch", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
-
-
 def test_two_processes_on_a_cpu_are_two_and_one_of_them_writes(worker, root, run_dir):
     file = root / "configs" / "accelerate" / "cpu_2_processes.yaml"
-    result = accelerate_launch("--config_file", file, worker, "--run.run_dir", run_dir)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+    command = [*launcher, worker, "--run.run_dir", run_dir]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr
     empty, *who, ours, theirs = sorted(result.stdout.split("\n"))
     assert [empty, *who] == ["", "0 of 2 cpu True 0", "1 of 2 cpu True 0"]
@@ -61,9 +63,17 @@ def test_two_processes_on_a_cpu_are_two_and_one_of_them_writes(worker, root, run
     assert [record["rank"] for record in read_metrics(run_dir)] == [0]
 
 
+def launched(*arguments: object) -> Namespace:
+    """What accelerate's launcher makes of its command line."""
+    parsed = launch_command_parser().parse_args([*map(str, arguments)])
+    parsed.machine_rank = 1  # only rank 0 checks that its port is free
+    return _validate_launch_command(parsed)[0]
+
+
 def test_a_launcher_that_starts_one_of_two_is_refused(worker, run_dir):
-    arguments = ("--cpu", "--num_processes", "2", worker, "--run.run_dir", run_dir)
-    result = accelerate_launch(*arguments)
+    arguments = launched("--cpu", "--num_processes", 2, worker, "--run.run_dir", run_dir)
+    command, variables = prepare_simple_launcher_cmd_env(arguments)
+    result = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100)
     assert result.returncode != 0
     assert "asked for several processes and started one" in result.stderr
     assert "configs/accelerate/cpu_2_processes.yaml" in result.stderr
@@ -73,8 +83,7 @@ def test_a_launcher_that_starts_one_of_two_is_refused(worker, run_dir):
 def test_a_plain_process_is_alone():
     assert (distributed.rank(), distributed.world_size()) == (0, 1)
     assert distributed.is_main()
-    assert distributed.any_of(True)
-    assert not distributed.any_of(False)
+    assert distributed.any_of(True) and not distributed.any_of(False)
     distributed.check_launcher()
     distributed.barrier()
 
@@ -93,27 +102,16 @@ def test_a_rendezvous_of_a_cluster_is_not_mistaken(monkeypatch):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_accelerate_accepts_the_file(file, monkeypatch):
-    from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-
-    config = load_config_from_file(str(file))
-    arguments = launch_command_parser().parse_args(["--config_file", str(file), "script.py"])
-    arguments, _, _ = _validate_launch_command(arguments)
+def test_accelerate_accepts_the_file(file):
+    config, arguments = load_config_from_file(str(file)), launched("--config_file", file, "x.py")
     assert arguments.num_processes == config.num_processes
     assert arguments.mixed_precision == config.mixed_precision
     assert arguments.use_fsdp == ("fsdp" in file.stem)
 
 
 def test_the_file_for_many_machines_is_fsdp2(monkeypatch):
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils import FullyShardedDataParallelPlugin
-    from accelerate.utils.launch import prepare_multi_gpu_env
-
     file = next(file for file in FILES if "fsdp2" in file.stem)
-    arguments = launch_command_parser().parse_args(["--config_file", str(file), "script.py"])
-    arguments.machine_rank = 1  # only rank 0 checks that its port is free
-    environment = prepare_multi_gpu_env(_validate_launch_command(arguments)[0])
+    environment = prepare_multi_gpu_env(launched("--config_file", file, "x.py"))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     plugin = FullyShardedDataParallelPlugin()

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from lactchain.models.runtime import quiet
 from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
-from lactchain.types import Action, Trajectory
+from lactchain.types import Action, FunctionPolicy, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import random_models  # noqa: E402
@@ -123,23 +124,17 @@ def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], step
 # --- the instruction -----------------------------------------------------------------------------
 
 
-def test_an_instruction_stands_before_each_text_as_sfr_has_it(weights):
-    model = str(weights / "encoder")
-    critic = EmbeddingCritic.from_config(CriticConfig(model, instruction=TASK))
-    assert critic.texts(["2 3 up"]) == [f"Instruct: {TASK}\nQuery: 2 3 up"]
-    of_chains = EmbeddingCritic.from_config(
-        CriticConfig(model, instruction=TASK, mode="action_value")
-    )
-    assert of_chains.texts(["2 3 up"], ["[]"]) == [f"Instruct: {TASK}\nQuery: 2 3 up\n[]"]
-
-
-def test_an_instruction_is_part_of_what_values_mean(weights, tmp_path):
+def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(weights, tmp_path):
+    """As SFR-Embedding-Mistral has it."""
     config = CriticConfig(str(weights / "encoder"), instruction=TASK)
-    EmbeddingCritic.from_config(config).save(tmp_path)
+    critic = EmbeddingCritic.from_config(config)
+    assert critic.texts(["2 3 up"]) == [f"Instruct: {TASK}\nQuery: 2 3 up"]
+    of_chains = EmbeddingCritic.from_config(replace(config, mode="action_value"))
+    assert of_chains.texts(["2 3 up"], ["[]"]) == [f"Instruct: {TASK}\nQuery: 2 3 up\n[]"]
+    critic.save(tmp_path)
     assert EmbeddingCritic.load(tmp_path).settings.instruction == TASK
-    other = CriticConfig(config.model, checkpoint=str(tmp_path))
     with pytest.raises(ConfigError, match=r"critic.instruction: expected 'Given a state"):
-        EmbeddingCritic.from_config(other)
+        EmbeddingCritic.from_config(CriticConfig(config.model, checkpoint=str(tmp_path)))
 
 
 # --- the end of sequence -------------------------------------------------------------------------
@@ -153,11 +148,13 @@ def test_a_text_ends_in_the_token_that_sfr_pools(tmp_path):
         assert critic.tokenize([text]) == [[1, *pieces.encode(text), 2]]
 
 
-def test_what_is_too_long_keeps_its_end_of_sequence(sfr):
+def test_what_is_too_long_keeps_its_end_of_sequence(sfr, weights):
     whole = EmbeddingCritic.from_config(CriticConfig(str(sfr))).tokenize(["2 3 up 1 0"])[0]
     critic = EmbeddingCritic.from_config(CriticConfig(str(sfr), max_length=4))
     assert (whole[0], whole[-1], whole.count(EOS)) == (BOS, EOS, 1)
     assert critic.tokenize(["2 3 up 1 0"]) == [[BOS, *whole[-3:]]]
+    tiny = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder")))  # declares no end
+    assert tiny.tokenizer.eos_token_id not in tiny.tokenize([STATES[0]])[0]
 
 
 def test_the_end_of_sequence_is_read_though_padding_is_the_same_token(sfr):
@@ -183,11 +180,6 @@ def test_a_saved_critic_ends_its_texts_alike(sfr, tmp_path, lora):
     assert loaded.tokenize(["a text"])[0].count(EOS) == 1
     again = EmbeddingCritic.from_config(loaded.settings, trainable=True)
     assert again.tokenize(["a text"]) == critic.tokenize(["a text"])
-
-
-def test_a_text_of_a_tokenizer_that_declares_no_end_has_none(weights):
-    tiny = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder")))
-    assert tiny.tokenizer.eos_token_id not in tiny.tokenize([STATES[0]])[0]
 
 
 # --- a BERT --------------------------------------------------------------------------------------
@@ -255,16 +247,10 @@ def test_an_encoder_decoder_is_refused_by_name(bert, tmp_path):
 
 
 @pytest.mark.parametrize("length", [2, 65])
-def test_texts_longer_than_an_encoder_can_read_are_refused(bert, length):
-    config = CriticConfig(str(bert), max_length=length)
+def test_texts_too_long_for_an_encoder_are_refused_before_play(length, bert, weights, run_dir):
+    critic = CriticConfig(str(bert), max_length=length)
     with pytest.raises(ConfigError, match=r"critic.max_length: expected 3 to 64 .*, got"):
-        EmbeddingCritic.from_config(config)
-
-
-def test_an_unfit_encoder_is_refused_before_episodes_are_played(bert, weights, run_dir):
-    config = config_of("train_critic", weights, run_dir, critic=CriticConfig(str(bert)))
-    with pytest.raises(ConfigError, match="critic.max_length"):
-        run_here("train_critic", config)
+        run_here("train_critic", config_of("train_critic", weights, run_dir, critic=critic))
     assert not (run_dir / "trajectories").exists()
 
 
@@ -285,15 +271,7 @@ def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(we
     critic = EmbeddingCritic.from_config(config, trainable=True)
     losses = trained(critic, tmp_path / "run", played, steps=40)
     assert losses[-1] < 0.1 * losses[0]
-
-    class Chains:
-        name = "chains"
-
-        def act(self, observations, seeds):
-            return [Action(chains[i % 3]) for i in range(len(observations))]
-
-    found = sample_candidates(Chains(), rollouts, states[16:], 3, 0, critic, 0.9, "action")
-    for candidates in found:  # states that it has not seen
-        np.testing.assert_allclose(sum(candidates.advantages), 0.0, atol=1e-5)
-    pairs, _ = make_pairs(found, rank="advantage", min_margin=0.1)
+    policy = FunctionPolicy(lambda _, seed: chains[seed % 3], draws=True)
+    found = sample_candidates(policy, rollouts, states[16:], 12, 0, critic, 0.9, "action")
+    pairs, _ = make_pairs(found, rank="advantage", min_margin=0.1)  # in states it has not seen
     assert {(pair.chosen, pair.rejected) for pair in pairs} == {(chains[2], chains[0])}

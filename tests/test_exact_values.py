@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import GRID, build_weights, config_of, run_here
+from script_setups import GRID, config_of, run_here
 
 from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.data.episodes import Episode
@@ -20,12 +20,7 @@ from lactchain.stages import train_critic
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.train_critic import measure_values
 
-NUM_EPISODES = 300
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
+NUM_EPISODES = 150
 
 
 @pytest.fixture(scope="module")
@@ -36,24 +31,27 @@ def actor(weights):
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
 def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
-    """Within three standard errors of the mean return of 300 episodes, in three states."""
+    """Within three standard errors of the mean return of 150 episodes, in three states."""
     world = {"size": 2, "reward": "founding", "max_steps": 1000}
     config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
-    rollouts = Rollouts(config, num_envs=NUM_EPISODES)
+    rollouts, numbers = Rollouts(config, num_envs=3 * NUM_EPISODES), (0, 22, 47)
     critic = EmbeddingCritic.from_config(
         CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
     )
     policy = exact_policy(actor, rollouts.env, tmp_path)
     values = critic_against_exact(critic, policy, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48
-    for number in (0, 22, 47):
-        state = values.states[number]
-        seeds = [derive_seed(number, "play", i) for i in range(NUM_EPISODES)]
-        played = rollouts.play(actor, [Episode(seed, state) for seed in seeds])
-        assert all(t.terminated for t in played)
-        returns = [t.returns(0.9, discount_per)[0] for t in played]
-        error = np.std(returns) / np.sqrt(NUM_EPISODES)
-        assert values.exact[number] == pytest.approx(np.mean(returns), abs=3 * error)
+    episodes = [
+        Episode(derive_seed(number, "play", i), values.states[number])
+        for number in numbers
+        for i in range(NUM_EPISODES)
+    ]
+    played = rollouts.play(actor, episodes)
+    assert all(t.terminated for t in played)
+    returns = np.reshape([t.returns(0.9, discount_per)[0] for t in played], (3, NUM_EPISODES))
+    for number, earned in zip(numbers, returns, strict=True):
+        error = np.std(earned) / np.sqrt(NUM_EPISODES)
+        assert values.exact[number] == pytest.approx(np.mean(earned), abs=3 * error)
 
 
 def test_few_chains_and_listed_states_can_be_enumerated():

@@ -19,7 +19,6 @@ EXTRACTORS = (LIST, OBJECT, CODE)
 @pytest.mark.parametrize(
     ("extractor", "text", "actions"),
     [
-        (LIST, '["move forward"]', (0,)),
         (LIST, '  [ "turn left" ,\n"move forward" ]\n', (1, 0)),
         (LIST, 'I go straight on: ["move forward", "move forward"]', (0, 0)),
         (LIST, '```json\n["turn left"]\n```', (1,)),
@@ -31,69 +30,7 @@ EXTRACTORS = (LIST, OBJECT, CODE)
     ],
 )
 def test_legal_completions_are_accepted(extractor, text, actions):
-    reading = extractor.parse(text)
-    assert isinstance(reading, Chain)
-    assert reading.actions == actions
-
-
-@pytest.mark.parametrize(
-    ("extractor", "text", "reason"),
-    [
-        (LIST, "", "no_answer"),
-        (LIST, "move forward", "no_answer"),
-        (LIST, "[]", "empty"),
-        (LIST, "[", "malformed"),
-        (LIST, '["move forward"', "malformed"),
-        (LIST, '["move forward",]', "malformed"),
-        (LIST, "['move forward']", "malformed"),
-        (LIST, '[["move forward"]]', "malformed"),
-        (LIST, "[0, 1]", "malformed"),
-        (LIST, 'maybe [sic] ["move forward"]', "malformed"),
-        (LIST, '["move forward"] ["turn left"]', "not_terminal"),
-        (LIST, '["move forward"] and so on', "not_terminal"),
-        (LIST, '```json\n["move forward"]', "not_terminal"),
-        (LIST, '["move forward"]\n```', "not_terminal"),
-        (LIST, '["Move forward"]', "illegal_action"),
-        (LIST, '["move forward "]', "illegal_action"),
-        (LIST, '["move\\u0020forward"]', "illegal_action"),
-        (LIST, '["jump"]', "illegal_action"),
-        (LIST, json.dumps(["turn left"] * 5), "too_long"),
-        (OBJECT, '["move forward"]', "no_answer"),
-        (OBJECT, "{}", "malformed"),
-        (OBJECT, '{"explain": "nothing"}', "malformed"),
-        (OBJECT, '{"moves": "move forward"}', "malformed"),
-        (OBJECT, '{"moves": ["move forward"], "speed": "1"}', "malformed"),
-        (OBJECT, '{"explain": "\\x", "moves": ["move forward"]}', "malformed"),
-        (OBJECT, '{"explain": "a\nb", "moves": ["move forward"]}', "malformed"),
-        (OBJECT, '{"moves": ["move forward"], "moves": ["turn left"]}', "duplicate_key"),
-        (OBJECT, '{"explain": "a", "explain": "b", "moves": ["turn left"]}', "duplicate_key"),
-        (OBJECT, '{"moves": []}', "empty"),
-        (OBJECT, '{"moves": ["turn left"]} {"moves": ["turn left"]}', "not_terminal"),
-        (CODE, "move forward", "no_answer"),
-        (CODE, "```move forward```", "malformed"),
-        (CODE, "```\nmove forward", "malformed"),
-        (CODE, "```\n```", "empty"),
-        (CODE, "```\nmove forward\n```\n```\nturn left\n```", "not_terminal"),
-        (CODE, "```\nmove forward\n\nturn left\n```", "illegal_action"),
-    ],
-)
-def test_other_completions_are_refused_with_a_stable_reason(extractor, text, reason):
-    reading = extractor.parse(text)
-    assert isinstance(reading, Rejection)
-    assert reading.reason == reason
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'I would move forward, then turn left: ["fly", "turn left"]',
-        '["fly"] I mean ["move forward"]',
-        'move forward\n["move forward", "fly"]\nmove forward',
-        '["move forward"]\nSorry, that was wrong: ["fly"]',
-    ],
-)
-def test_an_illegal_completion_is_never_mended_with_legal_words_nearby(text):
-    assert isinstance(LIST.parse(text), Rejection)
+    assert extractor.parse(text).actions == actions
 
 
 def test_a_code_block_without_action_names_is_the_action():
@@ -103,19 +40,57 @@ def test_a_code_block_without_action_names_is_the_action():
     assert extractor.grammar.action_names == ()
 
 
+REFUSED = {
+    "no_answer": [(LIST, ""), (LIST, "move forward"), (OBJECT, '["move forward"]'),
+                  (CODE, "move forward")],
+    "empty": [(LIST, "[]"), (OBJECT, '{"moves": []}'), (CODE, "```\n```")],
+    "malformed": [
+        (LIST, "["), (LIST, '["move forward"'), (LIST, '["move forward",]'),
+        (LIST, "['move forward']"), (LIST, '[["move forward"]]'), (LIST, "[0, 1]"),
+        (LIST, 'maybe [sic] ["move forward"]'),
+        (OBJECT, "{}"), (OBJECT, '{"explain": "nothing"}'), (OBJECT, '{"moves": "move forward"}'),
+        (OBJECT, '{"moves": ["move forward"], "speed": "1"}'),
+        (OBJECT, '{"explain": "\\x", "moves": ["move forward"]}'),
+        (OBJECT, '{"explain": "a\nb", "moves": ["move forward"]}'),
+        (CODE, "```move forward```"), (CODE, "```\nmove forward"),
+    ],
+    "not_terminal": [
+        (LIST, '["move forward"] ["turn left"]'), (LIST, '["move forward"] and so on'),
+        (LIST, '```json\n["move forward"]'), (LIST, '["move forward"]\n```'),
+        (LIST, '["fly"] I mean ["move forward"]'),
+        (LIST, 'move forward\n["move forward", "fly"]\nmove forward'),
+        (LIST, '["move forward"]\nSorry, that was wrong: ["fly"]'),
+        (OBJECT, '{"moves": ["turn left"]} {"moves": ["turn left"]}'),
+        (CODE, "```\nmove forward\n```\n```\nturn left\n```"),
+    ],
+    "illegal_action": [
+        (LIST, '["Move forward"]'), (LIST, '["move forward "]'), (LIST, '["jump"]'),
+        (LIST, '["move\\u0020forward"]'), (CODE, "```\nmove forward\n\nturn left\n```"),
+        (LIST, 'I would move forward, then turn left: ["fly", "turn left"]'),
+    ],
+    "duplicate_key": [
+        (OBJECT, '{"moves": ["move forward"], "moves": ["turn left"]}'),
+        (OBJECT, '{"explain": "a", "explain": "b", "moves": ["turn left"]}'),
+    ],
+    "too_long": [(LIST, json.dumps(["turn left"] * 5))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_other_completions_are_refused_with_a_stable_reason(reason):
+    """None is mended with legal words nearby."""
+    found = {text: extractor.parse(text) for extractor, text in REFUSED[reason]}
+    assert all(isinstance(reading, Rejection) for reading in found.values()), found
+    assert {reading.reason for reading in found.values()} == {reason}, found
+
+
 def test_names_that_no_completion_can_carry_are_refused():
     for name in ('say "hi"', "back\\slash", "two\nlines", " outer space", "", "a```"):
         with pytest.raises(ValueError, match="action_names"):
             make_extractor("json_list", [name])
-
-
-def test_a_name_stands_for_one_action():
     with pytest.raises(ValueError, match="action_names: expected each name once, got 'a' twice"):
         make_extractor("utterance", ["a", "b", "a"])
     assert make_extractor("utterance", ["a", "A"]).parse("A") == Chain((1,), (0, 1))
-
-
-def test_an_unknown_extractor_is_refused():
     with pytest.raises(ValueError, match=r"extractor: expected one of .*json_list"):
         make_extractor("yaml", NAMES)
 
@@ -162,7 +137,8 @@ def check_parse(text):
 
 
 MANY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-NUM_EXAMPLES = [600, pytest.param(10_000, marks=pytest.mark.slow)]
+
+
 TEXTS = {
     "any Unicode": ANY_TEXT,
     "a heap of fragments": st.lists(FRAGMENTS, max_size=12).map("".join),
@@ -170,7 +146,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("num_examples", NUM_EXAMPLES)
+@pytest.mark.parametrize("num_examples", [250, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("texts", TEXTS.values(), ids=TEXTS)
 def test_any_text_is_accepted_rightly_or_refused(texts, num_examples):
     settings(max_examples=num_examples, **MANY)(given(texts)(check_parse))()
@@ -179,7 +155,7 @@ def test_any_text_is_accepted_rightly_or_refused(texts, num_examples):
 PROSE = st.text(st.characters(exclude_characters='[{`"', exclude_categories=()), max_size=30)
 
 
-@settings(max_examples=1000, **MANY)
+@settings(max_examples=300, **MANY)
 @given(st.sampled_from(EXTRACTORS), CHAINS, PROSE, st.text(" \n\t", max_size=3))
 def test_every_completion_of_the_grammar_is_accepted_after_prose(extractor, chain, prose, space):
     reading = extractor.parse(f"{prose}\n{extractor.grammar.render(chain)}{space}")
@@ -187,7 +163,7 @@ def test_every_completion_of_the_grammar_is_accepted_after_prose(extractor, chai
     assert reading.actions == tuple(chain)
 
 
-LONG = 500_000
+LONG = 100_000
 
 
 @pytest.mark.parametrize(
@@ -213,4 +189,4 @@ def test_parsing_takes_linear_time(text):
     begin = time.process_time()
     for extractor in EXTRACTORS:
         extractor.parse(text)
-    assert time.process_time() - begin < 5  # a quadratic parser would need hours
+    assert time.process_time() - begin < 5  # a quadratic parser would need many minutes

@@ -20,15 +20,8 @@ WORLDS = [
 
 
 def at(x, y, orientation, goal=(3, 3)):
-    return {
-        "state": {
-            "x": x,
-            "y": y,
-            "orientation": orientation,
-            "goal_x": goal[0],
-            "goal_y": goal[1],
-        }
-    }
+    pose = {"x": x, "y": y, "orientation": orientation}
+    return {"state": pose | {"goal_x": goal[0], "goal_y": goal[1]}}
 
 
 @pytest.mark.parametrize(
@@ -36,14 +29,9 @@ def at(x, y, orientation, goal=(3, 3)):
     [
         ((1, 1, UP), FORWARD, (1, 0, UP), False),
         ((1, 1, TO_RIGHT), FORWARD, (2, 1, TO_RIGHT), False),
-        ((1, 1, DOWN), FORWARD, (1, 2, DOWN), False),
-        ((1, 1, TO_LEFT), FORWARD, (0, 1, TO_LEFT), False),
         ((1, 1, UP), LEFT, (1, 1, TO_LEFT), False),
-        ((1, 1, TO_LEFT), LEFT, (1, 1, DOWN), False),
         ((1, 1, TO_LEFT), RIGHT, (1, 1, UP), False),
-        ((0, 0, UP), FORWARD, (0, 0, UP), True),
         ((0, 3, DOWN), FORWARD, (0, 3, DOWN), True),
-        ((3, 0, TO_RIGHT), FORWARD, (3, 0, TO_RIGHT), True),
         ((1, 2, TO_RIGHT), FORWARD, (1, 2, TO_RIGHT), True),  # the wall
     ],
 )
@@ -91,19 +79,6 @@ def test_reaching_the_goal_terminates_and_the_time_limit_truncates():
     assert world.step(LEFT)[1:4] == (0.0, False, True)
 
 
-def test_founding_rewards_and_rewards_of_ones_own():
-    class Distance:
-        def reward(self, state, action, next_state):
-            return -np.abs(next_state[:, :2] - next_state[:, 3:]).sum(axis=1) - 0.5 * action
-
-    world = GridWorld(reward="founding")
-    world.reset(options=at(3, 1, DOWN))
-    assert [world.step(FORWARD)[1], world.step(FORWARD)[1]] == [-1.0, 100.0]
-    world = GridWorld(reward=Distance())
-    world.reset(options=at(3, 1, DOWN))
-    assert [world.step(LEFT)[1], world.step(FORWARD)[1]] == [-2.5, -2.0]
-
-
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -111,6 +86,9 @@ def test_founding_rewards_and_rewards_of_ones_own():
         ({"walls": [(1, 0), (0, 1)], "goal": (0, 0)}, "no way between"),
         ({"walls": [(1, 0), (0, 1)], "start": (0, 0, 0), "goal": (3, 3)}, "no way between"),
         ({"walls": [(4, 0)]}, "walls: expected x, y in a 4x4 grid"),
+        ({"walls": [(1.5, 1)]}, r"walls: expected x, y .*, whole numbers, got \(1.5, 1\)"),
+        ({"walls": [5]}, "walls: expected x, y in a 4x4 grid, whole numbers, got 5"),
+        ({"size": 2, "walls": [(0, 0), (0, 1), (1, 0), (1, 1)]}, "walls: expected a free cell"),
         ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected x, y of a free cell in a 4x4 grid"),
         ({"start": (0, 0)}, "start: expected"),
         ({"start": (0, 0, 4)}, "start: expected"),
@@ -121,14 +99,6 @@ def test_founding_rewards_and_rewards_of_ones_own():
         ({"size": 2.5}, "size: expected a whole number of at least 1, got 2.5"),
         ({"height": -1}, "height: expected a whole number"),
         ({"max_steps": 0}, "max_steps: expected a whole number of at least 1, got 0"),
-        ({"max_steps": -1}, "max_steps: expected a whole number"),
-        ({"max_steps": 1.5}, "max_steps: expected a whole number of at least 1, got 1.5"),
-        (
-            {"walls": [(1.5, 1)]},
-            r"walls: expected x, y in a 4x4 grid, whole numbers, got \(1.5, 1\)",
-        ),
-        ({"walls": [5]}, "walls: expected x, y in a 4x4 grid, whole numbers, got 5"),
-        ({"size": 2, "walls": [(0, 0), (0, 1), (1, 0), (1, 1)]}, "walls: expected a free cell"),
         ({"reward": "generous"}, "reward: expected one of"),
     ],
 )
@@ -136,11 +106,6 @@ def test_worlds_that_cannot_be_are_refused(kwargs, message):
     for world in (GridWorld, GridWorldVectorEnv):
         with pytest.raises(ValueError, match=message):
             world(**kwargs)
-
-
-def test_a_separate_region_is_fine_when_no_episode_touches_it():
-    world = GridWorld(walls=[(1, 0), (0, 1)], start=(3, 0, 0), goal=(3, 3))
-    assert world.reset(seed=0)[0].tolist() == [3, 0, 0, 3, 3]
 
 
 def test_actions_and_states_that_do_not_exist_are_refused():
@@ -217,6 +182,8 @@ def test_a_fixed_start_is_where_episodes_begin_and_values_are_known_everywhere()
     assert len(env.view_states()) == 12
     free = LanguageEnv(GridWorld(size=3))
     assert free.start_states() == free.view_states()
+    separate = GridWorld(walls=[(1, 0), (0, 1)], start=(3, 0, 0), goal=(3, 3))  # from (0, 0)
+    assert separate.reset(seed=0)[0].tolist() == [3, 0, 0, 3, 3]
 
 
 @pytest.mark.parametrize("kwargs", WORLDS)

@@ -1,6 +1,7 @@
 """Acting by token values, against plain forward passes without trees, caches or batches."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -87,17 +88,6 @@ def test_free_decoding_adds_the_least_target_value_to_the_logits(weights, values
             ids.append(token)
 
 
-@torch.no_grad()
-def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values):
-    config = config_of(weights, values, decoding="constrained")
-    actor = LanguageActor.from_config(config, GRAMMAR)
-    plain = LanguageActor.from_config(replace(config, values=None), GRAMMAR)
-    completions, probabilities = actor.enumerate(STATES[:3])
-    assert set(completions) == set(GRAMMAR.completions())
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-    assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
-
-
 @pytest.fixture(scope="module")
 @torch.no_grad()
 def passes(weights, values):
@@ -122,9 +112,7 @@ def passes(weights, values):
 
 
 @pytest.mark.parametrize("ranking", ["sum", "first", "last"])
-def test_scored_decoding_takes_the_completion_with_the_greatest_advantage(
-    ranking, weights, values, passes
-):
+def test_scored_decoding_takes_the_greatest_advantage(ranking, weights, values, passes):
     config = config_of(weights, values, decoding="scored", ranking=RankingConfig(ranking))
     actor = LanguageActor.from_config(config, GRAMMAR)
     texts, gamma = list(GRAMMAR.completions()), ValueModel.load(values).meaning.gamma
@@ -150,9 +138,7 @@ def test_completions_that_begin_alike_are_equals_of_which_the_shortest_is_taken(
     assert {action.text for action in actor.act(STATES[:6], range(6))} == {'["turn left"]'}
 
 
-def test_completions_are_ranked_in_batches_of_bytes_and_their_scores_do_not_depend_on_them(
-    weights, values, monkeypatch
-):
+def test_scores_do_not_depend_on_the_bytes_of_a_batch(weights, values, monkeypatch):
     read, scores, sizes = CascadeTrunk.read, [], []
 
     def note(trunk, prompts, **kwargs):
@@ -169,9 +155,7 @@ def test_completions_are_ranked_in_batches_of_bytes_and_their_scores_do_not_depe
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.01])
-def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(
-    weights, values, floor
-):
+def test_the_cloned_policy_counts_as_much_as_it_is_told(weights, values, floor):
     config = config_of(
         weights, values, decoding="scored", ranking=RankingConfig("sum", 0.25, floor)
     )
@@ -191,26 +175,31 @@ def test_the_cloned_policy_counts_beside_the_advantages_as_much_as_it_is_told(
     np.testing.assert_allclose(ranking.scores(STATES[:3]), expected, atol=2e-4)
 
 
+@torch.no_grad()
+def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values):
+    config = config_of(weights, values, decoding="constrained")
+    actor = LanguageActor.from_config(config, GRAMMAR)
+    plain = LanguageActor.from_config(replace(config, values=None), GRAMMAR)
+    completions, probabilities = actor.enumerate(STATES[:3])
+    assert set(completions) == set(GRAMMAR.completions())
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
+    assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
+
+
 def test_the_same_weights_are_asked_in_another_way(weights, values):
     config = config_of(weights, values, decoding="scored")
-    actor = LanguageActor.from_config(config, GRAMMAR)
-    free = actor.with_config(replace(config, decoding="free"), GRAMMAR)
-    alone_ = LanguageActor.from_config(replace(config, decoding="free"), GRAMMAR)
-    assert free.act(STATES[:4], range(4)) == alone_.act(STATES[:4], range(4))
+    free = replace(config, decoding="free")
+    asked = LanguageActor.from_config(config, GRAMMAR).with_config(free, GRAMMAR)
+    expected = LanguageActor.from_config(free, GRAMMAR).act(STATES[:4], range(4))
+    assert asked.act(STATES[:4], range(4)) == expected
 
 
-def test_a_grammar_with_too_many_completions_is_refused(weights, values):
+def test_what_values_do_not_fit_is_refused(weights, values, tmp_path):
     many = replace(GRAMMAR, max_chain_length=12)
     with pytest.raises(ConfigError, match="at most 4096 completions, the grammar has 8190"):
         LanguageActor.from_config(config_of(weights, values, decoding="scored"), many)
-
-
-def test_values_of_another_instruction_are_refused(weights, values):
     with pytest.raises(ConfigError, match="actor.strategy: expected 'none'.*got 'direct'"):
         LanguageActor.from_config(config_of(weights, values, strategy="direct"), GRAMMAR)
-
-
-def test_values_of_another_tokenizer_are_refused(weights, values, tmp_path):
     build_tiny_actor(tmp_path / "other", ["quite other words"] * 2)
     _, tokenizer = load_actor(ActorConfig(str(tmp_path / "other")))
     with pytest.raises(DataError, match="another tokenizer"):
@@ -218,15 +207,11 @@ def test_values_of_another_tokenizer_are_refused(weights, values, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["values_config.json", "values.safetensors"])
-def test_damage_is_named(name, values, tmp_path):
-    for file in values.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "manifest.json").unlink()
-    (tmp_path / name).write_bytes(b"{}")
+def test_damage_is_named(name, values, weights, tmp_path):
+    folder = shutil.copytree(values, tmp_path / "values")
+    (folder / "manifest.json").unlink()
+    (folder / name).write_bytes(b"{}")
     with pytest.raises(DataError, match=name):
-        ValueModel.load(tmp_path)
-
-
-def test_a_folder_without_values_is_named(weights):
+        ValueModel.load(folder)
     with pytest.raises(DataError, match="train_ilql or train_mc"):
         ValueModel.load(weights / "actor")

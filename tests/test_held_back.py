@@ -5,11 +5,10 @@ import math
 import random
 from dataclasses import replace
 
-import corridors
 import numpy as np
 import pytest
 from run_folders import write_run
-from script_setups import BEHAVIOR, GRID, PREFERENCES, build_weights, config_of, run_here
+from script_setups import BEHAVIOR, GRID, PREFERENCES, config_of, run_here
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
@@ -46,19 +45,13 @@ from lactchain.stages.train_bc import behavior_examples
 from lactchain.stages.train_critic import critic_figures
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.trainers.critic import EpisodeTable
-from lactchain.types import Action
+from lactchain.types import FunctionPolicy
 from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.explorer.summary import Share, summarise
 from lactchain_extras.stages.make_offline_data import region_episodes
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way
-MAPS = EnvironmentConfig("my/Corridors-v0", held_back=HeldBackConfig(0.3, ["map"]), max_chains=4)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 def held(config):
@@ -87,27 +80,20 @@ def test_the_choice_is_the_same_whatever_the_order_of_the_states():
     assert chosen.values == {'{"goal_x": 1, "goal_y": 1}'}
 
 
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.2, 0.5, 0.99])
-def test_the_share_is_met_as_nearly_as_whole_states_allow(share):
-    config = EnvironmentConfig(held_back=HeldBackConfig(share))
-    assert len(held(config)[0]) == round(share * 960)
+def test_the_share_is_met_as_nearly_as_whole_states_allow():
+    for share in (0.03, 0.5, 0.99):
+        states, _ = held(EnvironmentConfig(held_back=HeldBackConfig(share)))
+        assert len(states) == round(share * 960)
 
 
 def test_states_that_are_equal_in_the_fields_go_together():
     for by, num_values, num_states in ((GOALS, 3, 3 * 60), (PAIRS, 48, 48 * 4)):
-        states, _ = held(EnvironmentConfig(held_back=HeldBackConfig(0.2, by)))
+        config = EnvironmentConfig(held_back=HeldBackConfig(0.2, by))
+        states, texts = held(config)
         assert len({tuple(state[name] for name in by) for state in states}) == num_values
         assert len(states) == num_states
-
-
-def test_whole_maps_are_held_back_where_states_name_them():
-    states, texts = held(MAPS)
-    numbers = {state["map"] for state in states}
-    assert len(numbers) == 3 and len(states) == 3 * (corridors.NUM_CELLS - 1)
-    env = make_language_env(MAPS)
-    played = collect(RandomChains(env.grammar), MAPS, 200)
-    assert {info["state"]["map"] for t in played for info in t.infos} == {*range(10)} - numbers
-    assert not asked(played) & texts
+        played = collect(RandomChains(make_language_env(config).grammar), config, 200)
+        assert not asked(played) & texts
 
 
 # --- what is practised ---------------------------------------------------------------------------
@@ -117,21 +103,16 @@ def test_an_episode_is_cut_where_it_would_ask_in_a_state_that_is_held_back():
     states, texts = held(HALF)
     env = make_language_env(HALF)
     episodes = sampled_episodes(env, 480, seed=0)
-    assert not [episode for episode in episodes if episode.state in states]
-    played = Rollouts(HALF).play(RandomChains(env.grammar), episodes)
+    in_regions = region_episodes(env, [{"x": [0, 0]}, {"x": [1, 1]}], 200, seed=0)
+    assert not [episode for episode in [*episodes, *in_regions] if episode.state in states]
+    policy = RandomChains(env.grammar)
+    assert not asked(Rollouts(HALF).play(policy, in_regions)) & texts
+    played = Rollouts(HALF).play(policy, episodes)
     assert not asked(played) & texts
     cut = [t for t in played if t.infos[-1]["state"] in states]
     assert cut and all((t.terminated, t.truncated) == (False, True) for t in cut)
     everywhere = [replace(episode, region=Region()) for episode in episodes]
-    assert asked(Rollouts(HALF).play(RandomChains(env.grammar), everywhere)) & texts
-
-
-def test_regions_leave_out_what_is_held_back():
-    states, texts = held(HALF)
-    env = make_language_env(HALF)
-    episodes = region_episodes(env, [{"x": [0, 0]}, {"x": [1, 1]}], 200, seed=0)
-    assert not [episode for episode in episodes if episode.state in states]
-    assert not asked(Rollouts(HALF).play(RandomChains(env.grammar), episodes)) & texts
+    assert asked(Rollouts(HALF).play(policy, everywhere)) & texts
 
 
 def test_states_to_learn_in_are_all_the_others_each_as_often():
@@ -189,18 +170,25 @@ def test_recorded_episodes_and_their_exports_leave_them_out(weights, tmp_path):
     assert not asked(read_minari(tmp_path / "run/minari" / config.dataset_id)) & texts
 
 
+OF_THEM = r"record\.parquet: expected no decision in a state that"
+
+
+def record_of_all_states(folder):
+    policy = RandomChains(make_language_env(GRID).grammar)
+    write_trajectories(folder / "record.parquet", collect(policy, GRID, 48))
+    return str(folder / "record.parquet")
+
+
 @pytest.mark.parametrize("script", ["train_bc", "train_critic", "make_preferences", "train_simpo"])
 def test_a_record_of_them_is_refused(script, weights, tmp_path):
-    record = tmp_path / "record.parquet"
-    policy = RandomChains(make_language_env(GRID).grammar)
     if script == "train_simpo":
+        policy, record = RandomChains(make_language_env(GRID).grammar), tmp_path / "record.parquet"
         write_pairs(record, make_preferences(policy, None, GRID, PREFERENCES)[0])
         source = {"pairs": str(record)}
     else:
-        write_trajectories(record, collect(policy, GRID, 48))
-        source = {"trajectories": str(record)}
+        source = {"trajectories": record_of_all_states(tmp_path)}
     config = config_of(script, weights, tmp_path / "run", environment=HALF, **source)
-    with pytest.raises(DataError, match=r"record\.parquet: expected no decision in a state that"):
+    with pytest.raises(DataError, match=OF_THEM):
         run_here(script, config)
 
 
@@ -214,12 +202,10 @@ def test_a_record_that_does_not_tell_its_states_is_refused(weights, tmp_path):
 
 
 def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_path):
-    record = tmp_path / "record.parquet"
-    write_trajectories(record, collect(RandomChains(make_language_env(GRID).grammar), GRID, 48))
-    actor = ActorConfig(str(weights / "actor"))
-    config = TrainMCConfig(environment=HALF, actor=actor, trajectories=str(record))
+    actor, record = ActorConfig(str(weights / "actor")), record_of_all_states(tmp_path)
+    config = TrainMCConfig(environment=HALF, actor=actor, trajectories=record)
     tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
-    with pytest.raises(DataError, match=r"record\.parquet: expected no decision in a state that"):
+    with pytest.raises(DataError, match=OF_THEM):
         read_view(config, tokenizer)
     assert len(read_view(replace(config, environment=GRID), tokenizer)[1])
 
@@ -227,25 +213,18 @@ def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_
 # --- what is evaluated ---------------------------------------------------------------------------
 
 
-class KnowsWhatItPractised:
+NO_CHAIN = FunctionPolicy(lambda text: "?")
+
+
+def knows_what_it_practised(config):
     """The shortest way from practised states, and no chain from the others."""
-
-    name = "rote"
-
-    def __init__(self, config):
-        self.optimal, self.unknown = OptimalChains(make_language_env(config)), held(config)[1]
-
-    def act(self, observations, seeds):
-        known = self.optimal.act(observations, seeds)
-        return [
-            Action("?") if text in self.unknown else action
-            for text, action in zip(observations, known, strict=True)
-        ]
+    optimal, unknown = OptimalChains(make_language_env(config)), held(config)[1]
+    return FunctionPolicy(lambda text: "?" if text in unknown else optimal.act([text], [0])[0].text)
 
 
 def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
     goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))  # one of four goals
-    results, figures = evaluate(KnowsWhatItPractised(goals), goals)
+    results, figures = evaluate(knows_what_it_practised(goals), goals)
     assert len(results) == 48 and sum(result.held_back for result in results) == 12
     assert figures["success_rate"] == 36 / 48
     assert figures["practised/num_episodes"] == 36 and figures["held_back/num_episodes"] == 12
@@ -259,8 +238,7 @@ def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
 
 
 def test_completions_are_sampled_in_practised_states():
-    rollouts = Rollouts(HALF)
-    samples = sample_completions(KnowsWhatItPractised(HALF), rollouts, 48, seed=0)
+    samples = sample_completions(knows_what_it_practised(HALF), Rollouts(HALF), 48, seed=0)
     assert len(samples) == 48 and invalid_rate(samples) == 0
 
 
@@ -278,24 +256,16 @@ def test_the_share_of_the_optimum_is_of_practised_start_states():
 
 def test_an_evaluation_asks_in_states_that_are_held_back_to_the_end():
     """Else an episode from such a state, or through one, would be cut at once."""
-    env = make_language_env(HALF)
-    lengths = [len(t) for t in Rollouts(HALF).play(NoChain(), all_episodes(env, 0))]
+    episodes = all_episodes(make_language_env(HALF), 0)
+    lengths = [len(t) for t in Rollouts(HALF).play(NO_CHAIN, episodes)]
     assert lengths == [GRID.max_chains] * 48
 
 
-class NoChain:
-    name = "no chain"
-
-    def act(self, observations, seeds):
-        return [Action("?") for _ in observations]
-
-
 def test_texts_that_are_practised_all_the_same_are_warned_of(caplog):
-    blind = replace(HALF, template="{goal_x} {goal_y}{feedback}")
-    evaluate(NoChain(), blind)
+    evaluate(NO_CHAIN, replace(HALF, template="{goal_x} {goal_y}{feedback}"))
     assert "24 of 24 start states that are held back read like practised ones" in caplog.text
     caplog.clear()
-    evaluate(NoChain(), HALF)
+    evaluate(NO_CHAIN, HALF)
     assert not caplog.text
 
 
@@ -334,11 +304,8 @@ def test_the_report_has_a_row_for_each_part(tmp_path):
     write_run(tmp_path / "run", {}, 1)
     write_episodes(tmp_path / "run" / "episodes.json", results)
     rows = summarise(open_run(tmp_path / "run")).rounds
-    assert [row.name for row in rows] == [
-        "evaluation",
-        "evaluation, practised",
-        "evaluation, held back",
-    ]
+    names = ["evaluation", "evaluation, practised", "evaluation, held back"]
+    assert [row.name for row in rows] == names
     assert [row.solved for row in rows] == [Share(1, 2), Share(1, 1), Share(0, 1)]
     write_episodes(tmp_path / "run" / "episodes.json", results[:1])
     assert len(summarise(open_run(tmp_path / "run")).rounds) == 1
@@ -350,6 +317,9 @@ def test_the_report_has_a_row_for_each_part(tmp_path):
 def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     changes = {"environment": HALF, "target": {"held_back/actions_over_shortest": 0.5}}
     config = config_of("run_pipeline", weights, tmp_path / "run", **changes)
+    config = replace(
+        config, simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=48))
+    )
     summary = run_here("run_pipeline", config)
     _, texts = held(HALF)
     for number in (1, 2):
@@ -390,7 +360,7 @@ def test_a_view_that_does_not_list_its_states_is_refused():
     rollouts = Rollouts(HALF)
     rollouts.env.view = replace(rollouts.env.view, states=None)
     with pytest.raises(ConfigError, match="held_back: expected a view with `states` and"):
-        rollouts.play(NoChain(), sampled_episodes(rollouts.env, 1, seed=0))
+        rollouts.play(NO_CHAIN, sampled_episodes(rollouts.env, 1, seed=0))
 
 
 def test_the_share_leaves_some_and_the_command_line_sets_it():

@@ -1,20 +1,19 @@
 """Tiny Mistrals grow without changing what they say; language actors evolve over their tunables."""
 
 import shutil
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import script_setups
 import torch
 from safetensors.torch import load_file
-from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, build_weights, config_of, run_here
+from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
 from lactchain.config.settings import ActorConfig, RunConfig
-from lactchain.config.tunable import tunable_values, tunables
 from lactchain.data.evaluations import write_episodes
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.models.adapters import save_adapter
@@ -26,7 +25,6 @@ from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConf
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
-from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import read_json_lines
 from lactchain_extras.language_search.actors import LanguageSpecies, Weights
 from lactchain_extras.language_search.growth import (
@@ -109,19 +107,12 @@ def test_noise_is_relative_to_each_weight(model):
         assert 0.05 < change < 0.2, name
 
 
-def test_a_grown_model_is_read_as_any_other(tmp_path):
-    weights = build_weights(tmp_path)
+def test_a_grown_model_is_read_as_any_other(weights, tmp_path):
     actor = ActorConfig(str(weights / "actor"), dtype="float32")
     grown = add_layer(read_model(actor))
     write_model(grown, actor, tmp_path / "grown")
     again = read_model(replace(actor, model=str(tmp_path / "grown")))
     assert torch.equal(logits(again), logits(grown))
-
-
-def test_the_trainers_declare_their_tunables():
-    assert set(tunables(TrainSimPOConfig)) == set(TUNABLES)
-    without_adapter = tunable_values(TrainSimPOConfig())
-    assert "actor.lora.r" not in without_adapter and without_adapter["simpo.beta"] == 2.5
 
 
 def language_search(weights, run_dir, dtype="float32"):
@@ -146,15 +137,33 @@ def language_search(weights, run_dir, dtype="float32"):
     )
 
 
+@contextmanager
+def species_of(config, stages=None, settings=None, folder=None):
+    """The species of a search, whose members are trained and evaluated by `stages`."""
+    with Run.open(folder or config.run.run_dir, config) as run:
+        space, settings = config.space, settings or config.evolution
+        yield LanguageSpecies(config.language, space, settings, run, stages or {})
+
+
+def evaluated(stage, episode_return):
+    """A stage's folder as an evaluation leaves it."""
+    Path(stage.run.run_dir).mkdir(parents=True, exist_ok=True)
+    write_episodes(Path(stage.run.run_dir) / "episodes.json", [])
+    return {"episode_return": episode_return}
+
+
+def member_of(config, number, state, settings=None, parent=None):
+    return Individual(number, parent, "newcomer", {}, settings or config.language.train, state)
+
+
 class Stop(Exception):
     """Stands for a kill."""
 
 
 @pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
-def test_a_champion_keeps_its_weights_when_none_of_the_living_has_them(elite, patience, tmp_path):
+def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, weights, run_dir):
     """As beside newcomers only, or where the elite of its generation is another one."""
-    weights = build_weights(tmp_path / "weights")
-    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
+    config = language_search(weights, run_dir, dtype="bfloat16")
     settings = replace(config.evolution, elite=elite, patience=patience, num_generations=4)
     fitness = iter(range(100, 0, -1))
 
@@ -163,13 +172,10 @@ def test_a_champion_keeps_its_weights_when_none_of_the_living_has_them(elite, pa
 
     def evaluate(stage):
         load_actor(stage.actor)
-        Path(stage.run.run_dir).mkdir(parents=True, exist_ok=True)
-        write_episodes(Path(stage.run.run_dir) / "episodes.json", [])
-        return {"episode_return": next(fitness)}
+        return evaluated(stage, next(fitness))
 
-    with Run.open(tmp_path / "run", config) as run:
-        stages = {"train": train, "evaluate": evaluate}
-        species = LanguageSpecies(config.language, config.space, settings, run, stages)
+    stages = {"train": train, "evaluate": evaluate}
+    with species_of(config, stages, settings) as species:
         evolution = Evolution(species, settings)
         for generation in evolution:
             assert generation.champion.id == 0
@@ -178,38 +184,27 @@ def test_a_champion_keeps_its_weights_when_none_of_the_living_has_them(elite, pa
     assert (evolution.champion.state.adapter in living) == (elite == "champion" and not patience)
 
 
-def test_the_checkpoint_before_the_last_one_keeps_its_weights(tmp_path):
+def test_the_checkpoint_before_the_last_one_keeps_its_weights(weights, run_dir):
     """The last one may be damaged."""
-    weights = build_weights(tmp_path / "weights")
-    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
-    settings = replace(config.evolution, num_generations=5)
+    config = language_search(weights, run_dir, dtype="bfloat16")
+    settings = replace(config.evolution, num_generations=4)
 
     def train(stage):
         load_actor(stage.actor)
         random_adapter(replace(stage.actor, adapter=None), f"{stage.run.run_dir}/actor")
 
-    def evaluate(stage):
-        Path(stage.run.run_dir).mkdir(parents=True, exist_ok=True)
-        write_episodes(Path(stage.run.run_dir) / "episodes.json", [])
-        return {"episode_return": 1.0}
-
-    with Run.open(tmp_path / "run", config) as run:
-        stages = {"train": train, "evaluate": evaluate}
-
-        def evolution():
-            return Evolution(
-                LanguageSpecies(config.language, config.space, settings, run, stages), settings
-            )
-
-        checkpoints, first = [], evolution()
-        for _ in range(5):
+    stages = {"train": train, "evaluate": lambda stage: evaluated(stage, 1.0)}
+    with species_of(config, stages, settings) as species:
+        checkpoints, first = [], Evolution(species, settings)
+        for _ in range(4):
             checkpoints.append(deepcopy(first.state_dict()))
             first.advance()
-        again = evolution()
+    with species_of(config, stages, settings) as species:
+        again = Evolution(species, settings)
         again.load_state_dict(checkpoints[-2])
         for _ in range(2):
             again.advance()
-        assert [line["id"] for line in again.lineage] == [line["id"] for line in first.lineage]
+    assert [line["id"] for line in again.lineage] == [line["id"] for line in first.lineage]
 
 
 def random_adapter(actor, folder):
@@ -228,8 +223,7 @@ def adapter_of(folder):
     return load_file(f"{folder}/adapter_model.safetensors")
 
 
-def test_noise_on_an_adapter_is_its_own_and_leaves_the_model_alone(tmp_path):
-    weights = build_weights(tmp_path)
+def test_noise_on_an_adapter_is_its_own_and_leaves_the_model_alone(weights, tmp_path):
     actor = ActorConfig(str(weights / "actor"), dtype="bfloat16", lora=LORA)
     actor = random_adapter(actor, tmp_path / "adapter")
     for _ in range(2):  # made anew, and the same, where a kill left a part
@@ -243,19 +237,15 @@ def test_noise_on_an_adapter_is_its_own_and_leaves_the_model_alone(tmp_path):
     load_actor(replace(actor, adapter=str(tmp_path / "noisy")))  # it belongs to the same model
 
 
-def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
-    weights = build_weights(tmp_path / "weights")
-    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
+def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(weights, run_dir):
+    config = language_search(weights, run_dir, dtype="bfloat16")
     trained = []
 
     def train(stage):
         trained.append(stage.actor)
         random_adapter(stage.actor, f"{stage.run.run_dir}/actor")
 
-    with Run.open(tmp_path / "run", config) as run:
-        species = LanguageSpecies(
-            config.language, config.space, config.evolution, run, {"train": train}
-        )
+    with species_of(config, {"train": train}) as species:
         rng = np.random.default_rng(0)
         newcomers = [Individual(i, None, "newcomer", {}, *species.newcomer(i, rng)[:2])
                      for i in range(2)]  # fmt: skip
@@ -263,100 +253,88 @@ def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(tmp_path):
         states = species.train(newcomers, 0)
         assert all(state.model == str(weights / "actor") for state in states)
         parent = replace(newcomers[1], state=states[1])
-        assert species.decode(species.encode(parent.config, parent.state)) == (
-            parent.config, parent.state,
-        )  # fmt: skip
+        told = species.encode(parent.config, parent.state)
+        assert species.decode(told) == (parent.config, parent.state)
         assert species.mutate("architecture", parent, rng) is None
         config_h, inherited, _ = species.mutate("hyper", parent, rng)
         assert inherited == parent.state and config_h != parent.config
         _, noisy, _ = species.mutate("parameters", parent, rng)
         assert noisy.model == parent.state.model and noisy.adapter != parent.state.adapter
-        children = [Individual(2, 1, "hyper", {}, config_h, inherited),
-                    Individual(3, 1, "parameters", {}, parent.config, noisy)]  # fmt: skip
+        children = [
+            member_of(config, 2, inherited, config_h, parent=1),
+            member_of(config, 3, noisy, parent.config, parent=1),
+        ]
         species.keep(children)
         species.train(children, 1)
     assert [actor.adapter for actor in trained[2:]] == [inherited.adapter, noisy.adapter]
-    folders = {path.name for path in (tmp_path / "run/members").iterdir()}
+    folders = {path.name for path in (run_dir / "members").iterdir()}
     assert folders == {"1", "2", "3", noisy.adapter.rpartition("/")[2]}  # nobody comes from 0
-    assert not list((tmp_path / "run").rglob("model*.safetensors"))
+    assert not list(run_dir.rglob("model*.safetensors"))
 
 
-def species_in(run_dir, config):
-    with Run.open(run_dir, config) as run:
-        return LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
-
-
-def test_a_copied_search_goes_on_with_its_own_members_and_prunes_no_others(tmp_path):
-    weights = build_weights(tmp_path / "weights")
+def test_a_copied_search_goes_on_with_its_own_members_and_prunes_no_others(weights, tmp_path):
     config = language_search(weights, tmp_path / "run", dtype="bfloat16")
-    original, given = species_in(tmp_path / "run", config), str(tmp_path / "weights")
-    for name in ("3/actor", "4/actor", "noise-7"):
-        (original.folder / name).mkdir(parents=True)
+    given = str(weights)
+    with species_of(config) as original:
+        for name in ("3/actor", "4/actor", "noise-7"):
+            (original.folder / name).mkdir(parents=True)
     states = [Weights(str(original.folder / name)) for name in ("3/actor", "noise-7")]
     states.append(Weights(given, str(original.folder / "4/actor")))
     told = [original.encode(config.language.train, state) for state in states]
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    copy = species_in(tmp_path / "copy", config)
-    read = [copy.decode(body)[1] for body in told]
+    with species_of(config, folder=tmp_path / "copy") as copy:
+        read = [copy.decode(body)[1] for body in told]
     assert read[:2] == [Weights(str(copy.folder / name)) for name in ("3/actor", "noise-7")]
     assert read[2] == Weights(given, str(copy.folder / "4/actor"))
-    members = [Individual(9, None, "hyper", {}, config.language.train, state) for state in read]
-    copy.keep(members)
+    copy.keep([member_of(config, 9, state) for state in read])
     for species in (copy, original):
         assert {path.name for path in species.folder.iterdir()} == {"3", "4", "noise-7"}
 
 
-def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(tmp_path):
-    config = language_search(build_weights(tmp_path), tmp_path / "run", dtype="bfloat16")
+def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(weights, tmp_path):
+    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
     asked = replace(config, space=SpaceConfig(tunables=TUNABLES))
     with pytest.raises(ConfigError, match=r"actor\.lora\.r .* in float32 only.*leave it out"):
         search(asked, {})
-    with Run.open(tmp_path / "other", config) as run:
-        species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, {})
-    assert set(species.space.tunables) == set(TUNABLES[:-1])
+    as_declared = replace(config, space=SpaceConfig())
+    with species_of(as_declared, folder=tmp_path / "other") as species:
+        assert set(species.space.tunables) == set(TUNABLES[:-1])
 
 
-def test_members_are_judged_by_what_they_may_practise(tmp_path):
-    config = language_search(build_weights(tmp_path), tmp_path / "run")
-    state, name = Weights(str(tmp_path / "actor")), config.language.fitness
-    member = Individual(0, None, "newcomer", {}, config.language.train, state)
+def test_members_are_judged_by_what_they_may_practise(weights, tmp_path):
+    config = language_search(weights, tmp_path / "run")
+    name = config.language.fitness
+    member = member_of(config, 0, Weights(str(weights / "actor")))
     for figures in ({name: 0.25}, {name: 0.9, f"practised/{name}": 0.25}):
 
-        def evaluate(config, figures=figures):
-            return run_here("evaluate", config) | figures
+        def evaluate(stage, figures=figures):
+            return evaluated(stage, 0.0) | figures
 
-        stages = {"evaluate": evaluate}
-        with Run.open(tmp_path / f"run{len(figures)}", config) as run:
-            species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
+        folder = tmp_path / f"run{len(figures)}"
+        with species_of(config, {"evaluate": evaluate}, folder=folder) as species:
             assert species.evaluate([member], 0) == [0.25]
 
 
 @pytest.mark.parametrize(
     ("error", "fitness"), [(NoPairsError, 0.25), (NonFiniteError, np.nan), (CollapseError, np.nan)]
 )
-def test_a_member_whose_round_fails_does_not_end_the_search(tmp_path, error, fitness):
-    config = language_search(build_weights(tmp_path), tmp_path / "run")
+def test_a_member_whose_round_fails_does_not_end_the_search(weights, run_dir, error, fitness):
+    config = language_search(weights, run_dir)
 
     def train(config):
         raise error("nothing was learnt")
 
-    def evaluate(stage):
-        return run_here("evaluate", stage) | {config.language.fitness: 0.25}
-
-    stages = {"train": train, "evaluate": evaluate}
-    state = Weights(str(tmp_path / "actor"))
-    member = Individual(5, None, "newcomer", {}, config.language.train, state)
-    with Run.open(tmp_path / "run", config) as run:
-        species = LanguageSpecies(config.language, SpaceConfig(), config.evolution, run, stages)
-        assert species.train([member], 0) == [state]
+    stages = {"train": train, "evaluate": lambda stage: evaluated(stage, 0.25)}
+    member = member_of(config, 5, Weights(str(weights / "actor")))
+    with species_of(config, stages) as species:
+        assert species.train([member], 0) == [member.state]
         assert species.num_env_steps == 32 * PREFERENCES.num_candidates  # they were asked for
         np.testing.assert_equal(species.evaluate([member], 0), [fitness])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_path, dtype):
-    weights = build_weights(tmp_path / "weights")
+def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(weights, tmp_path, dtype):
     calls = []
 
     def train(config):
@@ -380,14 +358,11 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(tmp_pa
         for summary in (whole, cut)
     ]
     assert all((actor.adapter is None) == (dtype == "float32") for actor in best)
-    for summary in (whole, cut):  # tunables and figures; folders have other names
-        assert summary["num_env_steps"] > 9 * 32 * PREFERENCES.num_candidates
-    assert whole == cut
+    assert whole == cut  # tunables and figures; folders have other names
+    assert whole["num_env_steps"] > 9 * 32 * PREFERENCES.num_candidates
     lineages = [read_json_lines(tmp_path / name / "lineage.jsonl") for name in ("whole", "cut")]
     assert lineages[0] == lineages[1] and len(lineages[0]) == 9
     models = [load_actor(actor)[0].state_dict() for actor in best]
     assert all(torch.equal(models[1][name], weight) for name, weight in models[0].items())
-    kinds = {line["mutation"] for line in lineages[0]}
-    assert {"newcomer", "elite"} < kinds
+    assert {"newcomer", "elite"} < {line["mutation"] for line in lineages[0]}
     assert np.isfinite([line["fitness"] for line in lineages[0]]).all()
-    assert script_setups.SHAPE.num_layers == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from test_all_weights import nudge
 from test_tiny_models import SMALL, corpus
 from transformers import PreTrainedTokenizerFast
 
@@ -31,7 +32,7 @@ from lactchain.models.adapters import (
 )
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_encoder
-from lactchain.models.runtime import device, quiet
+from lactchain.models.runtime import device
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.storage.manifests import write_manifest, write_run_file
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig
@@ -56,6 +57,14 @@ def actor(weights, tmp_path):
     return shutil.copytree(weights / "actor", tmp_path / "actor")
 
 
+def refused(actor, message) -> str:
+    """What is said of an actor that cannot be loaded."""
+    config = actor if isinstance(actor, ActorConfig) else ActorConfig(model=str(actor))
+    with pytest.raises(DataError, match=message) as error:
+        load_actor(config)
+    return str(error.value)
+
+
 @pytest.fixture
 def config(weights):
     return ActorConfig(model=str(weights / "actor"))
@@ -64,10 +73,7 @@ def config(weights):
 def trained(config: ActorConfig, seed: int = 0):
     torch.manual_seed(seed)
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "lora_B" in name:
-                weight.normal_(0, 0.1)
+    nudge(model, 0.1)
     return model
 
 
@@ -97,6 +103,7 @@ def test_an_actor_comes_frozen_or_trainable(config):
     model, tokenizer = load_actor(config)
     assert not model.training and not any(w.requires_grad for w in model.parameters())
     assert model.dtype == torch.float32 and tokenizer.padding_side == "left"
+    assert load_actor(replace(config, dtype="bfloat16"))[0].dtype == torch.bfloat16
     model, _ = load_actor(config, trainable=True)
     assert model.training and all(w.requires_grad for w in model.parameters())
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
@@ -111,10 +118,6 @@ def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
 
 
-def test_half_precision_is_loaded_on_request(config):
-    assert load_actor(replace(config, dtype="bfloat16"))[0].dtype == torch.bfloat16
-
-
 def command(message):
     """The config of the command that a message ends with."""
     line = message.rpartition("run: lactchain prepare_weights ")[2]
@@ -127,7 +130,6 @@ def command(message):
         ("weights/tiny-actor", "weights/tiny-actor"),
         ("weights/maze/tiny-actor", "weights/maze/tiny-actor"),
         ("weights/smollm2", "weights/smollm2"),
-        ("weights/minilm", "weights/minilm"),
         ("weights/nobody/no-model", "nobody/no-model"),
         ("nobody/no-model", "nobody/no-model"),
         ("no such thing", None),
@@ -135,16 +137,15 @@ def command(message):
     ],
 )
 def test_missing_weights_name_the_command_that_makes_just_them(model, made):
-    with pytest.raises(DataError, match=f"{model}: no such folder") as error:
-        load_actor(ActorConfig(model=model))
+    message = refused(model, f"{model}: no such folder")
     if made is None:
-        assert "correct its name or copy it here whole" in str(error.value)
+        assert "correct its name or copy it here whole" in message
     elif made.startswith("weights"):
-        config = command(str(error.value))
+        config = command(message)
         names = [*config.packages, *(["tiny-actor"] if config.tiny else [])]
         assert made in [f"{config.folder}/{name}" for name in names]
     else:
-        assert command(str(error.value)).download == [made]
+        assert command(message).download == [made]
 
 
 def test_a_missing_shard_is_named_with_what_mends_it(config, tmp_path, monkeypatch):
@@ -157,14 +158,10 @@ def test_a_missing_shard_is_named_with_what_mends_it(config, tmp_path, monkeypat
     assert len(shards) > 2
     load_actor(ActorConfig(str(folder)))
     shards[1].unlink()
-    with pytest.raises(DataError, match=f"{shards[1]}: expected a weight file.*none") as error:
-        load_actor(ActorConfig(str(folder)))
-    assert command(str(error.value)).download == ["nobody/sharded"]
+    message = refused(folder, f"{shards[1]}: expected a weight file.*none")
+    assert command(message).download == ["nobody/sharded"]
     (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(
-        DataError, match=r"index\.json: damaged \(it has no weight_map\); if the hub has it"
-    ):
-        load_actor(ActorConfig(str(folder)))
+    refused(folder, r"index\.json: damaged \(it has no weight_map\); if the hub has it")
 
 
 def cut(file: Path) -> None:
@@ -172,52 +169,40 @@ def cut(file: Path) -> None:
     file.write_bytes(content[: len(content) // 2])
 
 
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
 def text(file: Path) -> None:
     file.write_text("<html>Access to this model is restricted</html>")
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut, empty, text])
+@pytest.mark.parametrize("damage", [Path.unlink, cut, text])
 @pytest.mark.parametrize(
     "name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 )
 def test_missing_and_damaged_files_are_named(actor, name, damage):
     damage(actor / name)
-    with pytest.raises(DataError, match=f"{name}.*copy it here whole"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, f"{name}.*copy it here whole")
 
 
 def test_a_tokenizer_is_not_parsed_before_its_checksum_is_verified(actor):
     write_manifest(actor, {})
     (actor / "tokenizer.json").write_text('{"added_tokens": 1}')
-    with pytest.raises(DataError, match=r"tokenizer\.json: expected \d+ bytes, got 19"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, r"tokenizer\.json: expected \d+ bytes, got 19")
 
 
-def test_a_missing_layer_is_named(actor):
+def test_weights_that_do_not_fit_the_configuration_are_named(actor):
     file = actor / "model.safetensors"
     tensors = load_file(file)
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, file, metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"layers\.1\.mlp\.up_proj"):
-        load_actor(ActorConfig(model=str(actor)))
-
-
-def test_weights_of_another_shape_are_refused(actor, weights):
+    refused(actor, r"layers\.1\.mlp\.up_proj")
     edit_json(actor / "config.json", intermediate_size=64)
-    with pytest.raises(DataError, match="another shape"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, "another shape")
 
 
 @pytest.mark.parametrize("shard", ["model-00002.safetensors", "../secret.safetensors", "/etc/x"])
 def test_an_index_must_list_files_of_its_folder(actor, shard):
     index = {"weight_map": {"model.embed_tokens.weight": shard}}
     (actor / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(DataError, match="expected a weight file"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, "expected a weight file")
 
 
 class Bomb:
@@ -228,8 +213,7 @@ class Bomb:
 def test_pickled_weights_are_never_read(actor):
     (actor / "model.safetensors").unlink()
     (actor / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(DataError, match="model.safetensors"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, "model.safetensors")
 
 
 def test_code_of_a_model_is_not_run(actor):
@@ -238,8 +222,7 @@ def test_code_of_a_model_is_not_run(actor):
     edit_json(actor / "config.json", auto_map=auto_map)
     load_actor(ActorConfig(model=str(actor)))
     edit_json(actor / "config.json", model_type="bomb")
-    with pytest.raises(DataError, match="LACTCHAIN_TRUST_REMOTE_CODE=1"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, "LACTCHAIN_TRUST_REMOTE_CODE=1")
 
 
 def test_without_a_pad_token_another_takes_its_place(actor):
@@ -251,22 +234,19 @@ def test_without_a_pad_token_another_takes_its_place(actor):
     model, tokenizer = load_actor(ActorConfig(model=str(actor)))
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == model.config.pad_token_id
     edit_json(file, eos_token=None)
-    with pytest.raises(DataError, match="pad token"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, "pad token")
 
 
 @pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token"])
 def test_a_special_token_that_the_model_does_not_have_is_refused(actor, name):
     """The tokenizer gives it a number behind the last; the embeddings would have no row for it."""
     edit_json(actor / "tokenizer_config.json", **{name: "<tad>"})
-    with pytest.raises(DataError, match=f"{name} '<tad>' in tokenizer_config.json is none of"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, f"{name} '<tad>' in tokenizer_config.json is none of")
 
 
 def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, tmp_path):
     (actor / "chat_template.jinja").unlink()
-    with pytest.raises(DataError, match="chat template"):
-        load_actor(ActorConfig(model=str(actor)))
+    refused(actor, "chat template")
     encoder = shutil.copytree(weights / "encoder", tmp_path / "encoder")
     (encoder / "chat_template.jinja").unlink()
     load_encoder(CriticConfig(model=str(encoder)))
@@ -292,25 +272,17 @@ def test_loading_is_silent(config, adapter, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_quiet_leaves_the_settings_as_they_were():
-    from transformers.utils import logging
-
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    with pytest.raises(KeyError), quiet():
-        raise KeyError
-    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
-
-
 # --- adapters ------------------------------------------------------------------------------------
 
 
 def test_an_adapter_comes_back_bit_for_bit(config, adapter):
     model, _ = load_actor(replace(config, adapter=str(adapter)))
-    expected = trained(config).eval()
+    expected, other = trained(config).eval(), trained(config, seed=1)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
-    assert not any(w.requires_grad for w in model.parameters())
-    assert not model.training
+    assert not model.training and not any(w.requires_grad for w in model.parameters())
     assert adapter_effect(model) > 0
+    load_adapter_weights(other, adapter)  # into one that is in use
+    assert torch.equal(other.eval()(IDS).logits, expected(IDS).logits)
 
 
 def test_training_goes_on_from_an_adapter(config, adapter):
@@ -321,24 +293,14 @@ def test_training_goes_on_from_an_adapter(config, adapter):
     assert all(w.grad.any() for n, w in model.named_parameters() if n in names)
 
 
-def test_weights_can_be_read_into_an_adapter_in_use(config, adapter):
-    model = trained(config, seed=1)
-    load_adapter_weights(model, adapter)
-    assert torch.equal(model.eval()(IDS).logits, trained(config).eval()(IDS).logits)
-
-
 def test_the_same_adapter_is_the_same_bytes_in_every_process(config, adapter, tmp_path):
-    """Sets of names have another order in each."""
+    """Sets of names have another order in each; of the base model it holds nothing."""
     save_adapter(load_actor(replace(config, adapter=str(adapter)))[0], tmp_path / "again")
     for folder in (adapter, tmp_path / "again"):
         names = json.loads((folder / "adapter_config.json").read_text())["target_modules"]
         assert names == sorted(names) and len(names) > 5
-
-
-def test_an_adapter_holds_no_base_weights(adapter):
-    keys = load_file(adapter / ADAPTER_FILES[1]).keys()
-    assert len(keys) == 2 * 7 * SMALL.num_layers
-    assert all("lora_" in key for key in keys)
+        keys = load_file(folder / ADAPTER_FILES[1]).keys()
+        assert len(keys) == 2 * 7 * SMALL.num_layers and all("lora_" in key for key in keys)
 
 
 def test_a_new_adapter_changes_nothing_and_only_training_may_start_from_it(config, tmp_path):
@@ -347,90 +309,62 @@ def test_a_new_adapter_changes_nothing_and_only_training_may_start_from_it(confi
     save_adapter(model, tmp_path)
     fresh = replace(config, adapter=str(tmp_path))
     load_actor(fresh, trainable=True)
-    with pytest.raises(DataError, match="never trained"):
-        load_actor(fresh)
+    refused(fresh, "never trained")
 
 
-def test_an_adapter_of_another_base_is_refused(adapter, weights):
-    with pytest.raises(DataError, match="another base model: expected .*actor"):
-        load_actor(ActorConfig(model=str(weights / "other"), adapter=str(adapter)))
-
-
-def test_an_adapter_of_another_tokenizer_is_refused(adapter, actor):
+def test_a_base_may_move_but_neither_it_nor_its_tokenizer_may_be_another(adapter, actor, weights):
+    moved = ActorConfig(model=str(actor), adapter=str(adapter))
+    load_actor(moved)
     (actor / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    with pytest.raises(DataError, match="another tokenizer"):
-        load_actor(ActorConfig(model=str(actor), adapter=str(adapter)))
+    refused(moved, "another tokenizer")
+    other = ActorConfig(model=str(weights / "other"), adapter=str(adapter))
+    refused(other, "another base model: expected .*actor")
 
 
-def test_a_base_may_move(adapter, actor):
-    load_actor(ActorConfig(model=str(actor), adapter=str(adapter)))
-
-
-def one_model_more(weights):
-    return {key.replace("model.model.", "model.model.model."): w for key, w in weights.items()}
-
-
-def one_key_less(weights):
-    return dict(sorted(weights.items())[1:])
-
-
-def one_key_more(weights):
-    return {**weights, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}
-
-
-def another_rank(weights):
-    return {k: torch.cat([w, w], dim=0 if "lora_A" in k else 1) for k, w in weights.items()}
-
-
-@pytest.mark.parametrize("change", [one_model_more, one_key_less, one_key_more, another_rank])
-def test_keys_and_shapes_must_fit(config, adapter, change):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: {k.replace(".model.", ".model.model.", 1): v for k, v in w.items()}, "not fit"),
+        (lambda w: dict(sorted(w.items())[1:]), "not fit this model"),
+        (lambda w: {**w, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}, "not fit"),
+        (lambda w: {k: torch.cat([v, v], int("lora_B" in k)) for k, v in w.items()}, "not fit"),
+        (lambda w: {k: v * ("lora_B" in k) for k, v in w.items()}, "does not change the outputs"),
+    ],
+    ids=["one model more", "a key less", "a key more", "another rank", "no effect"],
+)
+def test_an_adapter_that_does_not_fit_or_does_nothing_is_refused(config, adapter, change, message):
     rewrite(adapter, change)
-    with pytest.raises(DataError, match="does not fit this model"):
-        load_actor(replace(config, adapter=str(adapter)))
+    refused(replace(config, adapter=str(adapter)), message)
 
 
-def test_an_adapter_without_effect_is_refused(config, adapter):
-    rewrite(adapter, lambda w: {k: v * ("lora_B" in k) for k, v in w.items()})
-    with pytest.raises(DataError, match="does not change the outputs"):
-        load_actor(replace(config, adapter=str(adapter)))
-
-
-def test_adapters_of_actor_and_critic_do_not_swap(config, adapter, weights, tmp_path):
+def test_adapters_of_actor_and_critic_do_not_swap(config, weights, tmp_path):
     critic_config = CriticConfig(model=str(weights / "encoder"), lora=LORA)
     critic = EmbeddingCritic.from_config(critic_config, trainable=True)
     critic.save(tmp_path / "critic")
-    with pytest.raises(DataError, match="another base model"):
-        load_actor(replace(config, adapter=str(tmp_path / "critic")))
+    swapped = replace(config, adapter=str(tmp_path / "critic"))
+    refused(swapped, "another base model")
     write_adapter_record(tmp_path / "critic", config.model)
-    with pytest.raises(DataError, match="does not fit this model"):
-        load_actor(replace(config, adapter=str(tmp_path / "critic")))
+    refused(swapped, "does not fit this model")
 
 
-def test_another_kind_of_adapter_is_refused(config, adapter):
+def test_what_is_no_adapter_of_low_rank_is_refused(config, adapter, weights, tmp_path):
     edit_json(adapter / ADAPTER_FILES[0], peft_type="IA3", feedforward_modules=[])
     write_adapter_record(adapter, config.model)
-    with pytest.raises(DataError, match="expected a LORA adapter"):
-        load_actor(replace(config, adapter=str(adapter)))
+    refused(replace(config, adapter=str(adapter)), "expected a LORA adapter")
+    refused(replace(config, adapter=str(weights / "other")), "whole model")
+    refused(replace(config, adapter=str(tmp_path / "gone")), "gone")
 
 
-def test_a_whole_model_is_no_adapter(config, weights):
-    with pytest.raises(DataError, match="whole model"):
-        load_actor(replace(config, adapter=str(weights / "other")))
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, cut, empty, text])
+@pytest.mark.parametrize("damage", [Path.unlink, cut, text])
 @pytest.mark.parametrize("name", [*ADAPTER_FILES, ADAPTER_RECORD])
 def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name, damage):
     damage(adapter / name)
-    with pytest.raises(DataError, match=name):
-        load_actor(replace(config, adapter=str(adapter)))
+    refused(replace(config, adapter=str(adapter)), name)
 
 
 @pytest.mark.parametrize("entry", ["base", "base_fingerprint", "tokenizer_fingerprint", "sha256"])
 def test_an_entry_that_the_record_of_an_adapter_lacks_is_named(entry, adapter):
-    stored = json.loads((adapter / ADAPTER_RECORD).read_text())
-    del stored[entry]
-    (adapter / ADAPTER_RECORD).write_text(json.dumps(stored))
+    edit_json(adapter / ADAPTER_RECORD, **{entry: None})
     with pytest.raises(DataError, match=f"{ADAPTER_RECORD}: damaged .*'{entry}'.*; train"):
         at_weights(GuidedActorConfig(), adapter)
 
@@ -451,36 +385,24 @@ def test_every_flipped_bit_of_an_adapter_is_found(config, adapter):
     draw = torch.Generator().manual_seed(0)
     for name in ADAPTER_FILES:
         content = (adapter / name).read_bytes()
-        for bit in torch.randint(8 * len(content), (20,), generator=draw).tolist():
+        for bit in torch.randint(8 * len(content), (6,), generator=draw).tolist():
             flipped = bytearray(content)
             flipped[bit // 8] ^= 1 << bit % 8
             (adapter / name).write_bytes(flipped)
-            with pytest.raises(DataError, match=name):
-                load_actor(replace(config, adapter=str(adapter)))
+            refused(replace(config, adapter=str(adapter)), name)
         (adapter / name).write_bytes(content)
 
 
-def test_a_missing_adapter_is_named(config, tmp_path):
-    with pytest.raises(DataError, match="gone"):
-        load_actor(replace(config, adapter=str(tmp_path / "gone")))
-
-
 def test_merging_into_float32_keeps_what_the_adapter_does(config, adapter):
-    adapted, _ = load_actor(replace(config, adapter=str(adapter)))
+    config = replace(config, adapter=str(adapter))
+    adapted, _ = load_actor(config)
     expected = adapted(IDS).logits
     whole = merged(adapted)
     torch.testing.assert_close(whole(IDS).logits, expected)
     assert not any("lora" in name for name, _ in whole.named_parameters())
-
-
-def test_an_adapter_stays_beside_weights_of_16_bits(config, adapter):
-    half, _ = load_actor(replace(config, adapter=str(adapter), dtype="bfloat16"))
+    assert merged(whole) is whole
+    half, _ = load_actor(replace(config, dtype="bfloat16"))
     assert merged(half) is half
-
-
-def test_a_model_without_adapter_is_merged_already(config):
-    model, _ = load_actor(config)
-    assert merged(model) is model
 
 
 def test_checksums_tell_bases_apart_and_ignore_what_does_not_matter(weights, actor):

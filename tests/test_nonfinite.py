@@ -58,17 +58,6 @@ def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, weight
     assert latest_checkpoint(run_dir / "checkpoints") is None
 
 
-def test_bad_gradient_of_a_finite_loss_stops_before_the_step(weights, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=True)
-        first = next(p for p in trainer.model.parameters() if p.requires_grad)
-        first.register_hook(lambda gradient: gradient * float("nan"))
-        before = parameters(trainer)
-        with pytest.raises(NonFiniteError, match="step 1, rank 0: the gradient is not finite"):
-            train(trainer)
-    assert all(map(torch.equal, parameters(trainer), before))
-
-
 def test_overflowing_loss_with_finite_gradient_stops_before_the_step(weights, run_dir):
     """(v - R)^2 overflows long before its derivative does."""
     with open_run(run_dir) as run:
@@ -89,6 +78,17 @@ def test_bad_weights_are_never_checkpointed(weights, run_dir):
         with pytest.raises(NonFiniteError, match=f"{name} is not finite.*another run.run_dir"):
             trainer._save_checkpoint(trainer.model, None)
     assert not (run_dir / "checkpoints" / "checkpoint-0").exists()
+
+
+def test_bad_gradient_of_a_finite_loss_stops_before_the_step(weights, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(weights, run, lora=True)
+        first = next(p for p in trainer.model.parameters() if p.requires_grad)
+        first.register_hook(lambda gradient: gradient * float("nan"))
+        before = parameters(trainer)
+        with pytest.raises(NonFiniteError, match="step 1, rank 0: the gradient is not finite"):
+            train(trainer)
+    assert all(map(torch.equal, parameters(trainer), before))
 
 
 def test_same_command_goes_on_from_before_the_bad_step(weights, run_dir):

@@ -80,9 +80,3 @@ def test_observations_are_brought_to_the_units_of_the_data():
     torch.testing.assert_close(x[..., 0].mean(1), torch.zeros(2), atol=1e-4, rtol=0)
     torch.testing.assert_close(x[..., 0].std(1, correction=0), torch.ones(2))
     assert not x[..., 1].any()  # what never varies is only shifted
-
-
-def test_offline_learning_reads_no_more_than_the_data():
-    agent = CQL([CQLConfig(num_updates=3)], spaces.Discrete(3), spaces.Discrete(4))
-    metrics = agent.advance(two_of_four())
-    assert agent.num_updates == 3 and set(metrics) >= {"train/cql_penalty", "train/td_loss"}

@@ -5,7 +5,8 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from script_setups import PREFERENCES, config_of, run_here
+from script_setups import COLLECT, PREFERENCES, config_of, run_here
+from test_preferences import Says
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.candidates import sample_candidates
@@ -18,7 +19,7 @@ from lactchain.environments.language import LanguageEnv, language_env, make_lang
 from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
-from lactchain.types import Discount, FunctionPolicy
+from lactchain.types import Discount
 from lactchain_extras.wordle.env import Wordle
 from lactchain_extras.wordle.view import CLUES_TEMPLATE
 from lactchain_extras.wordle.words import read_board
@@ -41,6 +42,22 @@ class TriesLeft:
 
     def values(self, observations, actions=None):
         return np.array([float(text.split()[0]) for text in observations])
+
+
+def candidates_in(rollouts, question, said, critic, gamma):
+    [found] = sample_candidates(Says(*said), rollouts, [question], 3, 0, critic, gamma, "action")
+    assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
+    return found
+
+
+def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
+    said = ["l e v e l\n", "m o t t o\n", "nonsense\n"]
+    rollouts = Rollouts(replace(FEW, template=CLUES_TEMPLATE))
+    found = candidates_in(rollouts, EMPTY, said, TriesLeft(), 0.5)
+    # -1 and half of the five tries that are left then, for each word but that of the guess
+    worth = np.array([2 / 3 * (-1 + 2.5), 2 / 3 * (-1 + 2.5), -1 + 2.5])
+    np.testing.assert_allclose(found.advantages, worth - 6)
+    np.testing.assert_allclose(found.returns, [-2 / 3, -2 / 3, -1])
 
 
 def outcomes(env, action, state=EMPTY):
@@ -88,40 +105,22 @@ def test_outcomes_tell_what_the_exact_model_tells(discount_per):
         np.testing.assert_allclose(expected_worth(listed, *asked), expected_worth(known, *asked))
 
 
-def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
-    rollouts = Rollouts(replace(FEW, template=CLUES_TEMPLATE))
-    said = ["l e v e l\n", "m o t t o\n", "nonsense\n"]
-    policy = FunctionPolicy(lambda _, seed: said[seed % 3], draws=True)
-    [found] = sample_candidates(policy, rollouts, [EMPTY], 12, 0, TriesLeft(), 0.5, "action")
-    # -1 and half of the five tries that are left then, for each word but that of the guess
-    worth = {said[0]: 2 / 3 * (-1 + 2.5), said[1]: 2 / 3 * (-1 + 2.5), said[2]: -1 + 2.5}
-    for action, advantage, earned in zip(
-        found.actions, found.advantages, found.returns, strict=True
-    ):
-        assert advantage == pytest.approx(worth[action.text] - 6)
-        assert earned == pytest.approx(-1 if action.text == said[2] else -2 / 3)
-    assert len({action.text for action in found.actions}) == 3
-    assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
-
-
 def test_a_text_of_a_game_is_worth_the_same_by_whichever_guesses_it_came_about():
     """Neither of the first two words has a letter of the third."""
     rollouts = Rollouts(replace(FEW, kwargs={"words": ["level", "ghoul", "shirt"]}))
     games = [{"guesses": [word], "feedback": ["bbbbb"]} for word in ("level", "zzzzz")]
-    question = RecordedText("read", tuple(games))
-    policy = FunctionPolicy(lambda _, seed: rollouts.env.grammar.render([seed % 3]), draws=True)
-    [found] = sample_candidates(policy, rollouts, [question], 12, 0, None, 1.0, "action")
-    worth = dict(zip((a.text for a in found.actions), found.returns, strict=True))
-    assert worth == {rollouts.env.grammar.render([i]): r for i, r in enumerate((-1, -1, 0))}
-    assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
+    said = [rollouts.env.grammar.render([number]) for number in range(3)]
+    found = candidates_in(rollouts, RecordedText("read", tuple(games)), said, None, 1.0)
+    assert list(found.returns) == [-1, -1, 0]
 
 
 def test_pairs_of_a_pipeline_are_asked_in_the_games_of_its_critic(tmp_path):
-    preferences = replace(PREFERENCES, share_after_completion=0.75, min_margin=0.0)
+    preferences = replace(PREFERENCES, share_after_completion=0.75, min_margin=0.0, num_states=48)
     config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
     config = replace(
         config,
         environment=replace(FEW, template="brief"),
+        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
         simpo=replace(config.simpo, preferences=preferences),
         evaluation=replace(config.evaluation, num_episodes_per_start=8),
     )
@@ -159,7 +158,5 @@ def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
 def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
     env = make_language_env(MANY)
     view = replace(env.view, competent="clever")
-    with pytest.raises(
-        ConfigError, match="competent: expected one of .*consistent.*, got 'clever'"
-    ):
+    with pytest.raises(ConfigError, match="competent: expected one of .*consistent.*, got 'clev"):
         view.check(env.env)

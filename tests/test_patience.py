@@ -1,7 +1,8 @@
-"""What comes of an environment that raises, ends or hangs: a line with its seed and its action."""
+"""An environment that raises, breaks the rules, ends or hangs: a line with seed and action."""
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,39 +20,6 @@ from lactchain.environments.patience import overdue
 from lactchain.errors import EnvironmentFault, NonFiniteError
 
 
-class Slow(gym.Env):
-    """Tells in each step what is overdue."""
-
-    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return 0, {}
-
-    def step(self, action):
-        self.told = overdue(0.0), overdue(60.0)
-        return 0, 0.0, False, False, {}
-
-
-def test_a_step_of_a_text_world_is_known_while_it_is_under_way():
-    env = LanguageEnv(Slow(), TextView(("left", "right"), "here", lambda *_: {}))
-    env.reset(seed=7)
-    env.step('["right"]')
-    assert env.env.told[0].endswith("not returned within 0 s (seed 7, last action 1)")
-    assert env.env.told[1] is None and overdue(0.0) is None
-
-
-def test_a_step_of_a_classic_agents_world_is_known_too():
-    gym.register("test/Slow-v0", Slow, disable_env_checker=True)
-    try:
-        envs = MemberEnvs("test/Slow-v0", 1, 1, seed=5)
-        envs.step(spaces.MultiDiscrete([[1]]).sample())
-        told, none = envs.envs.envs[0].unwrapped.told
-        assert "(seed 5, last action" in told and none is None
-    finally:
-        del gym.registry["test/Slow-v0"]
-
-
 class Odd(gym.Env):
     """Does in its second step, or at once where it resets, what it is told."""
 
@@ -61,12 +29,11 @@ class Odd(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        start = np.zeros(2, np.float32), {}
-        return type(self).in_reset() if type(self).in_reset else start
+        return type(self).in_reset() if type(self).in_reset else (row(0, 0), {})
 
     def step(self, action):
         self.steps += 1
-        good = np.zeros(2, np.float32), 0.0, False, False, {}
+        good = row(0, 0), 0.0, False, False, {}
         return type(self).in_step() if self.steps == 2 else good
 
 
@@ -91,6 +58,10 @@ def raising(error):
     return call
 
 
+def row(*values):
+    return np.array(values, np.float32)
+
+
 def in_text():
     env = LanguageEnv(Odd(), TextView(("left", "right"), "here", lambda *_: {}))
     env.reset(seed=7)
@@ -103,29 +74,56 @@ def with_agents():
         envs.step(np.array([[action]]))
 
 
-def row(*values):
-    return np.array(values, np.float32)
+@pytest.mark.parametrize("play", [in_text, with_agents])
+def test_a_step_is_known_while_it_is_under_way(play, odd):
+    told = []
+
+    def look():
+        told.extend([overdue(0.0), overdue(60.0)])
+        return row(0, 0), 0.0, False, False, {}
+
+    odd(on_step=look)
+    play()
+    assert re.search(r"not returned within 0 s \(seed 7, last action .*0\)*$", told[0])
+    assert told[1] is None and overdue(0.0) is None
+
+
+def answers(observation=None, reward=0.0, terminated=False, info=None):
+    """A step that answers with these; its other parts are as they should be."""
+    seen = row(0, 0) if observation is None else observation
+    return lambda: (seen, reward, terminated, False, {} if info is None else info)
 
 
 ODD = {
-    "raises": (
-        raising(KeyError("no\ncell")),
-        r"raised KeyError: 'no\\ncell', at .*test_patience.py:",
-    ),
+    "raises": (raising(KeyError("no\ncell")), r"raised KeyError: 'no\\ncell', at .*_patience.py:"),
     "is cancelled": (raising(asyncio.CancelledError()), "raised CancelledError"),
     "exits": (raising(SystemExit(0)), r"called sys.exit\(0\) in the middle of the work"),
-    "no truncated": (lambda: (row(0, 0), 0.0, False, {}), "breaks Gymnasium's rule: step"),
+    "no truncated": (lambda: (row(0, 0), 0.0, False, {}), r"step\(\) returns \(observation, rew"),
+    "digits": (lambda: (row(0, 0), 10**9999, False, {}), "got one of thousands of digits"),
+    "no reward": (answers(reward=None), "a reward is a finite number"),
+    "huge": (answers(reward=10**400), r"a reward is at most 3.4e\+38, .*got 1000"),
+    "huger": (answers(reward=10**9999), "got a number of 33216 bits"),
+    "no flag": (answers(terminated="no"), "terminated and truncated are booleans"),
+    "no info": (answers(info=()), "info is a dict"),
     "no observation": (lambda: (None, 0.0, False, False, {}), "rule: an observation is "),
-    "another shape": (lambda: (row(0), 0.0, False, False, {}), "rule: an observation is "),
-    "ragged": (lambda: ([[0], [0, 1]], 0.0, False, False, {}), "rule: an observation is "),
-    "no numbers": (lambda: (np.array(["a", "b"]), 0.0, False, False, {}), "an observation is "),
+    "another shape": (answers(row(0)), "rule: an observation is "),
+    "ragged": (answers([[0], [0, 1]]), "rule: an observation is "),
+    "no numbers": (answers(np.array(["a", "b"])), "an observation is "),
 }
+ODD_IN_TEXT = {  # for agents these are no numbers to learn from, or are made float32
+    "nan": (answers(reward=float("nan")), "a reward is a finite number"),
+    "inf": (answers(reward=np.float32("inf")), "a reward is a finite number"),
+    "large": (answers(reward=-1e308), r"at most 3.4e\+38, as float32 .*-1e\+308"),
+    "nan seen": (answers(row(0, np.nan)), "an observation is in Box"),
+    "float64 seen": (answers(np.zeros(2)), "an observation is in Box"),
+}
+PLAYS = [(with_agents, name) for name in ODD] + [(in_text, name) for name in ODD | ODD_IN_TEXT]
 
 
-@pytest.mark.parametrize("play", [in_text, with_agents])
-@pytest.mark.parametrize(("call", "line"), ODD.values(), ids=ODD)
+@pytest.mark.parametrize(("play", "name"), PLAYS)
 @pytest.mark.filterwarnings("ignore")  # Gymnasium's, of observations that are no arrays
-def test_what_an_environment_does_is_told_with_seed_and_action(call, line, play, odd):
+def test_what_an_environment_does_is_told_with_seed_and_action(name, play, odd):
+    call, line = (ODD | ODD_IN_TEXT)[name]
     odd(on_step=call)
     with pytest.raises(EnvironmentFault, match=rf"{line}.*\(seed 7, last action .*0.*\)$") as fault:
         play()
@@ -134,9 +132,13 @@ def test_what_an_environment_does_is_told_with_seed_and_action(call, line, play,
 
 @pytest.mark.parametrize("play", [in_text, with_agents])
 def test_a_reset_that_goes_wrong_is_told_with_the_seed(play, odd):
-    for call in (raising(ValueError("x")), lambda: None, lambda: row(0, 0), raising(SystemExit(3))):
+    rule = r"reset\(\) returns \(observation, info dict\)"
+    wrong = [(raising(ValueError("x")), "raised ValueError"), (raising(SystemExit(3)), "sys.exit")]
+    wrong += [(lambda: None, rule), (lambda: row(0, 0), rule), (lambda: (row(0, 0), None), rule)]
+    outside = [(lambda: (row(0, np.nan), {}), "in Box"), (lambda: (row(0), {}), "in Box")]
+    for call, line in wrong + outside * (play is in_text):
         odd(on_reset=call)
-        with pytest.raises(EnvironmentFault, match=r"\(seed 7, last action None\)$"):
+        with pytest.raises(EnvironmentFault, match=rf"{line}.*\(seed 7, last action None\)$"):
             play()
 
 
@@ -144,14 +146,10 @@ def test_a_reset_that_goes_wrong_is_told_with_the_seed(play, odd):
 def test_an_observation_that_is_no_number_is_never_learnt_from(ended, odd):
     """Not even the last one of an episode, in the place of which its successor stands."""
     odd(on_step=lambda: (row(0, np.nan), 0.0, ended, False, {}))
-    with pytest.raises(
-        NonFiniteError, match=r"copy 0: observation .*\(first seed 7, last action 0"
-    ):
+    with pytest.raises(NonFiniteError, match=r"copy 0: observation .*seed 7, last action 0"):
         with_agents()
     odd(on_reset=lambda: (row(np.inf, 0), {}))
-    with pytest.raises(
-        NonFiniteError, match=r"copy 0: observation .*first seed 7, last action None"
-    ):
+    with pytest.raises(NonFiniteError, match=r"copy 0: observation .*seed 7, last action None"):
         with_agents()
 
 

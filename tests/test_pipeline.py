@@ -5,13 +5,14 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from script_setups import (
     BEHAVIOR,
+    COLLECT,
     PREFERENCES,
     TRAINING,
-    build_weights,
     config_of,
     read_summary,
     run_here,
@@ -28,13 +29,20 @@ from lactchain.errors import CollapseError, ConfigError
 from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results
 from lactchain.stages.pipeline_config import SelectionConfig
+from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.storage.manifests import read_run_file, write_run_file
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
+def pipeline_of(weights: Path, run_dir: Path, **changes: Any) -> RunPipelineConfig:
+    """A pipeline of fewer episodes and states."""
+    config = config_of("run_pipeline", weights, run_dir, **changes)
+    return replace(
+        config,
+        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
+        simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=48)),
+        evaluation=replace(config.evaluation, num_samples=40),
+    )
 
 
 def played_actions(folder: Path) -> int:
@@ -44,83 +52,79 @@ def played_actions(folder: Path) -> int:
 
 
 def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_path, monkeypatch):
-    config = config_of("run_pipeline", weights, tmp_path / "run")
-    summary, first = run_here("run_pipeline", config), read_summary(tmp_path / "run")
+    run = tmp_path / "run"
+    config = pipeline_of(weights, run)
+    summary, first = run_here("run_pipeline", config), read_summary(run)
     assert summary["num_rounds"] == 2 and not summary["target_met"]
-    stages = [f.parent for f in (tmp_path / "run").rglob("summary.json")]
+    stages = [f.parent for f in run.rglob("summary.json")]
     assert len(stages) == 1 + 1 + 3 + 2 * 2  # itself, warm start, evaluations, critics, SimPOs
-    assert summary["num_env_steps"] == sum(
-        played_actions(tmp_path / f"run/round_{number}") for number in (1, 2)
-    )
+    played = sum(played_actions(run / f"round_{number}") for number in (1, 2))
+    assert summary["num_env_steps"] == played
     names = {"report.html", "episodes.json", "episodes_before.json", "values.json", "episode.gif"}
-    assert names <= {path.name for path in (tmp_path / "run").iterdir()}
-    redone = [tmp_path / "run", tmp_path / "run/round_2/simpo", tmp_path / "run/round_2/evaluation"]
-    weights_file = tmp_path / "run/round_2/simpo/actor/model.safetensors"
+    assert names <= {path.name for path in run.iterdir()}
+    redone = [run, run / "round_2/simpo", run / "round_2/evaluation"]
+    weights_file = run / "round_2/simpo/actor/model.safetensors"
     before = weights_file.read_bytes()
     for stage in redone:
         (stage / "summary.json").unlink()
     times = {s: (s / "summary.json").stat().st_mtime_ns for s in stages if s not in redone}
     run_here("run_pipeline", config)
-    assert read_summary(tmp_path / "run") == first
+    assert read_summary(run) == first
     assert weights_file.read_bytes() == before
     assert times == {s: (s / "summary.json").stat().st_mtime_ns for s in times}
-    (tmp_path / "run").rename(tmp_path / "renamed")
-    (tmp_path / "renamed/summary.json").unlink()
-    run_here("run_pipeline", replace(config, run=RunConfig(run_dir=str(tmp_path / "renamed"))))
-    assert read_summary(tmp_path / "renamed")["rounds"] == first["rounds"]
-    assert not (tmp_path / "run").exists()
-    (tmp_path / "renamed").rename(tmp_path / "run")
-    (tmp_path / "run/report.html").write_text("of the second round, before a kill")
-    os.utime(tmp_path / "run/report.html", (0, 0))
+    renamed = run.rename(tmp_path / "renamed")
+    (renamed / "summary.json").unlink()
+    run_here("run_pipeline", replace(config, run=RunConfig(run_dir=str(renamed))))
+    assert read_summary(renamed)["rounds"] == first["rounds"]
+    assert not run.exists()
+    renamed.rename(run)
+    (run / "report.html").write_text("of the second round, before a kill")
+    os.utime(run / "report.html", (0, 0))
     run_here("run_pipeline", config)
-    assert "<html" in (tmp_path / "run/report.html").read_text()
-    shutil.rmtree(tmp_path / "run" / "round_2")
-    (tmp_path / "run" / "summary.json").unlink()
+    assert "<html" in (run / "report.html").read_text()
+    shutil.rmtree(run / "round_2")
+    (run / "summary.json").unlink()
     told = {"config": to_dict(replace(config, target={"success_rate": 0.0}))}
-    write_run_file(tmp_path / "run", read_run_file(tmp_path / "run") | told)
+    write_run_file(run, read_run_file(run) | told)
     stopped = run_here("run_pipeline", replace(config, target={"success_rate": 0.0}))
     assert stopped["num_rounds"] == 1 and stopped["target_met"]
-    metrics = {r["step"]: r for r in read_metrics(tmp_path / "run") if "eval/success_rate" in r}
+    metrics = {r["step"]: r for r in read_metrics(run) if "eval/success_rate" in r}
     assert "alarm/loops" not in metrics[0] and "alarm/loops" in metrics[1]
     rounds = [entry["alarms"] for entry in summary["rounds"]]
     named = {name: n for n, names in [*enumerate(rounds)][::-1] for name in names}
     assert rounds[0] == ["silence"] and summary["alarms"] == named
 
 
-def test_a_pipeline_that_falls_silent_stops_with_a_diagnosis_and_does_so_again(weights, tmp_path):
-    """A warm start that speaks, and a learning rate that destroys any model."""
-    config = config_of("run_pipeline", weights, tmp_path / "run")
+def destroying(config, behavior, rate, **simpo):
+    """A pipeline with a warm start that speaks, and a learning rate that destroys any model."""
     cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
-    destroying = replace(config.simpo, training=replace(TRAINING, learning_rate=3.0))
-    config = replace(
+    rounds = replace(config.simpo, training=replace(TRAINING, learning_rate=rate))
+    return replace(
         config,
         actor=replace(config.actor, decoding="free"),
-        warm_start=WarmStartConfig(replace(BEHAVIOR, num_chains=2048), cloning),
-        simpo=destroying,
+        warm_start=WarmStartConfig(behavior, cloning),
+        simpo=replace(rounds, simpo=replace(rounds.simpo, **simpo)),
     )
+
+
+def test_a_pipeline_that_falls_silent_stops_with_a_diagnosis_and_does_so_again(weights, run_dir):
+    config = pipeline_of(weights, run_dir)
+    config = destroying(config, replace(BEHAVIOR, num_chains=2048), 3.0)
     for _ in range(2):
         with pytest.raises(CollapseError, match="round 1: .* rule silence.* that of round 0"):
             run_here("run_pipeline", config)
-    *_, last = read_metrics(tmp_path / "run")
+    *_, last = read_metrics(run_dir)
     assert last["alarm/silence"] == 1 and last["step"] == 1
-    assert (tmp_path / "run/round_1/simpo/actor/model.safetensors").is_file()
-    assert not (tmp_path / "run/summary.json").exists()
-    assert (tmp_path / "run/report.html").is_file()
-    assert (tmp_path / "run/actor").resolve() == (tmp_path / "run/warm_start/actor").resolve()
-    assert (tmp_path / "run/actor/model.safetensors").is_file()
-
-
-def test_a_pipeline_without_pairs_stops_with_a_diagnosis(weights, tmp_path):
-    config = config_of("run_pipeline", weights, tmp_path / "run")
-    preferences = replace(PREFERENCES, min_margin=100.0)
-    config = replace(config, simpo=replace(config.simpo, preferences=preferences))
-    with pytest.raises(CollapseError, match="no_pairs: .* all 96 were dropped.* that of round 0"):
-        run_here("run_pipeline", config)
+    assert (run_dir / "round_1/simpo/actor/model.safetensors").is_file()
+    assert not (run_dir / "summary.json").exists()
+    assert (run_dir / "report.html").is_file()
+    assert (run_dir / "actor").resolve() == (run_dir / "warm_start/actor").resolve()
+    assert (run_dir / "actor/model.safetensors").is_file()
 
 
 def test_a_pipeline_whose_actor_is_sure_of_every_state_is_finished(weights, tmp_path):
     """So cold that even the hottest completions are the likeliest ones."""
-    config = config_of("run_pipeline", weights, tmp_path / "run")
+    config = pipeline_of(weights, tmp_path / "run")
     config = replace(config, actor=replace(config.actor, temperature=1e-4))
     summary = run_here("run_pipeline", config)
     assert (summary["num_rounds"], summary["round"], summary["num_pairs"]) == (0, 0, 0)
@@ -129,7 +133,8 @@ def test_a_pipeline_whose_actor_is_sure_of_every_state_is_finished(weights, tmp_
     assert (tmp_path / "run/report.html").is_file()
     greedy = replace(config, actor=replace(config.actor, temperature=0.0))
     greedy = replace(greedy, run=replace(config.run, run_dir=str(tmp_path / "greedy")))
-    with pytest.raises(CollapseError, match="no_pairs"):  # it was not asked any hotter
+    dropped = "no_pairs: .* all 48 were dropped.* that of round 0"
+    with pytest.raises(CollapseError, match=dropped):  # it was not asked any hotter
         run_here("run_pipeline", greedy)
 
 
@@ -152,10 +157,10 @@ def test_where_nearly_all_drawn_episodes_succeed_rounds_are_compared_by_what_the
 
 @pytest.mark.slow
 def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
-    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
+    config = pipeline_of(weights, tmp_path / "run", num_rounds=1)
     assert exit_codes(start_two("run_pipeline", config)) == [0, 0], logs(tmp_path / "run")
     together, log = read_summary(tmp_path / "run"), logs(tmp_path / "run")
-    alone = config_of("run_pipeline", weights, tmp_path / "alone", num_rounds=1)
+    alone = pipeline_of(weights, tmp_path / "alone", num_rounds=1)
     run_here("run_pipeline", alone)
     for number in (0, 1):
         answers = [
@@ -169,38 +174,26 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     assert log.count("over shortest") == 1 and (tmp_path / "run/report.html").is_file()
 
 
-def test_an_actor_that_answers_in_no_chains_is_refused_before_anything_is_paid_for(
-    weights, tmp_path
-):
-    config = config_of("run_pipeline", weights, tmp_path / "run", warm_start=None)
+def test_an_actor_that_answers_in_no_chains_is_refused_before_it_costs(weights, run_dir):
+    config = pipeline_of(weights, run_dir, warm_start=None)
     config = replace(config, actor=replace(config.actor, decoding="free"))
     with pytest.raises(ConfigError, match=r"of 32 free completions .* clone first"):
         run_here("run_pipeline", config)
-    assert not list((tmp_path / "run").glob("round_*"))
+    assert not list(run_dir.glob("round_*"))
 
 
-def test_a_bound_that_cannot_be_measured_is_refused_with_the_settings(weights, tmp_path):
-    config = config_of("run_pipeline", weights, tmp_path / "run")
+def test_a_bound_that_cannot_be_measured_is_refused_with_the_settings(weights, run_dir):
+    config = pipeline_of(weights, run_dir)
     bound = replace(config.simpo, simpo=replace(config.simpo.simpo, target_kl=0.5))
     with pytest.raises(ValueError, match="decoding: expected free.* beside simpo.simpo.target_kl"):
         replace(config, simpo=bound)
 
 
-def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weights, tmp_path):
-    """A warm start that reads, and steps that destroy any model."""
-    config = config_of("run_pipeline", weights, tmp_path / "run")
+def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weights, run_dir):
+    config = pipeline_of(weights, run_dir)
     behavior = replace(BEHAVIOR, num_chains=4096, competent_fraction=1.0)
-    cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
-    destroying = replace(
-        config.simpo,
-        training=replace(TRAINING, learning_rate=0.3),
-        simpo=replace(config.simpo.simpo, target_kl=1e6),
-    )
     config = replace(
-        config,
-        actor=replace(config.actor, decoding="free"),
-        warm_start=WarmStartConfig(behavior, cloning),
-        simpo=destroying,
+        destroying(config, behavior, 0.3, target_kl=1e6),
         evaluation=replace(config.evaluation, num_starts=24),
         selection=SelectionConfig(num_starts=24),
         num_rounds=4,
@@ -208,15 +201,15 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     summary = run_here("run_pipeline", config)
     assert (summary["num_rounds"], summary["round"]) == (2, 0)
     assert summary["alarms"]["undone"] == 1
-    assert (tmp_path / "run/actor").resolve() == (tmp_path / "run/warm_start/actor").resolve()
+    assert (run_dir / "actor").resolve() == (run_dir / "warm_start/actor").resolve()
     first, second = (
-        read_config(tmp_path / f"run/round_{number}/simpo/config.yaml") for number in (1, 2)
+        read_config(run_dir / f"round_{number}/simpo/config.yaml") for number in (1, 2)
     )
     assert second["actor"]["model"] == first["actor"]["model"]  # it went on from the same one
     assert second["training"]["learning_rate"] == first["training"]["learning_rate"] / 2
     assert second["simpo"]["target_kl"] == first["simpo"]["target_kl"] / 2 == 5e5
-    assert not list((tmp_path / "run").rglob("checkpoint-*"))
-    written = read_summary(tmp_path / "run")
-    (tmp_path / "run/summary.json").unlink()
+    assert not list(run_dir.rglob("checkpoint-*"))
+    written = read_summary(run_dir)
+    (run_dir / "summary.json").unlink()
     run_here("run_pipeline", config)
-    assert read_summary(tmp_path / "run") == written
+    assert read_summary(run_dir) == written

@@ -2,15 +2,16 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from dice_worlds import lottery, register
-from script_setups import config_of, run_here
+from dice_worlds import lottery
+from script_setups import COLLECT, PREFERENCES, config_of, run_here
+from test_preferences import Says
 
 from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.data import plays as module
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import expected_figures
@@ -28,23 +29,6 @@ from lactchain.types import RememberingPolicy
 LOTTERY = EnvironmentConfig("Lottery-v0", max_chain_length=1)
 HERE, THERE = {"seen": 0}, {"seen": 1}
 TICKETS = [f'["ticket {number}"]' for number in range(4)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def worlds():
-    register()
-
-
-class InTurn:
-    """Says the texts it was given one after the other."""
-
-    name = "in turn"
-
-    def __init__(self, *texts):
-        self.texts = texts
-
-    def act(self, observations, seeds):
-        return [Action(self.texts[i % len(self.texts)]) for i in range(len(observations))]
 
 
 class Values:
@@ -68,10 +52,8 @@ def dice(seed, count):
 
 def test_candidates_of_a_world_with_dice_are_means_over_the_same_dice():
     """Four tickets: two plays that show dice, and two rounds of 16 · 4 / 2 for all four of them."""
-    rollouts, critic = Rollouts(LOTTERY), Values()
-    found = sample_candidates(
-        InTurn(*TICKETS), rollouts, [HERE, THERE], 4, 0, critic, 0.5, "action"
-    )
+    rollouts, critic, states = Rollouts(LOTTERY), Values(), [HERE, THERE]
+    found = sample_candidates(Says(*TICKETS), rollouts, states, 4, 0, critic, 0.5, "action")
     thrown = dice(0, 2 + 2 * PLAYS_PER_COMPLETION // 2)
     for candidates, before in zip(found, (1.0, 2.0), strict=True):
         wins = [float(np.mean(thrown < chance)) for chance in (0.2, 0.4, 0.6, 0.8)]
@@ -130,42 +112,40 @@ def test_halving_finds_both_ends_more_often_than_equally_many_plays_for_all():
 
 
 def test_without_a_model_a_second_play_tells_whether_there_are_dice():
-    for name, plays_of_each in (("Lottery-v0", 1 + 16), ("NoLottery-v0", 1 + 1)):
+    two = Says(TICKETS[0], TICKETS[3])
+
+    def played(name):
         rollouts = Rollouts(EnvironmentConfig(name, max_chain_length=1))
-        two = InTurn(TICKETS[0], TICKETS[3])
         [found] = sample_candidates(two, rollouts, [HERE], 2, 3, Values(), 0.5, "action")
         assert rollouts.deterministic is None
-        if name == "NoLottery-v0":
-            assert found.returns == (0, 1)  # the die always falls on .5
-            assert found.advantages == (0 + 0.5 * 1 - 1, 1 + 0.5 * 1 - 1)
-            assert rollouts.tally["num_plays"] == 2 * plays_of_each
-        else:
-            assert 0 < found.returns[0] < found.returns[1] < 1
-    assert module._differ(*Plays(rollouts, [HERE, THERE], [Action(TICKETS[0])] * 2, 0).first)
+        return found, rollouts.tally["num_plays"]
+
+    found, num_plays = played("NoLottery-v0")  # the die always falls on .5
+    assert found.returns == (0, 1) and num_plays == 2 * 2
+    assert found.advantages == (0 + 0.5 * 1 - 1, 1 + 0.5 * 1 - 1)
+    found, num_plays = played("Lottery-v0")
+    assert 0 < found.returns[0] < found.returns[1] < 1 and num_plays > 2 * PLAYS_PER_COMPLETION
 
 
 def test_where_the_model_has_no_dice_each_completion_is_played_once():
     rollouts = Rollouts(EnvironmentConfig(kwargs={"size": 2}))
     state = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
-    two = InTurn('["move forward"]', '["turn left"]')
+    two = Says('["move forward"]', '["turn left"]')
     [found] = sample_candidates(two, rollouts, [state], 4, 0, None, 0.5, "action")
-    assert found.returns == (1, 0, 1, 0) and rollouts.tally["num_plays"] == 2
-    assert rollouts.tally["num_replayed_actions"] == 0
+    assert found.returns == (1, 0, 1, 0)
+    assert rollouts.tally["num_plays"] == 2 and rollouts.tally["num_replayed_actions"] == 0
 
 
 def test_a_critic_of_chains_is_not_asked_about_dice():
-    critic = Values("action_value")
-    [found] = sample_candidates(
-        InTurn(*TICKETS), Rollouts(LOTTERY), [HERE], 4, 7, critic, 0.5, "action"
-    )
+    policy, critic = Says(*TICKETS), Values("action_value")
+    [found] = sample_candidates(policy, Rollouts(LOTTERY), [HERE], 4, 7, critic, 0.5, "action")
     assert found.advantages == (-0.25, 0.75, -0.25, -0.25)  # Q is 2 of ticket 1, and 1 of others
     assert list(found.returns) == sorted(found.returns)
 
 
 def test_equal_completions_to_equal_states_share_their_plays():
-    rollouts = Rollouts(LOTTERY)
-    states = [HERE] * 50
-    found = sample_candidates(InTurn(*TICKETS), rollouts, states, 4, 0, None, 0.5, "action")
+    rollouts, states = Rollouts(LOTTERY), [HERE] * 50
+    found = sample_candidates(Says(*TICKETS), rollouts, states, 4, 0, None, 0.5, "action")
     assert len({candidates.returns for candidates in found}) == 1
     assert rollouts.tally["num_plays"] == 4 * (2 + PLAYS_PER_COMPLETION)
 
@@ -181,33 +161,21 @@ def test_pairs_of_a_world_with_dice_prefer_the_better_ticket_and_say_how_often_w
     assert figures["pairs/num_plays"] > 2 * 4 * PLAYS_PER_COMPLETION
 
 
-class Exact:
-    """V of a policy of chains on the slippery lake; 0 of texts that are of no state."""
-
-    mode, gamma, discount_per = "value", 0.99, "action"
-
-    def __init__(self, texts, values):
-        self.known = dict(zip(texts, values, strict=True))
-
-    def values(self, observations, actions=None):
-        return np.array([self.known.get(text, 0.0) for text in observations])
-
-
 @pytest.mark.parametrize("longest", [1, 3])
 def test_improving_on_exact_values_by_pairs_ends_in_the_optimum_of_the_slippery_lake(longest):
     """Policy iteration: the policy says what was chosen, and begins with any chain at all."""
     config = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=longest)
-    rollouts = Rollouts(config)
-    grammar, model = rollouts.env.grammar, rollouts.env.view.model(rollouts.env.env)
-    texts, every = rollouts.observe(rollouts.env.view_states()), list(grammar.completions())
+    rollouts, critic = Rollouts(config), Values()
+    critic.gamma = 0.99
+    states, model = rollouts.env.view_states(), tabular_model(rollouts.env.env)
+    texts, every = rollouts.observe(states), list(rollouts.env.grammar.completions())
     chains = pad_chains(all_chains(4, longest))
     probabilities = np.full((11, len(chains)), 1 / len(chains))
     for _ in range(5):
-        critic = Exact(texts, policy_values(model, chains, probabilities, 0.99))
-        states = rollouts.env.view_states()
-        found = sample_candidates(
-            InTurn(*every), rollouts, states, len(every), 0, critic, 0.99, "action"
-        )
+        known = dict(zip(texts, policy_values(model, chains, probabilities, 0.99), strict=True))
+        critic.values = lambda seen, known=known: np.array([known.get(text, 0.0) for text in seen])
+        policy, count = Says(*every), len(every)
+        found = sample_candidates(policy, rollouts, states, count, 0, critic, 0.99, "action")
         pairs, _ = make_pairs(found)
         said = {pair.prompt: pair.chosen for pair in pairs}
         probabilities = np.eye(len(chains))[[every.index(said[text]) for text in texts]]
@@ -216,10 +184,16 @@ def test_improving_on_exact_values_by_pairs_ends_in_the_optimum_of_the_slippery_
 
 
 def test_the_pipeline_runs_where_the_world_throws_dice(tmp_path):
-    lake = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=2, max_chains=20)
+    lake = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=2, max_chains=10)
     config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=lake, num_rounds=1)
+    preferences = replace(PREFERENCES, num_states=22, min_margin=0.0)
+    config = replace(
+        config,
+        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
+        simpo=replace(config.simpo, preferences=preferences),
+    )
     summary = run_here("run_pipeline", config)
-    best = best_within(tabular_model(make_language_env(lake).env), 20, 2)[0].mean()
+    best = best_within(tabular_model(make_language_env(lake).env), 10, 2)[0].mean()
     assert summary["optimum_success"] == pytest.approx(best)
     assert 0 <= summary["of_optimum"] == summary["rounds"][-1]["of_optimum"] <= 1
     assert summary["num_cloned_chains"] > 0 and len(read_values(tmp_path / "run/values.json").exact)

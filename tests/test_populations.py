@@ -1,5 +1,6 @@
 """Populations: batched networks and Adam do for each member what they would do for it alone."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import gymnasium as gym
@@ -63,23 +64,28 @@ def test_a_batched_cnn_is_torchs_convolution_for_each_member():
         torch.testing.assert_close(outputs[member], x)
 
 
-def test_channels_may_come_first():
+def test_channels_may_come_first_and_numbers_of_cells_are_coded_one_hot():
     assert Inputs.of(spaces.Box(0, 255, (3, 12, 14), np.uint8)) == Inputs("image", (3, 12, 14))
-
-
-def test_numbers_of_cells_are_coded_one_hot():
-    inputs = Inputs.of(spaces.MultiDiscrete([2, 3]))
-    codes = inputs.encode(np.array([[[1, 2]], [[0, 0]]]))
+    codes = Inputs.of(spaces.MultiDiscrete([2, 3])).encode(np.array([[[1, 2]], [[0, 0]]]))
     assert codes.tolist() == [[[0, 1, 0, 0, 1]], [[1, 0, 1, 0, 0]]]
     assert Inputs.of(spaces.Discrete(3)).encode(np.array([[2]])).tolist() == [[[0, 0, 1]]]
 
 
 @pytest.mark.parametrize(
-    "space", [spaces.Text(5), spaces.Dict({"a": spaces.Discrete(2)}), spaces.Discrete(3, start=1)]
+    ("space", "rescale"),
+    [
+        (spaces.Text(5), False),
+        (spaces.Dict({"a": spaces.Discrete(2)}), False),
+        (spaces.Discrete(3, start=1), False),
+        (gym.make("CartPole-v1").observation_space, True),  # without bounds
+        (spaces.Discrete(3), True),
+        (spaces.Box(0, 0, (2,)), True),
+    ],
 )
-def test_a_space_that_no_network_sees_is_refused(space):
-    with pytest.raises(ConfigError, match="observation space: expected Box"):
-        Inputs.of(space)
+def test_a_space_that_no_network_sees_or_that_has_no_bounds_to_rescale_is_refused(space, rescale):
+    said = "rescale_observations: expected a Box of vectors" if rescale else "observation space: "
+    with pytest.raises(ConfigError, match=said):
+        Inputs.of(space, rescale=rescale)
 
 
 def test_numbers_are_rescaled_from_the_bounds_of_their_space_and_only_if_asked():
@@ -94,14 +100,6 @@ def test_numbers_are_rescaled_from_the_bounds_of_their_space_and_only_if_asked()
     assert as_it_is.encode(rows).tolist() == rows.tolist()
 
 
-@pytest.mark.parametrize(
-    "space", [gym.make("CartPole-v1").observation_space, spaces.Discrete(3), spaces.Box(0, 0, (2,))]
-)
-def test_what_has_no_bounds_is_not_rescaled(space):
-    with pytest.raises(ConfigError, match="rescale_observations: expected a Box of vectors"):
-        Inputs.of(space, rescale=True)
-
-
 def test_weights_begin_orthogonal_and_members_differ():
     network, parameters = three_members()
     first = parameters.views["net"][0].detach()  # (3, 5, 7): rows orthogonal
@@ -114,10 +112,7 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
     network, parameters = three_members()
     rates, norms = np.array([1e-3, 1e-2, 3e-4]), np.array([0.1, 100.0, 0.5])
     adam = Adam(parameters, eps=1e-5)
-    nets = [member_net(network, parameters, member) for member in range(3)]
-    for net in nets:  # memory of their own
-        for p in net.parameters():
-            p.data = p.data.clone()
+    nets = [deepcopy(member_net(network, parameters, member)) for member in range(3)]
     optimizers = [
         torch.optim.Adam(net.parameters(), lr, eps=1e-5)
         for net, lr in zip(nets, rates, strict=True)
@@ -132,9 +127,8 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
             nn.utils.clip_grad_norm_(net.parameters(), norms[member])
             optimizer.step()
     for member, net in enumerate(nets):
-        torch.testing.assert_close(
-            parameters.views["net"][0][member], net[0].weight.T, atol=1e-6, rtol=1e-4
-        )
+        ours = parameters.views["net"][0][member]
+        torch.testing.assert_close(ours, net[0].weight.T, atol=1e-6, rtol=1e-4)
 
 
 def test_moments_of_weights_without_gradients_end_in_zero_and_not_in_denormal_numbers():
@@ -169,7 +163,7 @@ def test_polyak_moves_each_member_by_its_own_share():
 
 def population(configs, seed=0):
     envs = MemberEnvs("CartPole-v1", len(configs), configs[0].num_envs, seed=seed)
-    return PPO(configs, envs.observation_space, envs.action_space, seed), envs
+    return PPO(configs, envs.observation_space, envs.action_space, seed)
 
 
 def test_members_may_differ_in_tunables_only():
@@ -180,8 +174,8 @@ def test_members_may_differ_in_tunables_only():
 
 
 def test_what_one_member_sets_does_not_reach_another():
-    alike, _ = population([SMALL, SMALL])
-    other, _ = population([SMALL, replace(SMALL, learning_rate=1e-2, batch_size=16, num_epochs=3)])
+    alike = population([SMALL, SMALL])
+    other = population([SMALL, replace(SMALL, learning_rate=1e-2, batch_size=16, num_epochs=3)])
     rollout = alike.collect(MemberEnvs("CartPole-v1", 2, 4, seed=3))
     for agent in (alike, other):
         agent.rng = np.random.default_rng(9)
@@ -193,25 +187,20 @@ def test_what_one_member_sets_does_not_reach_another():
 
 
 def test_every_step_of_every_copy_is_counted_and_episodes_are_summed_whole():
-    envs = MemberEnvs("CartPole-v1", 2, 3, seed=0)
+    envs = MemberEnvs("CartPole-v1", 2, 3, seed=0, max_episode_steps=30)
     rng, lengths = np.random.default_rng(0), np.zeros((2, 3), dtype=int)
     expected = []
     for _ in range(100):
         step = envs.step(rng.integers(2, size=(2, 3)))
         lengths += 1
-        for member, copy in zip(*np.nonzero(step.terminated | step.truncated), strict=True):
+        ended = step.terminated | step.truncated
+        for member, copy in zip(*np.nonzero(ended), strict=True):
             expected.append((int(member), float(lengths[member, copy]), int(lengths[member, copy])))
             lengths[member, copy] = 0
+        # The successor of a last step is what the episode ended on.
+        assert np.array_equal(step.next_observations[~ended], envs.observations[~ended])
+        assert (np.abs(envs.observations[ended]) <= 0.05).all()  # fresh starts
+        assert (np.abs(step.next_observations[ended]).max(-1) > 0.05).all()
     assert envs.num_env_steps == 600
     found = [(e.member, e.episode_return, e.length) for e in envs.pop_episodes()]
     assert found == expected and len(found) > 10 and not envs.pop_episodes()
-
-
-def test_the_successor_of_a_last_step_is_what_the_episode_ended_on():
-    envs = MemberEnvs("CartPole-v1", 1, 4, seed=0, max_episode_steps=5)
-    for _ in range(5):
-        step = envs.step(RNG.integers(2, size=(1, 4)))
-    assert step.truncated.all() and not step.terminated.any()
-    assert not np.array_equal(step.next_observations, envs.observations)
-    assert np.abs(envs.observations).max() <= 0.05  # fresh starts
-    assert np.abs(step.next_observations).max() > 0.05

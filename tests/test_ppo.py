@@ -20,51 +20,35 @@ FAST = PPOConfig(
 )
 
 
-def rollout_of(x, rewards, terminated, truncated, last, finals, actions=None):
-    """T steps of one member with one copy."""
-
-    def column(values, dtype=torch.float32):
-        return torch.tensor(values, dtype=dtype).view(len(values), 1, 1)
-
-    actions = [0] * len(x) if actions is None else actions
-    return Rollout(
-        column(x)[..., None], column(actions, torch.int64), column(rewards),
-        column(terminated, torch.bool), column(truncated, torch.bool),
-        torch.tensor([[[last]]]), torch.tensor(finals).view(-1, 1),
-    )  # fmt: skip
-
-
 def test_advantages_by_hand_with_one_episode_cut_and_one_ended():
     agent = PPO([LINEAR], LINE, TWO)
     for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):
         view.data.fill_(value)  # V(x) = x
-    rollout = rollout_of(
-        [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], last=4.0, finals=[10.0]
-    )
+
+    def column(*values):
+        return torch.tensor(values).view(3, 1, 1)
+
+    rollout = Rollout(
+        column(1.0, 2.0, 3.0)[..., None], column(0, 0, 0), column(1.0, 1.0, 1.0),
+        terminated=column(False, False, True), truncated=column(False, True, False),
+        last_inputs=torch.tensor([[[4.0]]]), final_inputs=torch.tensor([[10.0]]),
+    )  # fmt: skip
     advantages, returns = agent.advantages(rollout)
     # δ_2 = 1 − 3; δ_1 = 1 + .5·10 − 2, cut; δ_0 = 1 + .5·2 − 1, and A_0 = δ_0 + .25·A_1
     assert advantages.flatten().tolist() == [2.0, 4.0, -2.0]
     assert returns.flatten().tolist() == [3.0, 6.0, 1.0]
 
 
-def test_rewards_are_scaled_before_they_are_learnt_from():
-    agent = PPO([replace(LINEAR, reward_scale=0.1)], LINE, TWO)
-    for view in agent.parameters.views["critic"]:
-        view.data.zero_()
-    rollout = rollout_of([1.0], [20.0], [1], [0], last=4.0, finals=[])
-    assert agent.advantages(rollout)[1].flatten().tolist() == [2.0]
-
-
-def test_each_member_has_its_own_discount():
-    agent = PPO([LINEAR, replace(LINEAR, gamma=1.0)], LINE, TWO)
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_each_member_has_its_own_discount_and_rewards_are_scaled(scale):
+    config = replace(LINEAR, reward_scale=scale)
+    agent = PPO([config, replace(config, gamma=1.0)], LINE, TWO)
     for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):
         view.data.fill_(value)
-    one = torch.ones(1, 2, 1)
-    no = torch.zeros(1, 2, 1, dtype=torch.bool)
-    rollout = Rollout(
-        one[..., None], one.long(), one, no, no, 4 * torch.ones(2, 1, 1), torch.zeros(0, 1)
-    )
-    assert agent.advantages(rollout)[0].flatten().tolist() == [1 + 0.5 * 4 - 1, 1 + 4 - 1]
+    one, no = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)
+    last, finals = 4 * torch.ones(2, 1, 1), torch.zeros(0, 1)
+    advantages, _ = agent.advantages(Rollout(one[..., None], one.long(), one, no, no, last, finals))
+    assert advantages.flatten().tolist() == [scale + 0.5 * 4 - 1, scale + 4 - 1]
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), BOX])
@@ -119,13 +103,10 @@ def test_a_minibatch_is_a_share_of_all_rows_each_once_and_normalised():
             torch.testing.assert_close(kept, expected)
 
 
-@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(3)])
-def test_other_actions_are_refused(space):
-    with pytest.raises(ConfigError, match="PPO: expected Discrete actions from 0 or Box"):
-        PPO([LINEAR], LINE, space)
-
-
-def test_a_batch_larger_than_a_rollout_is_refused_rather_than_clipped():
+def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
+    for space in (spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(3)):
+        with pytest.raises(ConfigError, match="PPO: expected Discrete actions from 0 or Box"):
+            PPO([LINEAR], LINE, space)
     with pytest.raises(ValueError, match=r"batch_size: expected at most .* = 32, got 64"):
         PPOConfig(num_envs=4, num_steps=8, batch_size=64)
 
@@ -142,7 +123,7 @@ def test_metrics_are_per_member_and_log_the_deviation_of_actions():
 def test_every_member_balances_the_pole():
     envs = MemberEnvs("CartPole-v1", 2, FAST.num_envs, seed=0)
     agent = PPO([FAST] * 2, envs.observation_space, envs.action_space, seed=0)
-    for _ in range(45):
+    for _ in range(35):
         agent.advance(envs)
     result = evaluate_members(lambda x: agent.act(x, greedy=True), "CartPole-v1", 2, 20, seed=1000)
     assert result.returns.mean(1).min() >= 475

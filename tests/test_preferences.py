@@ -49,40 +49,22 @@ def test_advantage_by_hand():
         gamma=0.5,
     )
     np.testing.assert_allclose(advantages, [1.0 + 0.25 * 0.8 - 0.5, 0.5, -0.1 + 0.2 - 0.4])
-
-
-def test_advantage_reads_a_chain_as_one_step_when_gamma_is_per_chain():
-    advantage = chain_advantages([0.0], [5], [0.0], [1.0], [False], 0.5, discount_per="chain")
-    np.testing.assert_allclose(advantage, [0.5])
+    per_chain = chain_advantages([0.0], [5], [0.0], [1.0], [False], 0.5, discount_per="chain")
+    np.testing.assert_allclose(per_chain, [0.5])
 
 
 def test_best_is_chosen_and_worst_rejected():
-    state = candidates(
-        ("b", 0.2), ("worst", -1.0), ("best", 0.9), env_id="e", seed=4, state={"x": 1}
-    )
-    pairs, dropped = make_pairs([state])
+    said = ("b", 0.2), ("worst", -1.0), ("best", 0.9)
+    [pair], dropped = make_pairs([candidates(*said, env_id="e", seed=4, state={"x": 1})])
     assert dropped == {}
-    assert pairs == [
-        PreferencePair(
-            prompt="where?",
-            chosen="best",
-            rejected="worst",
-            chosen_token_ids=tuple(map(ord, "best")),
-            rejected_token_ids=tuple(map(ord, "worst")),
-            sampled="b",
-            sampled_token_ids=(ord("b"),),
-            chosen_logprobs=(0.0, -1.0, -2.0, -3.0),
-            rejected_logprobs=(0.0, -1.0, -2.0, -3.0, -4.0),
-            sampled_logprobs=(0.0,),
-            chosen_value=0.9,
-            rejected_value=-1.0,
-            chosen_return=9.0,
-            rejected_return=-10.0,
-            env_id="e",
-            seed=4,
-            state={"x": 1},
-        )
-    ]
+    for role, text in (("chosen", "best"), ("rejected", "worst"), ("sampled", "b")):
+        parts = [getattr(pair, f"{role}{part}") for part in ("", "_token_ids", "_logprobs")]
+        assert Action(*parts) == action(text)
+    assert (pair.chosen_value, pair.rejected_value) == (0.9, -1.0)
+    assert (pair.chosen_return, pair.rejected_return) == (9.0, -10.0)
+    about = PreferencePair("where?", "best", "worst", env_id="e", seed=4, state={"x": 1})
+    for name in ("prompt", "env_id", "seed", "state"):
+        assert getattr(pair, name) == getattr(about, name)
 
 
 def test_of_equally_good_completions_the_shortest_is_chosen():
@@ -157,15 +139,13 @@ def test_every_chain_ranks_before_every_completion_that_is_none():
 
 
 def test_the_rarer_no_chains_are_the_less_form_is_taught():
-    def form_rate(num_silent: int) -> float:
+    for num_silent in (0, 2, 8):
         completions = [("best", 1.0), ("worst", 0.0)] * ((16 - num_silent) // 2)
         completions += [("silence", 0.0)] * num_silent
         is_chain = tuple(text != "silence" for text, _ in completions)
-        pairs, _ = make_pairs([candidates(*completions, is_chain=is_chain)] * 2000)
-        return sum(pair.rejected == "silence" for pair in pairs) / len(pairs)
-
-    for num_silent in (0, 2, 8):
-        assert form_rate(num_silent) == pytest.approx(num_silent / 16, abs=0.04)
+        pairs, _ = make_pairs([candidates(*completions, is_chain=is_chain)] * 1000)
+        form_rate = sum(pair.rejected == "silence" for pair in pairs) / len(pairs)
+        assert form_rate == pytest.approx(num_silent / 16, abs=0.05)
 
 
 def test_a_chain_against_what_is_none_is_a_pair_at_any_margin():
@@ -180,8 +160,7 @@ def test_a_chain_against_what_is_none_is_a_pair_at_any_margin():
 
 def test_silence_is_rejected_where_it_has_tokens():
     actions = (Action("go", (5, 1)), Action("", (1,)))
-    state = Candidates("?", actions, (-1.0, 0.0), (-1.0, 0.0), (True, False))
-    (pair,), _ = make_pairs([state])
+    (pair,), _ = make_pairs([Candidates("?", actions, (-1.0, 0.0), (-1.0, 0.0), (True, False))])
     assert (pair.chosen, pair.rejected, pair.rejected_token_ids) == ("go", "", (1,))
 
 
@@ -215,22 +194,15 @@ def test_pairs_and_drops_add_up():
         assert all(pair.chosen != pair.rejected for pair in pairs)
 
 
-def test_nothing_left_is_an_error_with_the_counts():
+def test_nothing_left_is_an_error_with_the_counts_and_what_helps():
     states = [candidates(("a", 1.0), ("a", 1.0))] * 2 + [candidates(("a", 0.0), ("b", 0.0))]
     pairs, dropped = make_pairs(states)
     with pytest.raises(DataError, match="all 3 were dropped: 2 because .*; 1 because .*"):
         require_pairs(pairs, dropped)
-
-
-def test_what_helps_follows_from_the_reason():
     with pytest.raises(NoPairsError, match="What helps: clone first [^;]*$"):
         require_pairs([], {"no_chain": 4})
     with pytest.raises(NoPairsError, match="What helps: lower min_margin; sample more"):
         require_pairs([], {"margin": 1, "tie": 2})
-
-
-def test_no_states_give_no_pairs():
-    assert make_pairs([]) == ([], {})
 
 
 def test_scores_that_do_not_fit_the_completions_are_refused():
@@ -240,7 +212,7 @@ def test_scores_that_do_not_fit_the_completions_are_refused():
         Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), is_chain=(True,))
 
 
-def test_pairs_come_back_equal_from_files(tmp_path):
+def test_pairs_come_back_equal_from_files_and_are_no_trajectories(tmp_path):
     hostile = "\ud800 \x00 \x1b[31m </script> $x$ [bold]"
     first, _ = make_pairs([candidates(("a", 1 / 3), ("b", 0.0), state={"x": 1, "pos": [1, 2]})])
     second = [PreferencePair(hostile, hostile, "b", env_id=hostile, state={hostile: hostile})]
@@ -248,19 +220,15 @@ def test_pairs_come_back_equal_from_files(tmp_path):
     write_pairs(tmp_path / "2.parquet", second)
     assert read_pairs(tmp_path / "1.parquet") == first
     assert read_pairs(tmp_path) == first + second
-
-
-def test_pairs_are_no_trajectories(tmp_path):
-    write_pairs(tmp_path / "pairs.parquet", [PreferencePair("p", "a", "b")])
     with pytest.raises(DataError, match="expected trajectories"):
-        read_trajectories(tmp_path / "pairs.parquet")
-
-
-def test_a_state_that_json_cannot_hold_is_refused(tmp_path):
+        read_trajectories(tmp_path / "1.parquet")
+    unwritable = PreferencePair("p", "a", "b", state={"x": np.ones(1)})
     with pytest.raises(DataError, match="state of a pair"):
-        write_pairs(
-            tmp_path / "p.parquet", [PreferencePair("p", "a", "b", state={"x": np.ones(1)})]
-        )
+        write_pairs(tmp_path / "p.parquet", [unwritable])
+
+
+WORLD = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
+LEFT, AHEAD, RIGHT = '["turn left"]', '["move forward"]', '["turn right"]'
 
 
 class Says:
@@ -268,7 +236,7 @@ class Says:
 
     name = "says"
 
-    def __init__(self, texts):
+    def __init__(self, *texts):
         self.texts, self.asked = texts, []
 
     def act(self, observations, seeds):
@@ -276,97 +244,60 @@ class Says:
         return [Action(self.texts[i % len(self.texts)]) for i in range(len(observations))]
 
 
+def three_of_each(policy, num_states, **others):
+    """Three candidates in each of some states; the texts that are compared, and those states."""
+    rollouts = Rollouts(WORLD)
+    states = rollouts.env.view_states()[:num_states]
+    found = sample_candidates(policy, rollouts, states, 3, 0, None, 0.9, "action", **others)
+    texts = [[action.text for action in state.actions] for state in found]
+    return texts, found, rollouts.observe(states)
+
+
 def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the_first():
-    rollouts = Rollouts(EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2}))
-    states = rollouts.env.view_states()[:2]
-    sure, left = '["move forward"]', '["turn left"]'
-    policy = Says([sure, sure, sure, sure, sure, left])  # agrees with itself in the first state
-    still_sure, explorer, too_late = Says([sure]), Says([left]), Says(["nothing"])
-    first, second = sample_candidates(
-        policy,
-        rollouts,
-        states,
-        3,
-        seed=0,
-        critic=None,
-        gamma=0.9,
-        discount_per="action",
-        explorers=[still_sure, explorer, too_late],
-    )
-    assert [action.text for action in first.actions] == [sure, left, left]
-    assert [action.text for action in second.actions] == [sure, sure, left]
-    (text,) = rollouts.observe(states[:1])
-    assert still_sure.asked == explorer.asked == [text, text]
+    policy = Says(AHEAD, AHEAD, AHEAD, AHEAD, AHEAD, LEFT)  # agrees with itself in the first state
+    still_sure, explorer, too_late = Says(AHEAD), Says(LEFT), Says("nothing")
+    explorers = [still_sure, explorer, too_late]
+    texts, (first, second), observed = three_of_each(policy, 2, explorers=explorers)
+    assert texts == [[AHEAD, LEFT, LEFT], [AHEAD, AHEAD, LEFT]]
+    assert still_sure.asked == explorer.asked == [observed[0]] * 2
     assert too_late.asked == []
-    assert [action.text for action in first.said] == [sure, sure, sure]
+    assert [action.text for action in first.said] == [AHEAD, AHEAD, AHEAD]
     assert second.said == second.actions
 
 
 def test_where_completions_are_no_chains_legal_ones_take_the_place_of_all_but_the_first():
-    rollouts = Rollouts(EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2}))
-    states = rollouts.env.view_states()[:3]
-    left, ahead, right = '["turn left"]', '["move forward"]', '["turn right"]'
-    policy = Says(["prose", "prose", "more", "prose", left, "more", "prose", left, ahead])
-    legal, sure = Says([left, right]), Says(["never"])
-    found = sample_candidates(
-        policy,
-        rollouts,
-        states,
-        3,
-        seed=0,
-        critic=None,
-        gamma=0.9,
-        discount_per="action",
-        explorers=[sure],
-        legal=[legal],
-    )
-    said = [[action.text for action in state.actions] for state in found]
+    policy = Says("prose", "prose", "more", "prose", LEFT, "more", "prose", LEFT, AHEAD)
+    legal, sure = Says(LEFT, RIGHT), Says("never")
+    texts, found, _ = three_of_each(policy, 3, explorers=[sure], legal=[legal])
     # The third state has two chains of its own.
-    assert said == [["prose", left, right], ["prose", left, left], ["prose", left, ahead]]
+    assert texts == [["prose", LEFT, RIGHT], ["prose", LEFT, LEFT], ["prose", LEFT, AHEAD]]
     assert [action.text for action in found[0].said] == ["prose", "prose", "more"]
     assert sure.asked == [] and len(legal.asked) == 3
 
 
 def test_explorers_are_asked_until_there_are_two_chains_whatever_their_spelling():
-    rollouts = Rollouts(EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2}))
-    states = rollouts.env.view_states()[:1]
-    sure, spaced, left = '["move forward"]', '[ "move forward" ]', '["turn left"]'
-    silent, explorer = Says(["nothing"]), Says([left])
-    (only,) = sample_candidates(
-        Says([sure, spaced, sure]),
-        rollouts,
-        states,
-        3,
-        seed=0,
-        critic=None,
-        gamma=0.9,
-        discount_per="action",
-        explorers=[silent, explorer],
-    )
-    assert [action.text for action in only.actions] == [sure, left, left]
+    policy = Says(AHEAD, '[ "move forward" ]', AHEAD)
+    texts, (only,), _ = three_of_each(policy, 1, explorers=[Says("nothing"), Says(LEFT)])
+    assert texts == [[AHEAD, LEFT, LEFT]]
     assert only.said != only.actions
 
 
 def test_what_explorers_say_does_not_count_as_the_policys_own():
-    world = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
     settings = PreferenceConfig(num_states=48, num_candidates=4)
-    sure, rubbish = Says(['["move forward", "move forward"]']), Says(["nothing"])
-    pairs, figures = make_preferences(sure, None, world, settings, explorers=[rubbish])
+    sure = Says('["move forward", "move forward"]')
+    pairs, figures = make_preferences(sure, None, WORLD, settings, explorers=[Says("nothing")])
     assert {pair.rejected for pair in pairs} == {"nothing"} and len(pairs) == 48
     assert figures["rollout/invalid_rate"] == figures["rollout/single_rate"] == 0
     assert figures["rollout/chain_length"] == 2
     assert figures["pairs/no_spread_rate"] == 0  # nobody knows what other chains are worth
-    short = Says(['["turn left"]'])
-    _, figures = make_preferences(sure, None, world, settings, explorers=[short])
+    _, figures = make_preferences(sure, None, WORLD, settings, explorers=[Says(LEFT)])
     assert figures["rollout/single_rate"] == 0
     assert figures["num_env_steps"] == 48 * (2 + 3)
 
 
 def test_only_where_all_completions_read_the_same_does_an_actor_agree_with_itself():
-    world = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
     settings = PreferenceConfig(num_states=6, num_candidates=4, min_margin=100.0)
-    left, ahead = '["turn left"]', '["move forward"]'
-    for texts, agree in (([left], True), ([left, ahead], False)):
+    for texts, agree in (([LEFT], True), ([LEFT, AHEAD], False)):
         with pytest.raises(NoPairsError) as stop:
-            make_preferences(Says(texts), None, world, settings)
+            make_preferences(Says(*texts), None, WORLD, settings)
         assert stop.value.agree is agree
